@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import conf
+from jobs.errors import ConfigError
 from jobs.files import read_yaml
 from jobs.layout import data_degree
 from jobs.parallelism import MODEL_AXES, TP, Sharding, Strategy
@@ -64,10 +65,17 @@ class Space:
 
 
 def read_space(overrides: list[str]) -> Space:
-    """Compose the points of some overrides, whose lists are tried one by one; legal or not, as layouts change."""
+    """Compose the points of some overrides, whose lists are tried one by one; legal or not, as layouts change.
+
+    Raises ConfigError for a run that trains nothing.
+    """
     given = frozenset(each.lstrip("+~").partition("=")[0] for each in overrides)
     start = [] if GROUP in given else [f"{GROUP}={START}"]
     points = compose([*overrides, *start], multirun=True, judge=lambda _run: [], to_submit=False)
+    if not all(point.run.job.train for point in points):
+        raise ConfigError(
+            "job.train=false: layouts are ranked by the speed of training. Set job=pretrain or finetune_full."
+        )
     shared = [each for each in points[0].overrides if all(each in point.overrides for point in points)]
     return Space(points, [each for each in shared if each not in start], given)
 
@@ -76,15 +84,17 @@ def legal(run: Run, given: frozenset[str]) -> Iterator[tuple[Run, list[str]]]:
     """Yield the legal runs that differ in keys of a layout that are not given, and the overrides that make them."""
     for degrees, method in itertools.product(degrees_of(run, given), methods(run, given)):
         name = run.parallelism.name if GROUP in given else choice_of(method, degrees)
-        grid = applied(run, (*degrees.items(), *method.items(), (NAME, name)))
+        made: Values = (*degrees.items(), *method.items(), (NAME, name))
+        grid = applied(run, made)
         if layout_is_illegal(grid):
             continue
         overrides = [] if GROUP in given else [f"{GROUP}={name}", *typed_degrees(run, name, degrees, given)]
         for values in batches(grid, given):
             layout = applied(grid, values)
             if not problems_but_memory(layout):
-                made = tuple(value for value in values if value != (RECOMPUTATION, run.engine.activation_checkpointing))
-                yield layout, [*overrides, *([typed(made)] if made else [])]
+                mode = (RECOMPUTATION, run.engine.activation_checkpointing)
+                changed = tuple(value for value in values if value != mode)
+                yield layout, [*overrides, *([typed(changed)] if changed else [])]
 
 
 def degrees_of(run: Run, given: frozenset[str]) -> list[dict[str, int]]:
@@ -110,7 +120,7 @@ def methods(run: Run, given: frozenset[str]) -> list[dict[str, Any]]:
 def batches(run: Run, given: frozenset[str]) -> Iterator[Values]:
     """Yield the sizes of micro-batches that divide the batch of a rank, with each mode of recomputation."""
     sizes = divisors(max(1, run.global_batch_size // data_degree(run)))
-    axes = {MICRO_BATCH: sizes, RECOMPUTATION: list(ActivationCheckpointing)}
+    axes: dict[str, Sequence[Any]] = {MICRO_BATCH: sizes, RECOMPUTATION: list(ActivationCheckpointing)}
     free = {key: values for key, values in axes.items() if key not in given}
     for values in itertools.product(*free.values()):
         yield tuple(zip(free, values, strict=True))
@@ -134,7 +144,7 @@ def choice_of(method: Mapping[str, Any], degrees: Mapping[str, int]) -> str:
         pairs = [(file_degree(name, key), value) for key, value in degrees.items()]
         return sum(a != b for a, b in pairs), sum((a > 1) != (b > 1) for a, b in pairs)
 
-    return min(same, key=far)
+    return min(same, key=far, default=START)
 
 
 def file_degree(name: str, key: str) -> int:

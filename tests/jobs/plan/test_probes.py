@@ -16,6 +16,7 @@ from jobs.plan.compose import compose
 from jobs.plan.predict.calibration import STEP_TIME_PRIOR, Fit
 from jobs.plan.predict.constants import StepTimeConstants
 from jobs.plan.predict.fit import MOST_RUNS, STEP_TIME, Sample, fitted
+from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.step_time import Work, step_time_s, work_of
 from jobs.plan.search.layouts import read_space
 from jobs.plan.search.probes import FEWEST, LIKELY, propose
@@ -46,14 +47,15 @@ def work(candidate: Candidate) -> Work:
     return found
 
 
+def interval(fit: Fit[StepTimeConstants], each: Work) -> Interval:
+    return fit.interval(lambda constants: step_time_s(each, constants))
+
+
 def error_and_width(fit: Fit[StepTimeConstants]) -> tuple[float, float]:
     """The medians over all layouts of the error on a machine of the true constants, and of the interval's width."""
     errors, widths = [], []
     for each in map(work, order()):
-        predicted, true = (
-            fit.interval(lambda constants, each=each: step_time_s(each, constants)),
-            step_time_s(each, TRUE),
-        )
+        predicted, true = interval(fit, each), step_time_s(each, TRUE)
         errors.append(abs(predicted.point / true - 1))
         widths.append(predicted.high / predicted.point)
     return statistics.median(errors), statistics.median(widths)
