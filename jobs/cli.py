@@ -424,6 +424,8 @@ def print_composition(options: argparse.Namespace) -> int:
     if options.cfg or options.info:
         how = {key: getattr(options, key) for key in ("cfg", "package", "resolve", "info")}
         return show_as_hydra(options.overrides, **how)
+    if options.search and (options.values or options.why):
+        options.grammar.error("--search prints its own tables. Leave out --values and --why")
     if options.search:
         from jobs.plan.search.command import search
 
