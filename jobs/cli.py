@@ -260,6 +260,12 @@ def composing_commands(command: Callable[[str, str], Parser]) -> None:
         else:
             sub.add_argument("--values", action="store_true", help="also print every value of each run")
             sub.add_argument("--why", action="store_true", help="also print the terms of the predictions")
+            sub.add_argument(
+                "--search",
+                action="store_true",
+                help="instead rank all legal layouts of the overrides, such as nodes=1,2,4, by predicted time",
+            )
+            sub.add_argument("-o", "--output", type=folder, metavar="FILE.html", help="draw what --search found")
         as_hydra = sub.add_argument_group("as in Hydra", "print the composed configuration only")
         as_hydra.add_argument("-c", "--cfg", choices=["job", "hydra", "all"], help="print the configuration in YAML")
         as_hydra.add_argument("-p", "--package", metavar="SECTION", help="print one section only")
@@ -280,7 +286,13 @@ def composing_commands(command: Callable[[str, str], Parser]) -> None:
 def site_commands(command: Callable[[str, str], Parser]) -> None:
     """Add the parsers of the commands that write files of a site."""
     sub = command("calibrate", "fit the constants of predicted step time and memory to measured runs, into a site file")
-    sub.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="sweeps, run directories, or tables (.csv)")
+    sub.add_argument(
+        "paths", nargs="+", metavar="PATH", help="sweeps, run directories, or tables (.csv); with --probes overrides"
+    )
+    sub.add_argument(
+        "--probes", action="store_true", help="instead propose the short runs that identify the constants of overrides"
+    )
+    sub.add_argument("--submit", action="store_true", help="submit these runs")
     sub.add_argument(
         "--most", type=int, metavar="N", help="fit to N runs, chosen by their configurations, and predict the others"
     )
@@ -412,6 +424,14 @@ def print_composition(options: argparse.Namespace) -> int:
     if options.cfg or options.info:
         how = {key: getattr(options, key) for key in ("cfg", "package", "resolve", "info")}
         return show_as_hydra(options.overrides, **how)
+    if options.search and (options.values or options.why):
+        options.grammar.error("--search prints its own tables. Leave out --values and --why")
+    if options.search:
+        from jobs.plan.search.command import search
+
+        return search(options.overrides, options.output)
+    if options.output:
+        options.grammar.error("--output draws what --search found. Add --search")
     return show(options.overrides, multirun=options.multirun, values=options.values, why=options.why)
 
 
@@ -423,15 +443,22 @@ def show_leaderboard(campaign: Path) -> int:
 
 
 def calibrate(options: argparse.Namespace) -> int:
-    """Fit constants to finished runs and tables, and print them."""
+    """Fit constants to finished runs and tables and print them, or propose runs to fit them to."""
+    if options.probes:
+        from jobs.plan.search.probes import show_probes
+
+        return show_probes(options.paths, submit=options.submit)
+    if options.submit:
+        options.grammar.error("--submit submits what --probes proposes. Add --probes")
     from datetime import datetime
 
     from analysis.load.measured_runs import measured_runs
     from jobs.plan.calibrate import calibrate_on
     from jobs.plan.measured_table import read_table
 
-    tables = [path for path in options.paths if path.suffix == ".csv"]
-    folders = [path for path in options.paths if path not in tables]
+    paths = list(map(Path, options.paths))
+    tables = [path for path in paths if path.suffix == ".csv"]
+    folders = [path for path in paths if path not in tables]
     measured = [run for path in tables for run in read_table(path)] + (measured_runs(folders) if folders else [])
     print(calibrate_on(measured, options.output, datetime.now().astimezone().date(), options.most))
     return 0

@@ -18,8 +18,8 @@ import os
 import re
 import traceback
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -92,7 +92,7 @@ def shapes() -> re.Pattern[str]:
     )
 
 
-def redact(text: str, known: list[str] | None = None) -> str:
+def redact(text: str, known: Sequence[str] | None = None) -> str:
     """Return the text with every secret replaced; `known` are the secrets of the environment, if already collected."""
     for value in known_values() if known is None else known:
         text = text.replace(value, REDACTED)
@@ -131,15 +131,14 @@ def redacted_traceback(error: BaseException) -> str:
 
 def config_holds_no_secret(run: Run) -> str | None:
     """Return the error for a configuration that contains a secret, else None: configurations are shared."""
-    return secret_in(asdict(run))
+    return secret_in(run)
 
 
 def secret_in(values: Any) -> str | None:
     """Return the error for the first secret among the values of a configuration, settled or not, else None."""
-    known = known_values()
+    known = tuple(known_values())
     for key, value in strings(values):
-        shown = redact(value, known)
-        if names_secret(key, value) or reads_secret(value) or shown != value:
+        if (shown := secret_of(key, value, known)) is not None:
             found = f" It was found in: {shown}" if shown != value else ""
             return (
                 f"{key} contains a password, token or key, and would be written to config.yaml and the batch script. "
@@ -149,9 +148,23 @@ def secret_in(values: Any) -> str | None:
     return None
 
 
+# The points of a sweep have most values in common.
+@functools.lru_cache(maxsize=4096)
+def secret_of(key: str, value: str, known: tuple[str, ...]) -> str | None:
+    """Return a value without its secrets if it has any, or is one by the name of its key; else None."""
+    shown = redact(value, known)
+    return shown if names_secret(key, value) or reads_secret(value) or shown != value else None
+
+
 def names_secret(key: str, value: str) -> bool:
     """Return True if the value of this key is a secret, by the key's name."""
-    return bool(value) and bool(SECRET_NAME.fullmatch(key)) and not is_harmless(value, key)
+    return bool(value) and is_secret_name(key) and not is_harmless(value, key)
+
+
+@functools.cache
+def is_secret_name(key: str) -> bool:
+    """Return whether a key of this name holds a secret."""
+    return bool(SECRET_NAME.fullmatch(key))
 
 
 def reads_secret(value: str) -> bool:
@@ -179,6 +192,8 @@ def known_values() -> list[str]:
 def strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """Yield every string within a value, with its dotted key."""
     match value:
+        case None | bool() | int() | float() | Enum():
+            return
         case str():
             yield key, value
         case dict():
@@ -187,3 +202,5 @@ def strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
         case list():
             for item in value:
                 yield from strings(item, key)
+        case _ if hasattr(value, "__dataclass_fields__"):
+            yield from strings(vars(value), key)

@@ -13,8 +13,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, is_dataclass
 from datetime import datetime
+from functools import reduce
 from pathlib import Path
 from typing import Any, cast
 
@@ -57,6 +59,8 @@ NAMED_AXES = {"model", "engine", "parallelism", "nodes", "ranks_per_node", "repe
 # Keys that some files leave to the user, and that a plan does without.
 ONLY_TO_SUBMIT = ("cluster.account", "data.path")
 DEFAULT_GLOBAL_BATCH = 8
+Place = tuple[str, ...]
+"""Names of a key's sections and its own."""
 
 
 @dataclass(frozen=True)
@@ -181,31 +185,87 @@ def sweep_to_set(key: str) -> str:
 
 
 def composed(axes: list[list[Override]], *, to_submit: bool) -> Iterator[Point]:
-    """Yield every point of the product of the axes.
-
-    Points that differ only in plain values share one Hydra composition, which takes nearly all of the time: Hydra
-    itself applies such overrides last, by this same OmegaConf.update.
-    """
-    bases: dict[tuple[str, ...], bytes] = {}
+    """Yield every point of the product of the axes."""
+    groups: dict[tuple[str, ...], SameFiles] = {}
+    written = {id(override): typed(override) for override in itertools.chain.from_iterable(axes)}
+    plain = {id(override) for override in itertools.chain.from_iterable(axes) if is_plain_value(override)}
+    several = [len(axis) > 1 for axis in axes]
     for point in itertools.product(*axes):
-        values = [override for override in point if is_plain_value(override)]
-        files = tuple(typed(o) for o in point if o not in values)
-        if files not in bases:
-            # As bytes, which become a copy four times as fast as deepcopy makes one.
-            bases[files] = pickle.dumps(composed_base(list(files)))
-        config = pickle.loads(bases[files])  # noqa: S301 (our own)
+        files = tuple(written[id(override)] for override in point if id(override) not in plain)
+        if files not in groups:
+            groups[files] = SameFiles(list(files), to_submit=to_submit)
+        run, unset = groups[files].run([override for override in point if id(override) in plain])
+        run = settled(named(run, itertools.compress(point, several)))
+        yield Point(run, [written[id(override)] for override in point], unset=unset)
+
+
+class SameFiles:
+    """The points of a sweep that choose the same files and differ in plain values.
+
+    They share one Hydra composition: Hydra itself applies such overrides last, by this same OmegaConf.update. Points
+    that differ from the first in one value are converted from the configuration; those that differ in several have the
+    changes of each value, which are known by then, unless two values change the same key, as an interpolation may.
+    """
+
+    def __init__(self, files: list[str], *, to_submit: bool) -> None:
+        self.files = files
+        self.to_submit = to_submit
+        # As bytes, which become a copy four times as fast as deepcopy makes one.
+        self.config = pickle.dumps(composed_base(files))
+        self.first: list[Override] = []
+        self.first_run = b""
+        self.unset: tuple[str, ...] = ()
+        self.changes: dict[int, dict[Place, Any] | None] = {}
+        """Values that differ from the first run, by the override that makes them; None: not only values."""
+
+    def run(self, values: list[Override]) -> tuple[Run, tuple[str, ...]]:
+        """Return the run of some values, and the keys that stay unset."""
+        other = [value for value, first in zip(values, self.first, strict=False) if value is not first]
+        if self.first_run and len(other) != 1 and (together := self.together(other)) is not None:
+            run = cast(Run, pickle.loads(self.first_run))  # noqa: S301 (our own)
+            for (*sections, name), value in together.items():
+                setattr(reduce(getattr, sections, run), name, deepcopy(value))
+            return run, self.unset
+        run, unset = self.converted(values)
+        if not self.first_run:
+            self.first, self.first_run, self.unset = values, pickle.dumps(run), unset
+        elif len(other) == 1 and unset == self.unset and not sbatch_variables.given():
+            self.changes[id(other[0])] = dict(differences(pickle.loads(self.first_run), run))  # noqa: S301 (our own)
+        return run, unset
+
+    def together(self, values: list[Override]) -> dict[Place, Any] | None:
+        """Return the changes of several values; None where one is not known, or two concern the same key."""
+        found: dict[Place, Any] = {}
+        for value in values:
+            changes = self.changes.get(id(value))
+            if changes is None or any(a[: len(b)] == b[: len(a)] for a in found for b in changes):
+                return None
+            found |= changes
+        return found
+
+    def converted(self, values: list[Override]) -> tuple[Run, tuple[str, ...]]:
+        """Return the run of some values and the keys that stay unset, from the configuration."""
+        config = pickle.loads(self.config)  # noqa: S301 (our own)
         for override in values:
             refuse_unset_section(config, override)
             OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
         rehearsal.shrink(config, {override.key_or_group for override in values})
         sbatch_variables.fill(config)
-        unset = () if to_submit else leave_unset(config)
+        unset = () if self.to_submit else leave_unset(config)
         # Before values are settled: an interpolation or a path would hide what it holds.
         if secret := secret_in(OmegaConf.to_container(config)):
             raise ConfigError(secret)
-        swept = [override for override, axis in zip(point, axes, strict=True) if len(axis) > 1]
-        run = settled(named(frozen(config, list(files)), swept))
-        yield Point(run, [typed(override) for override in point], unset=unset)
+        return frozen(config, self.files), unset
+
+
+def differences(first: Any, other: Any, path: Place = ()) -> Iterator[tuple[Place, Any]]:
+    """Yield the places where two equal classes of the schema differ, and the values of the other one."""
+    for name, value in vars(other).items():
+        before = getattr(first, name)
+        if is_dataclass(value) and type(value) is type(before):
+            yield from differences(before, value, (*path, name))
+        elif repr(value) != repr(before):
+            yield (*path, name), value
 
 
 def leave_unset(config: DictConfig) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from jobs.plan.rules import (
     native,
     nemo,
     network,
+    predicted_time,
     profile,
     rehearsal,
     serving,
@@ -59,6 +60,7 @@ WARNINGS: tuple[Rule, ...] = (
     *profile.WARNINGS,
     *contest.WARNINGS,
     *memory.WARNINGS,
+    *predicted_time.WARNINGS,
     *serving.WARNINGS,
     *calibration.WARNINGS,
 )
@@ -109,6 +111,11 @@ def common_global_batch(runs: list[Run]) -> int | None:
     unit = math.lcm(*(run.job.micro_batch_size * data_degree(run) * run.parallelism.pipeline for run in runs))
     found = math.ceil(least / unit) * unit
     return found if found <= LARGEST_GLOBAL_BATCH else None
+
+
+def layout_is_illegal(run: Run) -> bool:
+    """Return True if degrees and sharding make no rank grid, whatever the batch: the cheapest rules."""
+    return any(broken((deepspeed.sharding_is_the_engines, *layout.RULES), run))
 
 
 def product_is_illegal(run: Run) -> bool:

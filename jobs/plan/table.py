@@ -10,9 +10,11 @@ from jobs.parallelism import TABLE_AXES
 from jobs.plan.cost import checkpoint_bytes, gpu_hours_limit, parameters, trained_parameters
 from jobs.plan.legality import warnings
 from jobs.plan.predict.memory import memory, source_of
+from jobs.plan.predict.speed import speed
 from jobs.plan.predict.states import states
 from jobs.plan.rules import sbatch_variables
 from jobs.plan.rules.memory import Verdict, gigabytes, in_words, verdict
+from jobs.plan.rules.predicted_time import allowed_starts, starts
 from jobs.plan.storage_space import needed_bytes, node_memory_bytes
 from jobs.plan.time_limit import STOP_S, stop_before_limit_s
 from jobs.schema import Batching, EngineKind, Run
@@ -91,7 +93,7 @@ def plan_notes(runs: list[Run]) -> list[str]:
     notes = [f"{len(runs)} run{'s' if len(runs) != 1 else ''}{total}", *sbatch_variables.notes(runs)]
     found: dict[tuple[str, str], list[str]] = {}
     for run in runs:
-        stops = [("stop", sentence) for sentence in stop_notes(run)]
+        stops = [("stop", sentence) for sentence in (*stop_notes(run), *restart_notes(run))]
         networks = [("network", sentence) for sentence in network_notes(run)]
         memories = [("memory", sentence) for sentence in memory_notes(run)] if len(runs) <= MOST_FITTING else []
         losses = [("loss", sentence) for sentence in loss_notes(run)]
@@ -143,6 +145,15 @@ def stop_notes(run: Run) -> list[str]:
     if stop_s <= STOP_S:
         return []
     return [f"{stop_s} s before the time limit, to write a checkpoint of {size_gb:,.0f} GB"]
+
+
+def restart_notes(run: Run) -> list[str]:
+    """Return how often a run is predicted to continue at its time limit, where restarts suffice for it."""
+    found = speed(run)
+    if found is None or found.hours is None or not 1 < (count := starts(run, found.hours.point)) <= allowed_starts(run):
+        return []
+    word = found.basis.partition(":")[0]
+    return [f"{word}: predicted to need {count} starts of wall_time_min={run.wall_time_min}, each from a checkpoint"]
 
 
 def network_notes(run: Run) -> list[str]:

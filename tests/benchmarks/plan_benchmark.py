@@ -23,6 +23,7 @@ from jobs.plan.predict.constants import MemoryConstants, StepTimeConstants
 from jobs.plan.predict.fit import STEP_TIME, Candidates, Sample, choose, fitted, memory_of
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.memory import FRAMEWORK, MemoryWork, counted_bytes, memory_work
+from jobs.plan.predict.speed import expected_s
 from jobs.plan.predict.states import parameters_held
 from jobs.plan.predict.step_time import Work, step_time_s, work_of
 from jobs.plan.rules.memory import GIB
@@ -35,8 +36,6 @@ FEWEST_LAYOUTS = 4
 """Cells with fewer rows leave nothing to choose."""
 LIKELY = 0.95
 """Probability of fitting its GPU of a row that may be chosen: others mostly have no result."""
-DEVIATIONS = statistics.NormalDist().inv_cdf(0.95)
-"""Half an interval of 90 % in standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +86,7 @@ class Fits:
 
     def chance(self, row: Row) -> float:
         """Return the probability that a row fits its GPU."""
-        predicted = self.device_bytes(row)
-        deviation = math.log(predicted.high / predicted.point) / DEVIATIONS
-        return statistics.NormalDist(0, deviation).cdf(math.log(gpu_bytes(row) / predicted.point))
+        return self.device_bytes(row).chance_below(gpu_bytes(row))
 
 
 @dataclass(frozen=True)
@@ -158,8 +155,8 @@ class Judged:
         return found
 
     def expected_s(self, row: Row) -> float:
-        """Return the expected time until a success: a failed try costs about as much as a run."""
-        return self.after.step_time_s(row).point / max(self.after.chance(row), 1e-9)
+        """Return the expected time until a success."""
+        return expected_s(self.after.step_time_s(row).point, self.after.chance(row))
 
 
 def main() -> None:

@@ -26,8 +26,11 @@ HUNDRED = [
     "job.micro_batch_size=1",
     "cluster.sbatch={begin: now+1hour}",
 ]
-
-
+PREDICTED = ["-m", "model=llama3_8b", "cluster=xe9680_h100", "gpu.memory_gb=null", "job.precision=bfloat16",
+             "scaling.global_batch_size=4096", "nodes=1,2,4,8,16", "job.micro_batch_size=1,2,4,8,16",
+             "parallelism=fsdp_full,fsdp_grad_op,fsdp_hybrid,tp_fsdp", "engine.activation_checkpointing=none,full",
+             "job.seed=range(0,5)"]  # fmt: skip
+"""A thousand points on GPUs whose rates are known, all legal."""
 THOUSAND = ["-m", "cluster=generic_slurm", "job.micro_batch_size=1", "cluster.sbatch={begin: now+1hour}",
             "nodes=1,2,4", "job.seed=range(0,334)"]  # fmt: skip
 
@@ -89,6 +92,7 @@ def main() -> None:
     print("| what | median | range |\n| --- | ---: | ---: |")
     show("`slurmscale --help`", median_s("--help"))
     show("`slurmscale submit launcher=dry`, one point", median_s("submit", "launcher=dry"))
+    show("`slurmscale plan -m` of 1,000 points with predictions", median_s("plan", *PREDICTED))
     try:
         with SlurmCluster() as cluster:
             os.environ |= cluster.env

@@ -86,6 +86,15 @@ def test_the_predictions_shown_are_what_plan_prints(tmp_path: Path) -> None:
     assert [line.rstrip() for line in printed[: len(shown.splitlines())]] == shown.splitlines()
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("option", ["plan --search", "calibrate --probes"])
+def test_the_layouts_and_probes_shown_are_what_is_printed(option: str, tmp_path: Path) -> None:
+    pair = rf"^```sh\n(slurmscale {option} .*?)^```\n```\n(.*?)(?:\.\.\.\n)?^```$"
+    ((command, shown),) = re.findall(pair, README, flags=re.MULTILINE | re.DOTALL)
+    printed = run(command, tmp_path).stdout.splitlines()
+    assert [line.rstrip() for line in printed[: len(shown.splitlines())]] == shown.splitlines()
+
+
 def test_the_mesh_shown_is_what_plan_draws(tmp_path: Path) -> None:
     (command,) = [line for block in COMMANDS for line in block if line.startswith("slurmscale plan parallelism=")]
     (mesh,) = [block for block in blocks("") if block.startswith("Mesh:")]

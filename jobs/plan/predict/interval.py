@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 COVERAGE = 0.9
 """Share of measurements that an interval shall contain."""
+DEVIATIONS = NormalDist().inv_cdf((1 + COVERAGE) / 2)
+"""Half an interval in standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,12 @@ class Interval:
     def divides(self, numerator: float) -> Interval:
         """Return a numerator divided by the interval."""
         return Interval(numerator / self.point, numerator / self.high, numerator / self.low)
+
+    def chance_below(self, limit: float) -> float:
+        """Return the probability of a value of at most `limit`: logarithms are normal on either side of the point."""
+        edge = self.high if limit > self.point else self.low
+        deviation = abs(math.log(edge / self.point)) / DEVIATIONS
+        return NormalDist().cdf(math.log(limit / self.point) / deviation) if deviation else float(limit >= self.point)
 
     def record(self, digits: int | None = None) -> dict[str, float]:
         """Return the numbers as plan.json contains them: whole, or with so many decimals."""

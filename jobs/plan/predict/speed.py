@@ -75,6 +75,11 @@ def speed(run: Run, steps: int | None = None) -> Speed | None:
     )
 
 
+def expected_s(seconds: float, chance: float) -> float:
+    """Return the expected time until a success: a failed try costs about as much as a run."""
+    return seconds / max(chance, 1e-9)
+
+
 def model_flops(run: Run) -> float:
     """Return the FLOPs of a token as MFU counts them: 6 N + 12 L a s (analysis.metrics.mfu)."""
     model = run.model

@@ -95,6 +95,15 @@ def verdict(run: Run, predicted: Prediction) -> Verdict | None:
     return Verdict.fits if predicted.device.high <= size else Verdict.tight
 
 
+def chance_to_fit(run: Run, predicted: Prediction) -> float:
+    """Return the probability that a run fits its GPU; 1 if the GPU's memory is unknown, 0 if `plan` refuses it."""
+    if run.gpu.memory_gb is None:
+        return 1.0
+    if not leaves_room(run, 1.0) or verdict(run, predicted) is Verdict.too_large:
+        return 0.0
+    return predicted.device.chance_below(run.gpu.memory_gb * GIB)
+
+
 def in_words(run: Run, predicted: Prediction, result: str = "") -> str:
     """Return a prediction: `uncalibrated: predicted 71.2 GB (59.3 to 93.1) of 85.9 (80 GiB), most of it loss 33.1`."""
     device, term, gib = predicted.device, predicted.largest, run.gpu.memory_gb

@@ -142,6 +142,24 @@ def test_points_that_share_a_composition_do_not_share_values() -> None:
     assert (first.run.job.seed, second.run.job.seed) == (1, 2)
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        # A name of both swept keys; ranks of a key that is not theirs; a section and a key in it; none of these.
+        ["name='n${nodes}-${job.seed}'", "nodes=1,2", "job.seed=1,2"],
+        ["nodes=1,2", "cluster.ranks_per_node=1,2", "name='${nodes}x${ranks_per_node}'"],
+        ["job=finetune_lora", "job.lora={rank:4,alpha:8},{rank:8,alpha:8}", "job.lora.alpha=8,16", "job.seed=1,2"],
+        ["nodes=1,2", "scaling=strong,weak", "job.micro_batch_size=1,2", "job.steps=2,3", "cluster.sbatch={a: 1}"],
+    ],
+)
+def test_the_points_of_a_sweep_are_those_that_are_composed_alone(overrides: list[str]) -> None:
+    points = compose([*overrides, "sweep=s"], multirun=True, judge=lambda _run: [])
+    assert len(points) >= 4
+    for point in points:
+        (alone,) = compose([*point.overrides, f"name='{point.run.name}'"], multirun=False, judge=lambda _run: [])
+        assert alone.run == point.run
+
+
 def test_a_value_override_means_the_same_whether_swept_or_not() -> None:
     swept = compose(["job.seed=7,8", "name=same${job.seed}", "sweep=s"], multirun=True)[0]
     alone = one("job.seed=7", "name=same${job.seed}", "sweep=s")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from jobs.plan.compose import compose
@@ -43,6 +45,37 @@ def test_the_plan_contains_the_time_to_save_and_warns_if_it_is_short() -> None:
     text = "\n".join(plan_notes([composed(*SEVENTY_B, SAVING, "wall_time_min=117")]))
     assert "1745 s before the time limit" in text
     assert "may need" not in text
+
+
+LONG = ("model=llama3_8b", "cluster=xe9680_h100", "parallelism=fsdp_full", "job.precision=bfloat16", "data=random",
+        "job.sequence_length=4096", "scaling.global_batch_size=64", "job.steps=5000")  # fmt: skip
+
+
+def test_a_plan_warns_of_predicted_hours_beyond_the_time_limit_with_what_to_set() -> None:
+    text = "\n".join(plan_notes([composed(*LONG)]))
+    found = re.search(
+        r"uncalibrated: predicted ([\d.]+) hours \([\d.]+ to ([\d.]+)\) exceed wall_time_min=60: without checkpoints "
+        r"nothing of the run is left. Set (wall_time_min=\d+), or (job.checkpoint_every_steps=\d+ "
+        r"launcher.requeues=\d+)",
+        text,
+    )
+    assert found
+    assert 1 < float(found[1]) < float(found[2]) <= int(found[3].partition("=")[2]) / 60 < float(found[2]) + 1
+    for remedy in (found[3], found[4]):
+        assert "exceed" not in "\n".join(plan_notes([composed(*LONG, *remedy.split())]))
+
+
+def test_restarts_that_continue_from_checkpoints_count_in_the_time_limit() -> None:
+    given = (*LONG, "job.checkpoint_every_steps=100", "wall_time_min=120")
+    text = "\n".join(plan_notes([composed(*given)]))
+    assert re.search(r"predicted to need [34] starts of wall_time_min=120, each from a checkpoint", text)
+    assert "exceed" not in text
+    text = "\n".join(plan_notes([composed(*given, "launcher.requeues=1")]))
+    assert (
+        "exceed wall_time_min=120 x 2 starts: the run ends unfinished after launcher.requeues=1 restarts. Set" in text
+    )
+    text = "\n".join(plan_notes([composed(*given, "launcher.requeues=1", "cluster.max_wall_time_min=120")]))
+    assert re.search(r"restarts. Set launcher.requeues=\d\.", text)
 
 
 def test_a_time_to_save_longer_than_the_limit_is_refused() -> None:

@@ -1,0 +1,147 @@
+"""`slurmscale plan --search`: rank all legal layouts of a model over a range of nodes by prediction."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.table import Table
+
+from jobs.console import console
+from jobs.errors import ConfigError
+from jobs.layout import accumulation, data_degree
+from jobs.plan.compose import Point
+from jobs.plan.fitting import MOST_NODES, doublings
+from jobs.plan.legality import problems_but_memory
+from jobs.plan.predicted_table import shown, with_interval
+from jobs.plan.rules.memory import gigabytes
+from jobs.plan.search.layouts import Layout, Space, read_space
+from jobs.plan.search.ranking import Candidate, candidates, pareto, ranked
+
+FASTEST, MOST_PARETO = 10, 15
+"""Rows of the tables."""
+HEADINGS = ("nodes", "dp x cp x tp x pp", "MBS x acc", "fits", "memory (GB)", "step (s)", "tokens/s per GPU", "hours",
+            "GPU-hours")  # fmt: skip
+
+
+def search(overrides: list[str], picture: Path | None) -> int:
+    """Print the fastest layouts and the Pareto set of time, cost and memory; draw all of them if `picture` is a path.
+
+    Raises ConfigError where no layout is legal, none is predicted to fit, or no speed can be predicted.
+    """
+    space = read_space(overrides)
+    layouts = list(space.layouts())
+    if not layouts:
+        raise ConfigError(no_layout(space))
+    if not (order := ranked(candidates(layouts))):
+        raise ConfigError(nothing_fits(space, layouts))
+    best = pareto(order)
+    out = console()
+    basis = order[0].speed.basis
+    out.print(
+        f"{basis.partition(':')[0]}: predicted, {len(order):,} of {len(layouts):,} legal layouts may fit; intervals of "
+        f"90 %\n{basis.partition(': ')[2]}\nfastest, with the chance of not fitting counted as lost time:",
+        table(order[:FASTEST]),
+        f"\nPareto set of time, GPU-hours and memory{part(best)}:",
+        table(spread(best)),
+        f"\nto plan one: slurmscale plan {shlex.join(space.common)} OVERRIDES",
+        sep="\n",
+        soft_wrap=True,
+    )
+    if picture is not None:
+        from jobs.plan.search.picture import draw  # noqa: PLC0415 (plotly)
+
+        draw(order, best, picture)
+        out.print(picture)
+    return 0
+
+
+def table(found: Sequence[Candidate]) -> Table:
+    """Return a table with a row per candidate, which ends with the overrides to type."""
+    made = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in HEADINGS:
+        made.add_column(heading, justify="right", no_wrap=True)
+    made.add_column("overrides", overflow="fold")
+    for each in found:
+        made.add_row(*cells(each), each.layout.overrides)
+    return made
+
+
+def cells(candidate: Candidate) -> tuple[str, ...]:
+    """Return the numbers of a candidate in the order of HEADINGS."""
+    run, predicted, size = candidate.layout.run, candidate.speed, candidate.memory.device
+    p = run.parallelism
+    degrees = (data_degree(run), p.context, p.tensor, p.pipeline)
+    return (
+        f"{run.nodes:,}",
+        " x ".join(map(str, degrees)),
+        f"{run.job.micro_batch_size} x {accumulation(run)}",
+        f"{100 * candidate.chance:.0f} %",
+        f"{gigabytes(size.point)} ({gigabytes(size.low)} to {gigabytes(size.high)})",
+        with_interval(predicted.step_time_s),
+        shown(predicted.tokens_per_s_per_gpu.point),
+        "depends on the data" if predicted.hours is None else with_interval(predicted.hours),
+        "" if predicted.gpu_hours is None else shown(predicted.gpu_hours.point),
+    )
+
+
+def spread(found: Sequence[Candidate]) -> list[Candidate]:
+    """Return at most MOST_PARETO candidates, evenly spaced in their order, the first and the last among them."""
+    last = len(found) - 1
+    places = range(MOST_PARETO) if last >= MOST_PARETO else range(last + 1)
+    return [found[round(place * last / max(1, len(places) - 1))] for place in places]
+
+
+def part(found: Sequence[Candidate]) -> str:
+    """Return how many of the candidates are shown, where not all of them are."""
+    return f", {MOST_PARETO} of {len(found)}" if len(found) > MOST_PARETO else ""
+
+
+# --- refusals -------------------------------------------------------------------------------------------------
+
+
+def no_layout(space: Space) -> str:
+    """Return why no layout is legal: what refuses the composed run of the first point, besides its degrees."""
+    run = space.points[0].run
+    return (
+        f"No layout of {run.model.name} on {nodes_of(space)} is legal with engine={run.engine.kind.name} and GBS "
+        f"{run.global_batch_size}. The first that was tried: {' '.join(problems_but_memory(run)) or 'none'} "
+        "A global batch that many GPUs can share (scaling.global_batch_size), other nodes, or fewer fixed keys have "
+        "more layouts."
+    )
+
+
+def nothing_fits(space: Space, layouts: Sequence[Layout]) -> str:
+    """Return why no layout can be ranked, and the fewest nodes with one that fits."""
+    run = space.points[0].run
+    if run.gpu.memory_gb_per_s is None or run.gpu.memory_gb is None:
+        return (
+            f"The rates of gpu={run.gpu.name} are not known, so no speed is predicted. Set gpu=NAME of conf/gpu, or a "
+            "cluster that has one."
+        )
+    refused = (
+        f"None of {len(layouts):,} legal layouts of {run.model.name} on {nodes_of(space)} is predicted to fit "
+        f"gpu={run.gpu.name} of {run.gpu.memory_gb:g} GB."
+    )
+    largest = max(space.points, key=lambda point: point.run.nodes)
+    for nodes in doublings(2 * largest.run.nodes, run.cluster.max_nodes or MOST_NODES):
+        if order := ranked(candidates(Space([on_nodes(largest, nodes)], space.common, space.given).layouts())):
+            best = order[0]
+            return (
+                f"{refused} On more nodes {len(order):,} may fit, the fastest with a chance of "
+                f"{100 * best.chance:.0f} %. Set {best.layout.overrides}."
+            )
+    return f"{refused} Neither does one on more nodes. Choose a GPU with more memory or a larger global batch."
+
+
+def on_nodes(point: Point, nodes: int) -> Point:
+    """Return a point on another number of nodes."""
+    others = [override for override in point.overrides if not override.startswith("nodes=")]
+    return replace(point, run=replace(point.run, nodes=nodes), overrides=[*others, f"nodes={nodes}"])
+
+
+def nodes_of(space: Space) -> str:
+    """Return the nodes of a space as overrides."""
+    return f"nodes={','.join(map(str, dict.fromkeys(point.run.nodes for point in space.points)))}"

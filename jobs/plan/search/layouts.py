@@ -1,0 +1,160 @@
+"""All layouts of a composed point that the rules allow, each with the overrides to type.
+
+One composition serves them all: a layout is the composed run with other values of a few keys. A key that the user set
+keeps its value.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import conf
+from jobs.errors import ConfigError
+from jobs.files import read_yaml
+from jobs.layout import data_degree
+from jobs.parallelism import MODEL_AXES, TP, Sharding, Strategy
+from jobs.plan.compose import Point, compose
+from jobs.plan.fitting import Values, typed
+from jobs.plan.legality import layout_is_illegal, problems_but_memory
+from jobs.plan.nearest import applied, cuts, value_of
+from jobs.plan.rules.rule import divisors
+from jobs.schema import ActivationCheckpointing, Run
+
+GROUP = "parallelism"
+STRATEGY, SHARDING, NAME = f"{GROUP}.strategy", f"{GROUP}.sharding", f"{GROUP}.name"
+MICRO_BATCH, RECOMPUTATION = "job.micro_batch_size", "engine.activation_checkpointing"
+METHODS = (
+    *((strategy, None) for strategy in Strategy if strategy not in {Strategy.fsdp, Strategy.single}),
+    *((Strategy.fsdp, sharding) for sharding in Sharding),
+)
+"""Ways to keep data-parallel replicas equal; `single` is ddp of one replica."""
+START = "ddp"
+"""Choice that the search starts from: it sets nothing but its method."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A legal run, and what a user types behind the common overrides of its space."""
+
+    run: Run
+    overrides: str
+
+
+@dataclass(frozen=True)
+class Space:
+    """The composed points whose layouts are searched."""
+
+    points: Sequence[Point]
+    common: Sequence[str]
+    """Overrides that all points share."""
+    given: frozenset[str]
+    """Keys and groups that the user set."""
+
+    def layouts(self) -> Iterator[Layout]:
+        """Yield the legal layouts of all points, whatever their memory."""
+        start = f"{GROUP}={START}"
+        for point in self.points:
+            own = [override for override in point.overrides if override not in self.common and override != start]
+            for run, found in legal(point.run, self.given):
+                yield Layout(run, " ".join([*own, *found]))
+
+
+def read_space(overrides: list[str]) -> Space:
+    """Compose the points of some overrides, whose lists are tried one by one; legal or not, as layouts change.
+
+    Raises ConfigError for a run that trains nothing.
+    """
+    given = frozenset(each.lstrip("+~").partition("=")[0] for each in overrides)
+    start = [] if GROUP in given else [f"{GROUP}={START}"]
+    points = compose([*overrides, *start], multirun=True, judge=lambda _run: [], to_submit=False)
+    if not all(point.run.job.train for point in points):
+        raise ConfigError(
+            "job.train=false: layouts are ranked by the speed of training. Set job=pretrain or finetune_full."
+        )
+    shared = [each for each in points[0].overrides if all(each in point.overrides for point in points)]
+    return Space(points, [each for each in shared if each not in start], given)
+
+
+def legal(run: Run, given: frozenset[str]) -> Iterator[tuple[Run, list[str]]]:
+    """Yield the legal runs that differ in keys of a layout that are not given, and the overrides that make them."""
+    for degrees, method in itertools.product(degrees_of(run, given), methods(run, given)):
+        name = run.parallelism.name if GROUP in given else choice_of(method, degrees)
+        made: Values = (*degrees.items(), *method.items(), (NAME, name))
+        grid = applied(run, made)
+        if layout_is_illegal(grid):
+            continue
+        overrides = [] if GROUP in given else [f"{GROUP}={name}", *typed_degrees(run, name, degrees, given)]
+        for values in batches(grid, given):
+            layout = applied(grid, values)
+            if not problems_but_memory(layout):
+                mode = (RECOMPUTATION, run.engine.activation_checkpointing)
+                changed = tuple(value for value in values if value != mode)
+                yield layout, [*overrides, *([typed(changed)] if changed else [])]
+
+
+def degrees_of(run: Run, given: frozenset[str]) -> list[dict[str, int]]:
+    """Return the products of degrees that divide the ranks; TP groups stay inside a node."""
+    own = {axis.key: value_of(run, axis.key) or 1 for axis in MODEL_AXES}
+    if GROUP in given:
+        return [own]
+    return [
+        cut
+        for cut, _ in cuts(run.ranks)
+        if run.ranks_per_node % cut[TP.key] == 0 and all(cut[key] == own[key] for key in cut if key in given)
+    ]
+
+
+def methods(run: Run, given: frozenset[str]) -> list[dict[str, Any]]:
+    """Return METHODS as values by key; only the one that a user or an experiment set, if any."""
+    own = {STRATEGY: run.parallelism.strategy, SHARDING: run.parallelism.sharding}
+    if given & {GROUP, *own} or tuple(own.values()) != (Strategy.ddp, None):
+        return [own]
+    return [dict(zip(own, method, strict=True)) for method in METHODS]
+
+
+def batches(run: Run, given: frozenset[str]) -> Iterator[Values]:
+    """Yield the sizes of micro-batches that divide the batch of a rank, with each mode of recomputation."""
+    sizes = divisors(max(1, run.global_batch_size // data_degree(run)))
+    axes: dict[str, Sequence[Any]] = {MICRO_BATCH: sizes, RECOMPUTATION: list(ActivationCheckpointing)}
+    free = {key: values for key, values in axes.items() if key not in given}
+    for values in itertools.product(*free.values()):
+        yield tuple(zip(free, values, strict=True))
+
+
+# --- the overrides to type ------------------------------------------------------------------------------------
+
+
+@cache
+def choices() -> Mapping[str, dict[str, Any]]:
+    """Return the files of the group by name."""
+    return {file.stem: read_yaml(file) for file in sorted(Path(conf.__path__[0]).glob(f"{GROUP}/*.yaml"))}
+
+
+def choice_of(method: Mapping[str, Any], degrees: Mapping[str, int]) -> str:
+    """Return the choice of the group with this method that leaves the fewest degrees to set, of the same axes."""
+    names = [getattr(value, "name", None) for value in method.values()]
+    same = {name: file for name, file in choices().items() if [file["strategy"], file.get("sharding")] == names}
+
+    def far(name: str) -> tuple[int, int]:
+        pairs = [(file_degree(name, key), value) for key, value in degrees.items()]
+        return sum(a != b for a, b in pairs), sum((a > 1) != (b > 1) for a, b in pairs)
+
+    return min(same, key=far, default=START)
+
+
+def file_degree(name: str, key: str) -> int:
+    """Return a degree of a choice of the group."""
+    degree: int = choices()[name].get(key.rpartition(".")[2], 1)
+    return degree
+
+
+def typed_degrees(run: Run, name: str, degrees: Mapping[str, int], given: frozenset[str]) -> Iterator[str]:
+    """Yield the overrides of the degrees that a choice does not make; `run` is composed with START."""
+    for key, value in degrees.items():
+        if key not in given and (value != file_degree(name, key) or value_of(run, key) != 1):
+            yield f"{key}={value}"

@@ -1,0 +1,54 @@
+"""The picture of a search: time against GPU-hours and against memory, with the Pareto set, in one HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from analysis.report.figures.style import AXIS, COLOURS, GREY
+from jobs.errors import ConfigError
+from jobs.output import write_file
+from jobs.plan.rules.memory import GIB
+from jobs.plan.search.ranking import Candidate
+
+TOKENS = 1e9
+"""Time and cost are those of so many tokens, with the chance of not fitting."""
+SHOWN = (("not in the Pareto set", GREY, 5), ("Pareto set", COLOURS[1], 9))
+
+
+def draw(order: Sequence[Candidate], best: Sequence[Candidate], path: Path) -> None:
+    """Write the picture; hovering names the overrides of a layout."""
+    if path.suffix != ".html":
+        raise ConfigError(f"--output {path}: the picture is a page. Set --output {path.with_suffix('.html')}.")
+    figure = make_subplots(cols=2, subplot_titles=("cost", "memory of the GPU with the most"))
+    chosen = set(map(id, best))
+    for pareto, (name, colour, size) in enumerate(SHOWN):
+        found = [each for each in order if (id(each) in chosen) is bool(pareto)]
+        hours = [TOKENS * each.expected_s / 3600 for each in found]
+        for column, values in (
+            (1, [TOKENS * each.expected_gpu_s / 3600 for each in found]),
+            (2, [each.memory.device.point / 1e9 for each in found]),
+        ):
+            figure.add_trace(
+                go.Scatter(
+                    x=hours, y=values, mode="markers", name=name, legendgroup=name, showlegend=column == 1,
+                    marker={"color": colour, "size": size},
+                    text=[f"{each.layout.overrides}<br>fits: {100 * each.chance:.0f} %" for each in found],
+                    hovertemplate="%{text}<br>%{x:.3g} h, %{y:.3g}<extra></extra>",
+                ),
+                row=1, col=column,
+            )  # fmt: skip
+    gpu = order[0].layout.run.gpu
+    if gpu.memory_gb is not None:
+        figure.add_hline(gpu.memory_gb * GIB / 1e9, line_dash="dash", annotation_text=gpu.name, row=1, col=2)
+    figure.update_xaxes(AXIS | {"type": "log", "title": "expected hours of a billion tokens"})
+    figure.update_yaxes(AXIS | {"type": "log", "title": "expected GPU-hours of a billion tokens"}, col=1)
+    figure.update_yaxes(AXIS | {"title": "predicted memory (GB)"}, col=2)
+    word = order[0].speed.basis.partition(":")[0]
+    title = f"{word}: predicted layouts of {order[0].layout.run.model.name}, a point each"
+    figure.update_layout(template="none", title=title, legend={"orientation": "h", "y": -0.2})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, figure.to_html(include_plotlyjs=True))

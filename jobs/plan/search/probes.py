@@ -1,0 +1,179 @@
+"""`slurmscale calibrate --probes`: the few short runs that identify the constants of step time best.
+
+Each is the legal layout whose step time is least certain given the probes before it: the greedy choice of D-optimal
+design, as the determinant of the constants' precision grows by the variance of a prediction over that of a measurement
+(Fedorov, Theory of Optimal Experiments, 1972). Among layouts of nearly equal worth the cheapest is taken.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from jobs.console import console
+from jobs.errors import ConfigError
+from jobs.plan.compose import Point, compose
+from jobs.plan.predict.calibration import STEP_TIME_PRIOR, Fit, calibration_of
+from jobs.plan.predict.constants import StepTimeConstants, deviations
+from jobs.plan.predict.fit import MOST_RUNS, Array, Quantity
+from jobs.plan.predict.speed import START_S
+from jobs.plan.predict.step_time import step_time_s, work_of
+from jobs.plan.rules.rule import counted
+from jobs.plan.search.layouts import Space, read_space
+from jobs.plan.search.ranking import Candidate, candidates, ranked
+from jobs.schema import Run
+
+FEWEST, LEAST_GAIN = 3, 0.02
+"""Probes after which one that narrows the interval by less is not worth its run."""
+STEADY_STEPS = 16
+LIKELY = 0.95
+"""Least chance of fitting: a probe that runs out of memory measures nothing."""
+LONGEST_S = 900
+"""Longest predicted time of a probe."""
+NEARLY = 0.8
+"""Part of the largest worth that a cheaper probe must have."""
+IDENTIFIED = 0.8
+"""A probe identifies the constants whose deviation it lowers to this part or less."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A run to measure, and what is expected to be known with it and those before it."""
+
+    candidate: Candidate
+    identifies: Sequence[str]
+    """Constants that become better known by it."""
+    factor: float
+    """Upper limit of a step time over its prediction, the median of all layouts."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The probes of a space of layouts."""
+
+    probes: Sequence[Probe]
+    layouts: int
+    factor: float
+    """That of `Probe` before any probe."""
+
+
+def propose(order: Sequence[Candidate]) -> Proposal:
+    """Return the probes among some layouts; raise ConfigError where none is short and likely to fit."""
+    known: Fit[StepTimeConstants] = calibration_of(order[0].layout.run).step_time or STEP_TIME_PRIOR
+    works = [work for each in order if (work := work_of(each.layout.run)) is not None]
+    names = list(deviations(StepTimeConstants))
+    slopes: Array = Quantity(step_time_s, known).derivatives(works, np.zeros(len(names)))
+    usable = [place for place, each in enumerate(order) if each.chance >= LIKELY and duration_s(each) <= LONGEST_S]
+    if not usable:
+        raise ConfigError(
+            f"None of {len(order):,} layouts likely fits and takes {LONGEST_S // 60} minutes or less for "
+            f"{steps_of(order[0].layout.run)} steps. Set a smaller scaling.global_batch_size, or more nodes."
+        )
+    covariance: Array = np.array(known.covariance)
+
+    def factor() -> float:
+        variances = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
+        return math.exp(known.quantile * float(np.median(np.sqrt(variances + known.noise**2))))
+
+    before, probes = factor(), list[Probe]()
+    while len(probes) < MOST_RUNS:
+        worth = np.einsum("ij,jk,ik->i", slopes[usable], covariance, slopes[usable])
+        near = [place for place, value in zip(usable, worth, strict=True) if value >= NEARLY * worth.max()]
+        chosen = min(near, key=lambda place: order[place].layout.run.ranks * duration_s(order[place]))
+        row = covariance @ slopes[chosen]
+        after = covariance - np.outer(row, row) / (slopes[chosen] @ row + known.noise**2)
+        parts = np.sqrt(np.diag(after) / np.diag(covariance))
+        identified = [names[i] for i in np.argsort(parts) if parts[i] <= IDENTIFIED] or [names[int(np.argmin(parts))]]
+        covariance, last = after, probes[-1].factor if probes else before
+        probes.append(Probe(order[chosen], identified, factor()))
+        if len(probes) > FEWEST and last / probes[-1].factor < 1 + LEAST_GAIN:
+            probes.pop()
+            break
+    return Proposal(probes, len(order), before)
+
+
+def duration_s(candidate: Candidate) -> float:
+    """Return the predicted time of a layout as a probe."""
+    return START_S.point + steps_of(candidate.layout.run) * candidate.speed.step_time_s.point
+
+
+def steps_of(run: Run) -> int:
+    """Return the steps of a probe: some steady ones."""
+    return run.job.unmeasured_steps + STEADY_STEPS
+
+
+# --- the command ----------------------------------------------------------------------------------------------
+
+
+def show_probes(overrides: list[str], *, submit: bool) -> int:
+    """Print the probes of the overrides' layouts as commands, or submit them; return the exit code."""
+    space = read_space(overrides)
+    order = ranked(candidates(space.layouts()))
+    if not order:
+        raise ConfigError(
+            "No legal layout of these overrides has a predicted speed and may fit its GPU: `slurmscale plan --search` "
+            "with the same overrides names the reason."
+        )
+    proposal = propose(order)
+    typed = [typed_probe(space, number, each) for number, each in enumerate(proposal.probes, 1)]
+    out = console()
+    word = order[0].speed.basis.partition(":")[0]
+    out.print(f"{word}: {counted(len(typed))} to measure, chosen among {proposal.layouts:,} layouts", table(proposal))
+    if submit:
+        from jobs.submit.commands import submit_points  # noqa: PLC0415 (only to submit)
+
+        return submit_points([composed(each) for each in typed], wait=False)
+    for each in typed:
+        out.print(f"slurmscale submit {shlex.join(each)}", soft_wrap=True)
+    run = composed(typed[0]).run
+    out.print(
+        f"when they have ended: slurmscale calibrate {shlex.quote(f'{run.runs_dir}/{run.sweep}')}", soft_wrap=True
+    )
+    return 0
+
+
+def typed_probe(space: Space, number: int, probe: Probe) -> list[str]:
+    """Return the overrides that make a probe."""
+    run = probe.candidate.layout.run
+    short: dict[str, Any] = {
+        "job.steps": steps_of(run),
+        "job.epochs": "null",
+        "job.checkpoint_every_steps": "null",
+        "wall_time_min": math.ceil((START_S.high + steps_of(run) * probe.candidate.speed.step_time_s.high) / 60),
+        "sweep": f"probes-{run.model.name}",
+        "name": f"probe-{number}",
+    }
+    given = {key: value for key, value in short.items() if key not in {"sweep"} & space.given}
+    others = [each for each in space.common if each.partition("=")[0] not in given]
+    return [*others, *probe.candidate.layout.overrides.split(), *(f"{key}={value}" for key, value in given.items())]
+
+
+def composed(overrides: list[str]) -> Point:
+    """Return the point of a probe, checked like any other."""
+    (point,) = compose(overrides, multirun=False)
+    return point
+
+
+def table(proposal: Proposal) -> Table:
+    """Return a row per probe: its cost, and what is expected to be known after it."""
+    made = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("probe", "nodes", "minutes", "GPU-hours", "step time within (90 %, median layout)"):
+        made.add_column(heading, justify="right", no_wrap=True)
+    made.add_column("identifies", overflow="fold")
+    made.add_row("before", "", "", "", limits(proposal.factor), "")
+    for number, probe in enumerate(proposal.probes, 1):
+        ranks, seconds = probe.candidate.layout.run.ranks, duration_s(probe.candidate)
+        cost = (f"{probe.candidate.layout.run.nodes}", f"{seconds / 60:.1f}", f"{ranks * seconds / 3600:.2f}")
+        made.add_row(str(number), *cost, limits(probe.factor), ", ".join(probe.identifies))
+    return made
+
+
+def limits(factor: float) -> str:
+    """Return an interval as shares of the prediction."""
+    return f"{100 / factor - 100:+.0f} to {100 * factor - 100:+.0f} %"

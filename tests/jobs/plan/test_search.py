@@ -1,0 +1,120 @@
+"""`plan --search`: every legal layout, by expected time, each with the overrides that make it."""
+
+from __future__ import annotations
+
+import shlex
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from jobs.errors import ConfigError
+from jobs.parallelism import Strategy
+from jobs.plan.compose import compose
+from jobs.plan.legality import problems
+from jobs.plan.predict.interval import Interval
+from jobs.plan.predict.memory import memory
+from jobs.plan.predict.speed import speed
+from jobs.plan.rules.memory import Verdict, verdict
+from jobs.plan.search.command import search
+from jobs.plan.search.layouts import read_space
+from jobs.plan.search.ranking import Candidate, candidates, pareto, ranked
+
+GIVEN = ("model=llama3_8b", "cluster=xe9680_h100", "ranks_per_node=4", "job.sequence_length=4096", "data=random",
+         "job.steps=100", "job.precision=bfloat16", "scaling.global_batch_size=8")  # fmt: skip
+
+
+@cache
+def found(*overrides: str) -> list[Candidate]:
+    return ranked(candidates(read_space([*GIVEN, *overrides]).layouts()))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["nodes=1,2", "job.micro_batch_size=1"],
+        ["engine=deepspeed", "nodes=2"],
+        ["engine=nemo", "parallelism.context=1"],
+        ["parallelism=tp_fsdp", "parallelism.tensor=2,4"],
+    ],
+)
+def test_typed_behind_the_others_the_overrides_of_a_row_compose_to_its_prediction(overrides: list[str]) -> None:
+    space = read_space([*GIVEN, *overrides])
+    order = ranked(candidates(space.layouts()))
+    assert len(order) > 5
+    choices = {each.layout.run.parallelism.name: each for each in reversed(order)}
+    for each in [*list(choices.values())[:3], order[-1]]:
+        (point,) = compose([*space.common, *each.layout.overrides.split()], multirun=False)
+        assert (memory(point.run), speed(point.run)) == (each.memory, each.speed)
+        assert point.run.parallelism == each.layout.run.parallelism
+
+
+def test_what_plan_refuses_is_not_listed_and_all_degrees_and_methods_are_tried() -> None:
+    order = found("nodes=1,2", "job.micro_batch_size=1")
+    assert all(not problems(each.layout.run) for each in order)
+    # 8 G parameters in 16 bytes are 128 GB.
+    assert all(each.layout.run.parallelism.strategy is not Strategy.ddp for each in order if each.layout.run.nodes == 1
+               and each.layout.run.parallelism.tensor * each.layout.run.parallelism.pipeline == 1)  # fmt: skip
+    for degree in ("tensor", "pipeline", "context"):
+        assert {getattr(each.layout.run.parallelism, degree) for each in order} >= {1, 2, 4}
+    assert {each.layout.run.nodes for each in order} == {1, 2}
+
+
+def test_a_key_that_the_user_sets_keeps_its_value() -> None:
+    order = found("parallelism.tensor=2", "job.micro_batch_size=1", "engine.activation_checkpointing=full")
+    kept = {(each.layout.run.parallelism.tensor, each.layout.run.job.micro_batch_size) for each in order}
+    assert kept == {(2, 1)}
+    assert not any("tensor" in each.layout.overrides or "job." in each.layout.overrides for each in order)
+
+
+def test_the_chance_of_not_fitting_counts_as_lost_time() -> None:
+    interval = Interval(60.0, 50.0, 80.0)
+    assert interval.chance_below(60.0) == pytest.approx(0.5)
+    assert interval.chance_below(80.0) == pytest.approx(0.95)
+    assert interval.chance_below(50.0) == pytest.approx(0.05)
+    order = found("nodes=1,2", "job.micro_batch_size=1")
+    tight = [each for each in order if verdict(each.layout.run, each.memory) is Verdict.tight]
+    assert tight
+    assert all(0.05 <= each.chance < 0.95 for each in tight)
+    for each in tight:
+        tokens = each.layout.run.ranks * each.speed.tokens_per_s_per_gpu.point
+        assert each.expected_s == pytest.approx(1 / tokens / each.chance)
+
+
+def test_no_layout_beats_one_of_the_pareto_set_in_time_cost_and_memory() -> None:
+    order = found("nodes=1,2", "job.micro_batch_size=1")
+    best = pareto(order)
+    assert best[0] is order[0]
+    assert 1 < len(best) < len(order)
+    for each in best:
+        for other in order:
+            assert other is each or any(a > b for a, b in zip(other.objectives, each.objectives, strict=True))
+
+
+def test_the_tables_and_the_picture_name_the_overrides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert search([*GIVEN, "parallelism.tensor=1", "parallelism.context=1"], tmp_path / "layouts.html") == 0
+    text = capsys.readouterr().out
+    assert text.startswith("uncalibrated: predicted, ")
+    first = text.split("overrides")[1].split("\n")[1].split("parallelism=", 1)[1]
+    assert f"slurmscale plan {shlex.join(GIVEN)} " in text
+    page = (tmp_path / "layouts.html").read_text()
+    assert f"parallelism={first.strip()}" in page
+    assert "uncalibrated: predicted" in page
+
+
+def test_a_model_that_fits_no_layout_is_refused_with_nodes_on_which_one_fits() -> None:
+    given = [*GIVEN, "model=llama3_70b", "nodes=1,2", "parallelism.context=1", "parallelism.pipeline=1"]
+    with pytest.raises(ConfigError, match=r"None of \d+ legal layouts of llama3_70b on nodes=1,2 is predicted") as no:
+        search(given, None)
+    typed = str(no.value).rpartition("Set ")[2].removesuffix(".").split()
+    (point,) = compose([*(each for each in given if "nodes=" not in each), *typed], multirun=False)
+    assert point.run.nodes > 2
+
+
+def test_a_search_without_any_legal_layout_or_known_gpu_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"No layout of llama3_8b on nodes=1 is legal .* GBS 8\. .*GBS 8 is not"):
+        search([*GIVEN, "job.micro_batch_size=3"], None)
+    with pytest.raises(ConfigError, match="The rates of gpu=none are not known"):
+        search(["model=tiny"], None)
+    with pytest.raises(ConfigError, match=r"layouts are ranked by the speed of training. Set job=pretrain"):
+        search([*GIVEN, "job=evaluate"], None)
