@@ -15,8 +15,8 @@ from pathlib import Path
 from analysis.failures.catalogue import Weight
 from analysis.failures.exceptions import SHELL_SIGNAL, SIGNALS
 from analysis.failures.verdict import Verdict
-from analysis.parsers import sacct
 from analysis.parsers.base import Record, Text
+from analysis.parsers.cluster import sacct
 from analysis.parsers.detect import read_log
 from analysis.parsers.search import Search, blocks
 from jobs.failures import FailureCause

@@ -26,7 +26,8 @@ from analysis.logs.streams import job_name, with_errors
 from analysis.metrics.cost import cost_values
 from analysis.metrics.epochs import epoch_values
 from analysis.metrics.mfu import utilization
-from analysis.parsers import genai_perf, sacct
+from analysis.parsers.benchmarks import genai_perf
+from analysis.parsers.cluster import sacct
 from analysis.parsers.detect import document
 from analysis.progress import with_progress
 from analysis.run import FACTS_FILE, RunResult

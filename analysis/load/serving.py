@@ -8,9 +8,9 @@ from typing import Any
 
 from analysis.load.run_files import UnusableError
 from analysis.metrics.serving import cost_of_tokens, read_served
-from analysis.parsers import apache_bench, vllm_bench
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Line, Record
+from analysis.parsers.benchmarks import apache_bench, vllm_bench
 from analysis.run import RunResult, last_event
 from analysis.untrusted import as_number, lookup, number
 from jobs import metrics as m

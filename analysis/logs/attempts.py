@@ -20,9 +20,9 @@ from analysis.failures.verdict import Verdict, in_words
 from analysis.formatting import plural, significant
 from analysis.logs.steps import Attempt, LogRun, interval, losses_of
 from analysis.metrics.goodput import Loss
-from analysis.parsers import lightning_csv
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import RESUMED, SAVED, Kind, Record, Text
+from analysis.parsers.trainings import lightning_csv
 from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.failures import FailureCause

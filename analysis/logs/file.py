@@ -12,8 +12,8 @@ from pathlib import Path
 
 from analysis.failures.verdict import Verdict, verdict_on
 from analysis.logs.quotes import quotes
-from analysis.parsers import launcher
 from analysis.parsers.base import Kind, Record, Text
+from analysis.parsers.cluster import launcher
 from analysis.parsers.detect import read_log
 from analysis.parsers.search import blocks
 from jobs.failures import FailureCause

@@ -29,8 +29,8 @@ from analysis.logs.streams import job_name
 from analysis.metrics.step_variation import far_out, far_out_share
 from analysis.metrics.stragglers import straggler_share, stragglers_of_log
 from analysis.parsers import log_metrics as a
-from analysis.parsers import mlperf_system
 from analysis.parsers.base import Kind, Text
+from analysis.parsers.trainings import mlperf_system
 from analysis.run import FACTS_FILE, RunResult
 from jobs import metrics as m
 from jobs.failures import FailureCause

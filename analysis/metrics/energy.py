@@ -18,8 +18,8 @@ import numpy as np
 
 from analysis.metrics.goodput import Start
 from analysis.parsers import log_metrics as a
-from analysis.parsers import nvidia_smi
 from analysis.parsers.base import Text
+from analysis.parsers.cluster import nvidia_smi
 from analysis.parsers.detect import read_log
 
 # Between readings farther apart than this the power is unknown.

@@ -18,7 +18,7 @@ import yaml
 
 from analysis.formatting import significant
 from analysis.parsers import log_metrics as a
-from analysis.parsers import megatron
+from analysis.parsers.trainings import megatron
 from analysis.run import FACTS_FILE, RunResult
 from analysis.untrusted import as_number, lookup
 from jobs import metrics as m

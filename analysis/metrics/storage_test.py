@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from analysis.parsers import fio
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Record
+from analysis.parsers.benchmarks import fio
 from analysis.untrusted import as_list, as_number
 from jobs import metrics as m
 from jobs.failures import latest_attempt

@@ -14,7 +14,7 @@ from typing import Any
 
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Record, Text
-from analysis.parsers.megatron import FASTEST_RANK, SLOWEST_RANK
+from analysis.parsers.trainings.megatron import FASTEST_RANK, SLOWEST_RANK
 from analysis.untrusted import as_list, count, number
 from jobs import metrics as m
 from jobs.metrics import Metric

@@ -6,22 +6,29 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from analysis.parsers import (
+from analysis.parsers.base import DocumentFormat, Format, LineFormat, Record
+from analysis.parsers.benchmarks import (
     all_reduce_bench,
     apache_bench,
-    deepspeed,
-    deepspeed_chat,
     dlio,
-    dllogger,
     fio,
     genai_perf,
-    hf_trainer,
     io500,
     ior,
-    launcher,
+    mdtest,
+    nccl_tests,
+    perf_analyzer,
+    vllm_bench,
+)
+from analysis.parsers.cluster import launcher, nccl_info, nvidia_smi, sacct
+from analysis.parsers.search import BLOCK_BYTES, LONGEST_LINE, Search, blocks, whole_lines
+from analysis.parsers.trainings import (
+    deepspeed,
+    deepspeed_chat,
+    dllogger,
+    hf_trainer,
     lightning_csv,
     litgpt,
-    mdtest,
     megatron,
     megatron_golden,
     mllog,
@@ -29,21 +36,13 @@ from analysis.parsers import (
     mxnet,
     nanogpt,
     nanotron,
-    nccl_info,
-    nccl_tests,
     nemo,
     nemo_configuration,
-    nvidia_smi,
     paddleclas,
-    perf_analyzer,
-    sacct,
     torchtitan,
     torchtitan_configuration,
     torchtune,
-    vllm_bench,
 )
-from analysis.parsers.base import DocumentFormat, Format, LineFormat, Record
-from analysis.parsers.search import BLOCK_BYTES, LONGEST_LINE, Search, blocks, whole_lines
 from jobs.files import DOCUMENT_BYTES, parse_json
 
 FORMATS: tuple[Format, ...] = (

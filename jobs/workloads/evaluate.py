@@ -24,12 +24,12 @@ from jobs import metrics as m
 from jobs.data import Dataset, held_out_batches, open_dataset, with_virtual_tokens
 from jobs.data.dataset import IGNORED
 from jobs.engines.native import checkpoint
-from jobs.engines.native.customization import customize, with_first_values
+from jobs.engines.native.customization.customize import customize, with_first_values
+from jobs.engines.native.customization.prompt_files import read_prompt
+from jobs.engines.native.customization.prompt_tuning import TOKENS, add_prompt
 from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.mixed_precision import autocast
 from jobs.engines.native.model import Decoder, empty_model, tie_embeddings
-from jobs.engines.native.prompt_files import read_prompt
-from jobs.engines.native.prompt_tuning import TOKENS, add_prompt
 from jobs.engines.native.weights import TYPES, Values, values_of
 from jobs.errors import CheckpointError
 from jobs.layout import loss_chunk

@@ -23,9 +23,9 @@ from jobs.data import open_dataset
 from jobs.data.batches import Batches, StepBatch
 from jobs.data.dataset import Tokens
 from jobs.engines.native import checkpoint
+from jobs.engines.native.customization.lora import seed_dropout
 from jobs.engines.native.float8 import scale_weights
 from jobs.engines.native.load_sharded import local_shard
-from jobs.engines.native.lora import seed_dropout
 from jobs.engines.native.loss_scale import LossScale
 from jobs.engines.native.model import layers
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model

@@ -30,9 +30,9 @@ from torch.utils._pytree import tree_leaves
 
 from jobs.data import MicroBatch
 from jobs.engines.native import attention, parallelize
+from jobs.engines.native.customization.nf4 import Nf4Linear
 from jobs.engines.native.load_sharded import local_shard
 from jobs.engines.native.model import tie_embeddings
-from jobs.engines.native.nf4 import Nf4Linear
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.layout import layout_of
 from jobs.schema import Batching, Run

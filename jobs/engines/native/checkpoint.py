@@ -39,12 +39,12 @@ from torch.distributed.tensor import DTensor
 from torch.futures import Future as TorchFuture
 from torch.optim import Optimizer
 
+from jobs.engines.native.customization.lora import ADAPTER, merged_weights
+from jobs.engines.native.customization.lora_files import LITGPT_FILE, write_adapters
+from jobs.engines.native.customization.prompt_files import write_prompt
+from jobs.engines.native.customization.prompt_tuning import trained_embeddings
 from jobs.engines.native.float8 import plain
 from jobs.engines.native.load_sharded import shard_of
-from jobs.engines.native.lora import ADAPTER, merged_weights
-from jobs.engines.native.lora_files import LITGPT_FILE, write_adapters
-from jobs.engines.native.prompt_files import write_prompt
-from jobs.engines.native.prompt_tuning import trained_embeddings
 from jobs.engines.native.tensor_parallel import as_in_litgpt, grouped_by_rank, layout_rows
 from jobs.errors import CheckpointError, before_torch_archive
 from jobs.lease import Lease
@@ -185,7 +185,7 @@ class Saver:
     def export(self, tokenizer_files: list[Path]) -> None:
         """Write a LitGPT checkpoint directory: full weights, model_config.yaml, tokenizer; every rank calls it.
 
-        Adapters are added to the weights, and beside them in files of their own (jobs.engines.native.lora_files).
+        Adapters are added to the weights, and beside them in files of their own (customization.lora_files).
         Beside virtual tokens there are no weights, since they are those of job.init_from.
         The weights go through a sharded checkpoint, so that only the first rank holds more than its shards.
         """

@@ -7,8 +7,8 @@ from litgpt.model import GPT
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
+from jobs.engines.native.customization.nf4 import Nf4Linear
 from jobs.engines.native.model import tie_embeddings
-from jobs.engines.native.nf4 import Nf4Linear
 from jobs.engines.native.tensor_parallel import grouped_by_rank
 from jobs.engines.native.weights import Values
 

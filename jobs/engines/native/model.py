@@ -36,7 +36,7 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
 
 
 def prompt_of(gpt: GPT) -> nn.Module | None:
-    """Return the virtual tokens of a model (jobs.engines.native.prompt_tuning), if it has any."""
+    """Return the virtual tokens of a model (jobs.engines.native.customization.prompt_tuning), if it has any."""
     return dict(gpt.transformer.items()).get("prompt")
 
 

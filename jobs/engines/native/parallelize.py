@@ -26,7 +26,7 @@ from jobs import metrics as m
 from jobs.engines.native.activation_checkpointing import recompute_all, recompute_cheap
 from jobs.engines.native.compilation import await_embeddings, compile_layers, overlap_tp, overlaps_tp
 from jobs.engines.native.context_parallel import apply_cp
-from jobs.engines.native.customization import customize, with_first_values
+from jobs.engines.native.customization.customize import customize, with_first_values
 from jobs.engines.native.data_parallel import replicate, shard
 from jobs.engines.native.float8 import multiply_in_float8
 from jobs.engines.native.kernels import fuse, usable

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from jobs import metrics as m
+from jobs.engines.native.customization.nf4 import Nf4Linear, numbers_in
 from jobs.engines.native.load_sharded import local_shard
-from jobs.engines.native.nf4 import Nf4Linear, numbers_in
 from jobs.layout import Layout
 from jobs.runtime.exchange import gather
 from jobs.runtime.trace import COLLECTIVES

@@ -193,7 +193,7 @@ class Held:
 def parameters_held(run: Run, *, sharded: bool = True, stored: bool = False) -> Held:
     """Return the parameters that the rank with the most keeps between steps; with `sharded` false, before FSDP.
 
-    With `stored` the numbers in memory: those of a matrix in 4 bits are fewer (jobs.engines.native.nf4).
+    With `stored` the numbers in memory: those of a matrix in 4 bits are fewer (jobs.engines.native.customization.nf4).
     """
     return max(parameters_by_place(run, sharded=sharded, stored=stored), key=lambda each: each.total)
 

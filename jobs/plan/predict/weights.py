@@ -10,7 +10,7 @@ from itertools import pairwise
 from jobs.schema import Lora, LoraTarget, Mlp, Model, Norm, PromptEncoder, PromptTuning
 
 NF4_BLOCK, SCALES_BLOCK = 64, 256
-"""Numbers with one scale, and scales with one of their own (jobs.engines.native.nf4)."""
+"""Numbers with one scale, and scales with one of their own (jobs.engines.native.customization.nf4)."""
 LSTM_LAYERS = 2
 """Layers of the LSTM that encodes virtual tokens (https://arxiv.org/abs/2103.10385)."""
 
@@ -84,7 +84,7 @@ def mlp_weights(model: Model) -> list[Weight]:
 
 
 def adapter_weights(model: Model, lora: Lora, *, fused: bool = False) -> list[Weight]:
-    """Return the weights of the adapters of one layer, which TP divides with their matrix (jobs.engines.native.lora).
+    """Return the weights of the adapters of one layer, which TP divides with their matrix.
 
     If `fused` (NeMo), query, key and value have one adapter, and so have gate and up; and TP divides all of them, A by
     its rank where its inputs are whole.

@@ -189,7 +189,7 @@ def buckets_are_ddps(run: Run) -> str | None:
 def matrices_in_4_bits_are_whole(run: Run) -> str | None:
     """Refuse matrices in 4 bits where TP would cut their blocks, in compiled layers, and rows of no whole numbers.
 
-    FSDP divides them by rows of numbers of the arithmetic's type (jobs.engines.native.nf4).
+    FSDP divides them by rows of numbers of the arithmetic's type (jobs.engines.native.customization.nf4).
     """
     if not run.job.quantizes_base:
         return None

@@ -15,7 +15,7 @@ from litgpt.scripts.convert_lit_checkpoint import copy_weights_llama
 from litgpt.scripts.merge_lora import merge_lora
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
-from jobs.engines.native.lora import with_adapters
+from jobs.engines.native.customization.lora import with_adapters
 from jobs.engines.native.weights import values_of
 from jobs.plan.cost import parameters, trained_parameters
 from jobs.plan.litgpt_names import litgpt_fields

@@ -16,11 +16,11 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from jobs.data import Batches, with_virtual_tokens
 from jobs.data.dataset import IGNORED, Dataset, Tokens
-from jobs.engines.native.customization import with_first_values
+from jobs.engines.native.customization.customize import with_first_values
+from jobs.engines.native.customization.prompt_files import read_prompt
+from jobs.engines.native.customization.prompt_tuning import PROMPT, TOKENS, encoded, with_prompt
 from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.parallelize import trained_model
-from jobs.engines.native.prompt_files import read_prompt
-from jobs.engines.native.prompt_tuning import PROMPT, TOKENS, encoded, with_prompt
 from jobs.engines.native.weights import values_of
 from jobs.plan.cost import parameters, trained_parameters
 from jobs.plan.legality import problems

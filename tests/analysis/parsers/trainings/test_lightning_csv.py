@@ -8,7 +8,7 @@ import pytest
 
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind
-from analysis.parsers.lightning_csv import is_header
+from analysis.parsers.trainings.lightning_csv import is_header
 from jobs import metrics as m
 from tests.analysis.parsers.reading import SAMPLES, column, records
 

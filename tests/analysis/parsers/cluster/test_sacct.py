@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from analysis.parsers import log_metrics as a
-from analysis.parsers import sacct
 from analysis.parsers.base import Kind, Line, Record, Text
+from analysis.parsers.cluster import sacct
 from tests.analysis.parsers.reading import SAMPLES, records
 
 NAME = "sacct"

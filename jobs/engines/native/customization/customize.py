@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from litgpt.model import GPT
 
-from jobs.engines.native.lora import ADAPTER, adapt, with_adapters
-from jobs.engines.native.nf4 import quantize
-from jobs.engines.native.prompt_tuning import PROMPT, add_prompt, with_prompt
+from jobs.engines.native.customization.lora import ADAPTER, adapt, with_adapters
+from jobs.engines.native.customization.nf4 import quantize
+from jobs.engines.native.customization.prompt_tuning import PROMPT, add_prompt, with_prompt
 from jobs.engines.native.weights import TYPES, Values
 from jobs.schema import Job
 

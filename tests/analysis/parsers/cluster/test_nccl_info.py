@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from analysis.parsers import log_metrics as a
-from analysis.parsers import nccl_info
 from analysis.parsers.base import Kind, Line, Record, Text
+from analysis.parsers.cluster import nccl_info
 from analysis.parsers.detect import read_log
 from tests.analysis.parsers.reading import SAMPLES, records, texts
 

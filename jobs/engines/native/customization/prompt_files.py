@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from jobs.engines.native.peft_directory import read_peft, write_peft
+from jobs.engines.native.customization.peft_directory import read_peft, write_peft
 from jobs.schema import PromptTuning, Run
 
 EMBEDDINGS = "prompt_embeddings"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from analysis.parsers import deepspeed_chat
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Line
+from analysis.parsers.trainings import deepspeed_chat
 from jobs import metrics as m
 from tests.analysis.parsers.reading import SAMPLES, records
 

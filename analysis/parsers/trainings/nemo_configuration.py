@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
-from analysis.parsers.megatron import SHAPE
+from analysis.parsers.trainings.megatron import SHAPE
 from analysis.untrusted import printed_number
 from jobs.metrics import Metric
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.parsers import apache_bench
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Line
+from analysis.parsers.benchmarks import apache_bench
 from tests.analysis.parsers.reading import SAMPLES, records
 
 NAME = "ApacheBench"

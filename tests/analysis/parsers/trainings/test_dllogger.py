@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.parsers import dllogger
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Line, Text
+from analysis.parsers.trainings import dllogger
 from jobs import metrics as m
 from tests.analysis.parsers.reading import SAMPLES, column, records, texts
 

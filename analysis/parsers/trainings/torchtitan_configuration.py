@@ -1,7 +1,7 @@
 """torchtitan's configuration as JSON, printed if `print_config` is set: precision and, since 0.3, the model.
 
-Every layer has its own section, and classes are not named. analysis.parsers.torchtitan reads batches, lengths and the
-mesh, which are always printed.
+Every layer has its own section, and classes are not named. analysis.parsers.trainings.torchtitan reads batches, lengths
+and the mesh, which are always printed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GATE, TIED = f"{LAYER}feed_forward.w3.out_features", f"{MODEL}enable_weight_tyin
 CONVERTERS = "model.converters"
 PRECISION = "training.mixed_precision_param"
 LAYERS = f"{LAYER}attention"
-TOLD = {*SHAPE, GATE, TIED, CONVERTERS, PRECISION, LAYERS}
+REPORTED = {*SHAPE, GATE, TIED, CONVERTERS, PRECISION, LAYERS}
 # Sections of a model that the FLOPs formula covers, by their parent.
 COVERED = {
     MODEL: {"lm_head", "tok_embeddings", "norm", "layers"},
@@ -71,7 +71,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             depth, name, value = len(found[1]), found[2], found[3]
             above = [section for section in above if section[0] < depth] + [(depth, name)]
             place = ".".join(each for _, each in above)
-            if place in TOLD:
+            if place in REPORTED:
                 entries[place][value.strip('"')] += 1
             if extra := not_covered(place.removesuffix(name), name, value):
                 uncovered[extra] = None

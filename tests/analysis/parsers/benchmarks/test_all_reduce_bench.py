@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.parsers import all_reduce_bench
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Line, Record, Text
+from analysis.parsers.benchmarks import all_reduce_bench
 from tests.analysis.parsers.reading import SAMPLES, column, records
 
 NAME = "all_reduce_bench.py"

@@ -6,7 +6,7 @@ import pytest
 
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind
-from analysis.parsers.launcher import FORMAT
+from analysis.parsers.cluster.launcher import FORMAT
 from analysis.parsers.search import Search
 
 NODES, RANKS, EACH = a.LAUNCHED_NODES, a.LAUNCHED_RANKS, a.LAUNCHED_RANKS_PER_NODE

@@ -21,9 +21,9 @@ from litgpt.model import GPT
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Shard
 
+from jobs.engines.native.customization.nf4 import Nf4Linear
 from jobs.engines.native.load_sharded import full, shard_of
 from jobs.engines.native.model import layers
-from jobs.engines.native.nf4 import Nf4Linear
 from jobs.engines.native.tensor_parallel import as_in_litgpt, grouped_by_rank
 from jobs.engines.native.weights import Values, generator_of
 from jobs.schema import QKV, Lora, LoraTarget

@@ -1,0 +1,1 @@
+"""Results of benchmarks: collectives, storage, serving."""

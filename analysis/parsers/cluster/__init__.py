@@ -1,0 +1,1 @@
+"""What launchers, Slurm, NCCL and GPUs print beside a program."""
