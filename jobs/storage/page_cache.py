@@ -57,7 +57,7 @@ def resident_pages(descriptor: int, start: int, length: int) -> npt.NDArray[Any]
         del view
         if failed:
             raise OSError(ctypes.get_errno(), "mincore: " + os.strerror(ctypes.get_errno()))
-        return np.frombuffer(resident, np.uint8)
+        return np.asarray(resident, np.uint8)
 
 
 mincore = ctypes.CDLL(None, use_errno=True).mincore

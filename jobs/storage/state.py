@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -99,7 +99,7 @@ def part_of(tensor: Tensor) -> list[int]:
     """Return which part of a tensor this rank holds: its place on each axis that divides it."""
     if not isinstance(tensor, DTensor):
         return []
-    places = tensor.device_mesh.get_coordinate() or []
+    places: Sequence[int] = tensor.device_mesh.get_coordinate() or []
     return [place for place, how in zip(places, tensor.placements, strict=True) if not how.is_replicate()]
 
 

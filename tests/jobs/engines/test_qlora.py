@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
-from jobs.engines.native import nf4
+from jobs.engines.native.customization import nf4
 from jobs.engines.native.parallelize import trained_model
 from jobs.errors import ConfigError, SubmitError
 from jobs.plan.predict.states import parameters_by_place, parameters_held

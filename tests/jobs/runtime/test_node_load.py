@@ -66,8 +66,9 @@ def test_ranks_are_found_by_their_common_ancestor_and_equal_commands() -> None:
         rank.stdin.flush()
     # Of three ranks only two can be seen, for instance in containers: unknown, not guessed.
     assert [rank.stdout.readline() for rank in ranks if rank.stdout] == ["2 0\n", "2 0\n"]
-    for rank in [ended, *ranks]:
+    for rank in ranks:
         rank.communicate()
+    ended.wait()
 
 
 def test_the_load_at_the_start_has_a_value_of_each_kind() -> None:

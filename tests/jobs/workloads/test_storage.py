@@ -14,6 +14,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch has it, and does not list it
 from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from analysis.load.run_directory import read_run
 from analysis.report.report import report
@@ -77,7 +78,7 @@ def group_of_one() -> Iterator[None]:
 
 def shapes(state: Any, prefix: str = "") -> dict[str, tuple[tuple[int, ...], str]]:
     """The tensors of a state, by the names of its checkpoint."""
-    found = {}
+    found: dict[str, tuple[tuple[int, ...], str]] = {}
     for name, value in state.items():
         if isinstance(value, dict):
             found |= shapes(value, f"{prefix}{name}.")
@@ -95,7 +96,7 @@ def test_the_state_has_the_tensors_of_a_checkpoint_that_training_writes(tmp_path
     expected = {
         name: (tuple(entry.size), str(entry.properties.dtype))
         for name, entry in written.items()
-        if hasattr(entry, "size") and tuple(entry.size)
+        if isinstance(entry, TensorStorageMetadata) and tuple(entry.size)
     }
     test = compose([*MODEL, "job=checkpoint_io", "ranks_per_node=1"], multirun=False)[0].run
     with group_of_one():

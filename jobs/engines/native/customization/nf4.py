@@ -91,7 +91,9 @@ def quantize(gpt: GPT, dtype: torch.dtype) -> None:
     for layer in layers(gpt):
         for module in list(layer.modules()):
             if isinstance(module, nn.Linear):
-                module.__class__, module.stored = Nf4Linear, dtype
+                module.__class__ = Nf4Linear
+                assert isinstance(module, Nf4Linear)
+                module.stored = dtype
                 columns = module.in_features // numbers_in(dtype)
                 module.weight = nn.Parameter(
                     torch.empty(module.out_features, columns, dtype=dtype, device=module.weight.device),
