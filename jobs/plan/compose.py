@@ -11,7 +11,7 @@ import math
 import pickle
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, is_dataclass
@@ -195,7 +195,7 @@ def composed(axes: list[list[Override]], *, to_submit: bool) -> Iterator[Point]:
         if files not in groups:
             groups[files] = SameFiles(list(files), to_submit=to_submit)
         run, unset = groups[files].run([override for override in point if id(override) in plain])
-        run = settled(named(run, itertools.compress(point, several)))
+        run = settled(named(run, list(itertools.compress(point, several))))
         yield Point(run, [written[id(override)] for override in point], unset=unset)
 
 
@@ -358,7 +358,7 @@ def absolute(path: str) -> str:
     return str(Path(path).expanduser().absolute())
 
 
-def named(run: Run, swept: Iterable[Override]) -> Run:
+def named(run: Run, swept: list[Override]) -> Run:
     """Return the run with its name, made from its choices unless the user set one."""
     if run.name is None:
         engine = [] if run.engine.kind is EngineKind.native else [run.engine.kind.name]

@@ -8,7 +8,7 @@ from jobs.plan.deepspeed_configuration import EQUIVALENTS, STAGES, settings_of, 
 from jobs.plan.rules.litgpt import float16_has_gpus, optimizer_is_whole, sharding_of
 from jobs.plan.rules.native_only import choices_are_native, prompts_are_native
 from jobs.plan.rules.nemo import types_follow_the_arithmetic
-from jobs.plan.rules.rule import Rule
+from jobs.plan.rules.rule import Rule, undivided
 from jobs.schema import EngineKind, Offload, Precision, Run
 
 
@@ -46,7 +46,7 @@ def ranks_are_data_parallel(run: Run) -> str | None:
     p = run.parallelism
     if degree_product(run, MODEL_AXES) > 1:
         given = " ".join(f"{axis.field}={degree_of(run, axis)}" for axis in MODEL_AXES)
-        ones = " ".join(f"{axis.key}=1" for axis in MODEL_AXES if degree_of(run, axis) > 1)
+        ones = " ".join(undivided(run))
         return (
             f"engine=deepspeed has data parallelism only, and parallelism={p.name} has {given}. Set parallelism=zero3 "
             f"{ones}, or engine=native."

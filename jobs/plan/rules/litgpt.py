@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from jobs.layout import degree_of, degree_product, has_gpus, layout_of
-from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES, Sharding
+from jobs.parallelism import DP_SHARD, MODEL_AXES, Sharding
 from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.plan.rules.native import narrow_weights_have_narrow_arithmetic
 from jobs.plan.rules.native_only import choices_are_native, prompts_are_native, quantized_bases_are_native
-from jobs.plan.rules.rule import Rule, either
+from jobs.plan.rules.rule import Rule, either, undivided
 from jobs.schema import INSTRUCTIONS, ActivationCheckpointing, Precision, Run, Source
 
 
@@ -39,10 +39,8 @@ def sharding_of(run: Run) -> str:
         if script_of(run) is Script.pretrain
         else ("fsdp_full", Sharding.FULL_SHARD)
     )
-    degrees = [f"{axis.key}=1" for axis in MODEL_AXES if degree_of(run, axis) > 1]
-    data = [f"{axis.key}=null" for axis in (DP_REPLICATE, DP_SHARD) if getattr(p, axis.field) is not None]
     other = [f"parallelism.sharding={sharding.name}"] if p.sharding not in {None, sharding} else []
-    return " ".join([f"parallelism={name}", *degrees, *data, *other])
+    return " ".join([f"parallelism={name}", *undivided(run), *other])
 
 
 def nodes_have_gpus(run: Run) -> str | None:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterable
 from functools import cache
 
+from jobs.layout import degree_of
+from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES, Axis
 from jobs.schema import Run
 
 Rule = Callable[[Run], str | None]
@@ -22,6 +24,12 @@ def multiples_near(number: int, unit: int, most: float = math.inf) -> str:
     """Return the positive multiples of a unit next to a number, none above `most`, as text: `60 or 66`."""
     below = min(number, most) // unit * unit
     return either(int(n) for n in (below, below + unit) if 0 < n <= most)
+
+
+def undivided(run: Run, axes: Iterable[Axis] = MODEL_AXES) -> list[str]:
+    """Return the assignments that undo degrees of a run, which another choice of `parallelism` would not undo."""
+    degrees = [f"{axis.key}=1" for axis in axes if degree_of(run, axis) > 1]
+    return degrees + [f"{axis.key}=null" for axis in (DP_REPLICATE, DP_SHARD) if getattr(run.parallelism, axis.field)]
 
 
 def either(choices: Iterable[object]) -> str:

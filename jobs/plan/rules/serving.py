@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from jobs.layout import replicas_of
-from jobs.parallelism import Strategy
+from jobs.layout import degree_of, degree_product, replicas_of
+from jobs.parallelism import CP, PP, Strategy
 from jobs.plan.predict.states import kv_bytes_per_token, states
 from jobs.plan.rules.memory import GIB
 from jobs.plan.rules.native_only import choices_are_native
-from jobs.plan.rules.rule import Rule, divisors, either
+from jobs.plan.rules.rule import Rule, divisors, either, undivided
 from jobs.schema import EngineKind, Run
 from jobs.serving.settings import Balancer, LoadGenerator
 from jobs.serving.words import CLIENT, SERVER, unknown_names
@@ -81,15 +81,14 @@ def replicas_fit_ranks(run: Run) -> str | None:
 def only_tensor_parallel(run: Run) -> str | None:
     """Refuse other parallelism: a replica is a TP group on one node."""
     p = run.parallelism
-    divided = {key: degree for key, degree in (("pipeline", p.pipeline), ("context", p.context)) if degree > 1}
-    whole = "".join(f" parallelism.{key}=1" for key in divided)
+    whole = "".join(f" {each}" for each in undivided(run, (PP, CP)))
     if p.strategy not in (Strategy.single, Strategy.ddp):
         return (
             f"parallelism={p.name} does not serve: a replica is a group of parallelism.tensor ranks. Set "
             f"parallelism=tp parallelism.tensor=NUMBER{whole}, or parallelism=ddp{whole} for replicas of one rank."
         )
-    if divided:
-        given = " ".join(f"parallelism.{key}={degree}" for key, degree in divided.items())
+    if degree_product(run, (PP, CP)) > 1:
+        given = " ".join(f"{axis.key}={degree_of(run, axis)}" for axis in (PP, CP) if degree_of(run, axis) > 1)
         return f"{given} does not serve: a replica is a group of parallelism.tensor ranks. Set{whole}."
     return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.plan.rules.rule import Rule
+from jobs.plan.rules.rule import Rule, undivided
 from jobs.schema import EngineKind, Run, Stage
 
 
@@ -47,6 +47,8 @@ def evaluation_has_samples_and_weights(run: Run) -> str | None:
     if run.stages.evaluate is None:
         return None
     without = "or stages.evaluate=null."
+    if run.storage is not None:
+        return f"stages.evaluate evaluates trained weights, and job={run.job.name} trains nothing. Set stages=train."
     exports = run.engine.kind is EngineKind.deepspeed
     if exports and not run.job.export:
         return (
@@ -81,10 +83,8 @@ def evaluation_without_training(run: Run) -> str | None:
             "engine=native, or job.train=true."
         )
     if run.ranks > 1:
-        return (
-            f"job.train=false is one process, and these are {run.ranks} ranks. Set parallelism=single nodes=1 "
-            "ranks_per_node=1, or job.train=true."
-        )
+        one = " ".join(("parallelism=single", *undivided(run), "nodes=1", "ranks_per_node=1"))
+        return f"job.train=false is one process, and these are {run.ranks} ranks. Set {one}, or job.train=true."
     if not run.data.holds_out:
         return (
             "job.train=false computes the loss on held-out samples, and none are held out. Set data.test_split=0.2, or "

@@ -195,6 +195,7 @@ ILLEGAL = (
     f"{FINETUNE} engine.distributed_optimizer=true",
     H100.replace("llama2_7b", "llama31_405b"),
     f"{H100} parallelism=fsdp_full job.sequence_length=4096 job.micro_batch_size=16 scaling.global_batch_size=128",
+    "experiment=llama2_7b_nemo rehearsal=cpu cluster=xe9680_h100",
     "experiment=apac_hpc_ai_2024 cluster=xe9680_h100 contest.nodes=0",
     "experiment=apac_hpc_ai_2024 cluster=xe9680_h100 contest.loss_tolerance=-1",
     "experiment=apac_hpc_ai_2024 cluster=xe9680_h100 job.steps=10 job.epochs=null",
