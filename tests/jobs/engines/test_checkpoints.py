@@ -52,7 +52,7 @@ def checkpoints(run: RunDir) -> list[str]:
 
 
 @pytest.mark.parametrize("file", [".metadata", "__1_0.distcp"])
-@pytest.mark.parametrize("kept", [0.0, 0.5])
+@pytest.mark.parametrize("kept", [long(0.0), 0.5])
 def test_a_checkpoint_cut_short_is_put_aside_and_the_one_before_it_is_used(
     file: str, kept: float, whole: RunDir, tmp_path: Path
 ) -> None:
@@ -84,7 +84,7 @@ FULL = "OSError: [Errno 28] No space left on device"
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 @pytest.mark.parametrize("background", ["true", "false"])
 # The disk is full in the first part of a file, at its end, and in the midst of a tensor: torch raises differently.
-@pytest.mark.parametrize("room", [1.05, long(1.2), long(1.6), 1.9])
+@pytest.mark.parametrize("room", [long(1.05), long(1.2), long(1.6), 1.9])
 def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(
     room: float, background: str, whole: RunDir, tmp_path: Path
 ) -> None:
@@ -162,7 +162,7 @@ def save_while_training_goes_on(where: Path, parallelism: str) -> None:
     torch.testing.assert_close(get_state_dict(gpt, optimizer, options=FLAT), expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("parallelism", ["single", "fsdp_full"])
+@pytest.mark.parametrize("parallelism", [long("single"), "fsdp_full"])
 def test_a_checkpoint_written_in_the_background_holds_the_state_of_its_step(parallelism: str, tmp_path: Path) -> None:
     # Not a fork of a worker whose threads may hold locks.
     process = multiprocessing.get_context("spawn").Process(

@@ -165,7 +165,7 @@ def test_the_export_is_where_both_engines_go_on_from(whole: RunDir, tmp_path: Pa
     "choices",
     [
         SPLIT,
-        ("parallelism=zero2", "job.precision=bfloat16"),
+        long(("parallelism=zero2", "job.precision=bfloat16")),
         long(("parallelism=ddp",)),
         long(("parallelism=zero1",)),
         long((*SPLIT, "job.precision=bfloat16", OFFLOAD)),
@@ -186,6 +186,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(choices: tuple[str, ...
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_checkpoint_cut_short_is_put_aside_and_the_one_before_it_is_used(whole: RunDir, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "cut")
     shutil.copytree(whole.path, run.path)
@@ -198,6 +199,7 @@ def test_a_checkpoint_cut_short_is_put_aside_and_the_one_before_it_is_used(whole
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(whole: RunDir, tmp_path: Path) -> None:
     made = make_run(tmp_path, *DEEPSPEED, *SPLIT, "job.checkpoint_every_steps=3")

@@ -439,6 +439,7 @@ def test_an_older_nemo_is_refused_with_its_version() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_job_whose_python_has_the_shim_trains_and_any_other_call_is_python(tmp_path: Path) -> None:
     run = make_run(tmp_path, *NEMO, *ONE, *FIRST_STEP)
     place = rank_environment(0, 1, "x")

@@ -136,6 +136,7 @@ def test_a_stage_whose_local_queue_is_gone_is_lost_and_one_that_did_its_work_fin
     ]
 
 
+@pytest.mark.long
 def test_a_refused_stage_is_recorded_and_ends_no_local_queue(tmp_path: Path) -> None:
     given = chained(tmp_path, "ranks_per_node=1", "name=damaged,other_code,good", "job.init_from=null")
     sweep, runs = made(given, multirun=True)
