@@ -86,7 +86,7 @@ def assert_equal(rows: list[dict[str, float]], expected: list[dict[str, float]])
         assert row["tokens"] == other["tokens"]
 
 
-@pytest.mark.parametrize("loss", ["whole", "chunked"])
+@pytest.mark.parametrize("loss", [long("whole"), "chunked"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_packed_rows_compute_the_losses_of_padded_ones(
     layout: str, loss: str, padded: list[dict[str, float]], uneven: Path, tmp_path: Path
@@ -115,7 +115,7 @@ def test_a_bucket_of_one_global_batch_computes_its_loss_with_less_padding(
 @pytest.mark.parametrize(
     "batching",
     [
-        ("job.batching=packed",),
+        long(("job.batching=packed",)),
         ("job.batching=bucketed", "job.bucket_batches=2"),  # it goes on in the middle of the second bucket
     ],
 )
@@ -137,10 +137,10 @@ def test_a_resumed_run_goes_on_with_the_batches_of_an_unbroken_one(
     "settings",
     [
         ("parallelism=fsdp_grad_op", "job.precision=bfloat16", "engine.loss=chunked"),
-        ("parallelism=ddp", "job.precision=bfloat16", "engine.loss=chunked"),
-        ("parallelism=fsdp_hybrid", "engine.activation_checkpointing=selective"),
+        long(("parallelism=ddp", "job.precision=bfloat16", "engine.loss=chunked")),
+        long(("parallelism=fsdp_hybrid", "engine.activation_checkpointing=selective")),
         long(("parallelism=single", "ranks_per_node=1", "engine.compile=true")),
-        ("parallelism=pp", "parallelism.schedule=ZBVZeroBubble", "model.layers=4", "engine.loss=chunked"),
+        long(("parallelism=pp", "parallelism.schedule=ZBVZeroBubble", "model.layers=4", "engine.loss=chunked")),
         ("parallelism=pp", "parallelism.schedule=Interleaved1F1B", "model.layers=4", "engine.loss=chunked"),
         ("parallelism=tp", "parallelism.sequence_parallel=false", "parallelism.loss_parallel=false",
          "engine.loss=chunked"),

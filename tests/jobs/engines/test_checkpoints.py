@@ -82,7 +82,7 @@ FULL = "OSError: [Errno 28] No space left on device"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
-@pytest.mark.parametrize("background", ["true", "false"])
+@pytest.mark.parametrize("background", ["true", long("false")])
 # The disk is full in the first part of a file, at its end, and in the midst of a tensor: torch raises differently.
 @pytest.mark.parametrize("room", [long(1.05), long(1.2), long(1.6), 1.9])
 def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(

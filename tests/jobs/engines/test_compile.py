@@ -84,8 +84,7 @@ LAYOUTS = {
     "tp_pp_fsdp": ("parallelism=tp_pp_fsdp", "ranks_per_node=8"),
 }  # fmt: skip
 ROWS = {"equal": (), "uneven": UNEVEN, "packed": PACKED}
-EARLY = {("single", "none", "equal"), ("single", "selective", "packed"), ("fsdp", "full", "uneven"),
-         ("ddp", "selective", "uneven"), ("tp", "none", "equal")}  # fmt: skip
+EARLY = {("single", "selective", "packed"), ("fsdp", "full", "uneven"), ("tp", "none", "equal")}
 
 
 def cases() -> list[Any]:

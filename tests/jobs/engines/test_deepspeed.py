@@ -147,6 +147,7 @@ def test_the_record_is_as_complete_as_any_engines_and_reported_beside_them(whole
     assert ",deepspeed," in (tmp_path / "out/runs.csv").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_export_is_where_both_engines_go_on_from(whole: RunDir, tmp_path: Path) -> None:
     GPT(Config.from_file(whole.export / "model_config.yaml")).load_state_dict(state(whole))
@@ -164,8 +165,8 @@ def test_the_export_is_where_both_engines_go_on_from(whole: RunDir, tmp_path: Pa
 @pytest.mark.parametrize(
     "choices",
     [
-        SPLIT,
-        long(("parallelism=zero2", "job.precision=bfloat16")),
+        long(SPLIT),
+        ("parallelism=zero2", "job.precision=bfloat16"),
         long(("parallelism=ddp",)),
         long(("parallelism=zero1",)),
         long((*SPLIT, "job.precision=bfloat16", OFFLOAD)),

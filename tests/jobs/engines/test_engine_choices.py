@@ -34,7 +34,7 @@ from jobs.rundir import RunDir
 from jobs.runtime.prefetch import prefetch
 from jobs.schema import LigerKernel
 from tests.support.real_run import events, losses, make_run, printed, rank, steps, train
-from tests.support.training import assert_equal, refusal
+from tests.support.training import assert_equal, long, refusal
 
 FLOAT8 = "engine.float8=true engine.compile=true job.precision=bfloat16"
 
@@ -61,7 +61,7 @@ def plain(weights: RunDir, tmp_path_factory: pytest.TempPathFactory) -> list[dic
 # --- weights read once a node ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("parallelism", ["fsdp_full", pytest.param("tp_pp", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("parallelism", ["fsdp_full", long("tp_pp")])
 def test_weights_read_once_a_node_are_those_that_every_rank_reads(
     parallelism: str, weights: RunDir, plain: list[dict[str, float]], tmp_path: Path
 ) -> None:
@@ -152,12 +152,11 @@ def test_a_negative_number_of_batches_cannot_be_made_ahead() -> None:
     ("parallelism", "choices"),
     [
         ("tp", "engine.optimizer=fused"),
-        pytest.param("fsdp_full", "engine.optimizer=fused", marks=pytest.mark.slow),
-        pytest.param("tp", "engine.optimizer=foreach", marks=pytest.mark.slow),
+        long("fsdp_full", "engine.optimizer=fused"),
+        long("tp", "engine.optimizer=foreach"),
         ("fsdp_full", "engine.optimizer=foreach parallelism.prefetch=1"),
-        pytest.param("fsdp_full", "engine.optimizer=single parallelism.prefetch=5", marks=pytest.mark.slow),
-        pytest.param("fsdp_grad_op", "parallelism.prefetch=2 engine.activation_checkpointing=full",
-                     marks=pytest.mark.slow),
+        long("fsdp_full", "engine.optimizer=single parallelism.prefetch=5"),
+        long("fsdp_grad_op", "parallelism.prefetch=2 engine.activation_checkpointing=full"),
     ],
 )  # fmt: skip
 def test_how_the_optimizer_loops_and_weights_are_gathered_does_not_change_the_losses(

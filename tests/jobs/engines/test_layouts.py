@@ -17,9 +17,10 @@ QUICK = quick()
 
 
 def marked(name: str) -> ParameterSet:
-    """Mark products of more than two ranks as slow, and those that run no code of their own as long."""
-    marks = [pytest.mark.slow] if CASES[name].ranks > 2 else []
-    return pytest.param(name, marks=marks if name in QUICK else [*marks, pytest.mark.long])
+    """Mark products of more than two ranks as slow; of more than four, or with no code of their own, as long."""
+    ranks = CASES[name].ranks
+    marks = [pytest.mark.slow] if ranks > 2 else []
+    return pytest.param(name, marks=marks if name in QUICK and ranks <= 4 else [*marks, pytest.mark.long])
 
 
 @pytest.fixture(scope="module")

@@ -124,9 +124,9 @@ def test_losses_and_gradients_equal_the_native_engines(
     ("model", "layout"),
     [
         (("model.norm=LayerNorm", "model.mlp=GptNeoxMLP", "model.bias=true", "model.rope_fraction=0.5"), TP_PP),
-        (("model.bias=true",), TP),
-        (("model=llama31_8b", "model.rope_scaling.original_max_sequence_length=16"), PP),
-        (("model.tie_embeddings=true",), TP),
+        long(("model.bias=true",), TP),
+        long(("model=llama31_8b", "model.rope_scaling.original_max_sequence_length=16"), PP),
+        long(("model.tie_embeddings=true",), TP),
     ],
     ids=["LayerNorm GptNeoxMLP bias", "bias", "rope_scaling", "tie_embeddings"],
 )
@@ -179,7 +179,7 @@ def test_a_run_without_clipping_still_records_its_norms(nemo: Nemo, tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "then"),
-    [(TP_PP, INTERLEAVED), long(INTERLEAVED, TP_PP), long((*DP, CUT_OPTIMIZER), (*TP_PP, CUT_OPTIMIZER))],
+    [long(TP_PP, INTERLEAVED), long(INTERLEAVED, TP_PP), long((*DP, CUT_OPTIMIZER), (*TP_PP, CUT_OPTIMIZER))],
     ids=["tp_pp to interleaved", "interleaved to tp_pp", "optimizer cut over dp 2 to one of tp_pp"],
 )
 def test_resuming_continues_the_same_losses_on_any_layout(

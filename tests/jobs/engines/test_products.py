@@ -157,6 +157,7 @@ def test_samples_of_unequal_length_are_padded_as_the_product_needs_and_compute_t
     assert all(row["padded_tokens"] % 4 == 0 for row in cut)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [
@@ -195,7 +196,7 @@ def test_a_setting_that_only_changes_how_leaves_the_losses(
         (("parallelism=tp", "ranks_per_node=2"), "bfloat16", 0.05),
         long(ALL, "bfloat16", 0.05),
         # float16 has three bits more, and gradients that underflow without the loss scale.
-        (("parallelism=tp", "ranks_per_node=2"), "float16", 0.01),
+        long(("parallelism=tp", "ranks_per_node=2"), "float16", 0.01),
         long(TP_PP, "float16", 0.01),
         (("parallelism=fsdp_full", "ranks_per_node=2", "engine.loss=chunked"), "float16", 0.01),
         long(("parallelism=ddp", "ranks_per_node=2"), "float16", 0.01),
@@ -265,6 +266,7 @@ def test_full_sharding_holds_a_part_and_scatters_every_micro_batch(tmp_path: Pat
     assert sent(run)["dp_shard", "reduce_scatter"][1] == micro_batches * 4 * weights
 
 
+@pytest.mark.long
 def test_tensor_parallel_moves_activations_and_a_pipeline_sends_them_once_each_way(tmp_path: Path) -> None:
     traffic = sent(done(tmp_path, *TP_PP, "job.micro_batch_size=2"))
     micro_batches, activation = 4, 2 * 32 * 64 * 4

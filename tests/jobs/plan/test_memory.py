@@ -147,6 +147,7 @@ def proposals(typed: list[str]) -> list[str]:
     return []
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=10)
 @given(
     model=st.sampled_from(["llama2_7b", "llama2_70b", "llama31_405b", "mixtral_8x7b"]),

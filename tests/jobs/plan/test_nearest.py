@@ -161,6 +161,7 @@ def test_answers_are_deterministic_and_distinct(fsdp: Run, **values: Any) -> Non
     assert nearest_legal(deepcopy(run), legal) == found
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @given(**illegal)
 @settings(max_examples=20)

@@ -19,6 +19,7 @@ from jobs import metrics as m
 from jobs.data import open_dataset, prepare
 from jobs.rundir import RunDir, append_event, load_run
 from tests.support.real_run import evaluate, events, losses, make_run, printed, train
+from tests.support.training import long
 
 HELD_OUT = 5
 # One thread: a forked process has none of its parent's pool of them.
@@ -45,9 +46,7 @@ def loss_by_hand(run: RunDir) -> float:
     return total / labels
 
 
-@pytest.mark.parametrize(
-    ("parallelism", "ranks"), [("single", 1), ("tp_fsdp", 4), pytest.param("pp_fsdp", 4, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("parallelism", "ranks"), [("single", 1), ("tp_fsdp", 4), long("pp_fsdp", 4)])
 def test_the_loss_of_a_checkpoint_of_any_layout_is_the_one_computed_by_hand(
     parallelism: str, ranks: int, tmp_path: Path
 ) -> None:

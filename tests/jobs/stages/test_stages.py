@@ -155,6 +155,7 @@ def test_a_refused_stage_is_recorded_and_ends_no_local_queue(tmp_path: Path) -> 
     assert stage_event(sweep, "reported")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_on_this_machine_runs_are_evaluated_in_turn_and_the_report_made_at_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

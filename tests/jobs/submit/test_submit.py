@@ -356,6 +356,7 @@ def test_cancel_stops_the_running_run_and_resume_continues_it_from_its_checkpoin
     assert losses(first)[: len(stopped_at)] == stopped_at
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_rank_killed_outright_is_named_and_the_next_run_still_runs(tmp_path: Path) -> None:
     overrides = [*small(tmp_path), "job.steps=20000", "launcher.requeues=0", "ranks_per_node=2"]

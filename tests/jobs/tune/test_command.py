@@ -43,6 +43,7 @@ def shell(given: list[str]) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_tuning_goes_on_runs_nothing_twice_and_ends_with_an_experiment_that_submit_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
