@@ -620,6 +620,7 @@ def test_a_real_run_with_a_shortened_epoch_is_caught_by_its_samples(real: Leader
     assert "trained on less: 16 samples, the baseline 24" in reasons(entry_of(real, "short"))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_started_here_the_runs_of_a_trial_go_one_after_the_other_in_turns(tmp_path: Path) -> None:
     path = tmp_path / "campaign"

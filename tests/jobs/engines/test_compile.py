@@ -84,7 +84,7 @@ LAYOUTS = {
     "tp_pp_fsdp": ("parallelism=tp_pp_fsdp", "ranks_per_node=8"),
 }  # fmt: skip
 ROWS = {"equal": (), "uneven": UNEVEN, "packed": PACKED}
-EARLY = {("single", "selective", "packed"), ("fsdp", "full", "uneven"), ("tp", "none", "equal")}
+EARLY = {("single", "selective", "packed"), ("fsdp", "full", "uneven")}
 
 
 def cases() -> list[Any]:

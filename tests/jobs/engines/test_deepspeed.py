@@ -110,6 +110,7 @@ def test_losses_and_gradients_equal_the_native_engines(
     assert [row["learning_rate"] for row in steps(run)] == [row["learning_rate"] for row in native]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("stage", [long("zero1"), long("zero2"), "zero3"])

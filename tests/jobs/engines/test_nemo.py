@@ -119,6 +119,7 @@ def test_losses_and_gradients_equal_the_native_engines(
     assert_equal(done(nemo, tmp_path, *layout), reference)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "layout"),

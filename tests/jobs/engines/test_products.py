@@ -393,6 +393,7 @@ def test_random_choices_that_are_not_refused_train_as_one_rank_does(
 GPUS = ("cluster.gpus=true", "cluster.ranks_per_node=8")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "product",

@@ -155,6 +155,7 @@ def take(where: Path) -> None:
     Lease(RunDir(where)).take()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_local_queue_leaves_a_run_to_the_person_who_started_it_by_hand(tmp_path: Path) -> None:
     endless = ["job.steps=1000000", "job.checkpoint_every_steps=20", "ranks_per_node=1", "wall_time_min=15"]

@@ -12,6 +12,7 @@ import pytest
 from jobs.cli import main
 from jobs.rundir import SweepDir, read_records
 from tests.support.cli import files, printed, script_of, small
+from tests.support.training import long
 
 # Both record what they are asked and start it without a container.
 APPTAINER = """#!/bin/bash
@@ -33,7 +34,7 @@ CONTAINER = ["cluster.container=/images/a b.sif", "cluster.container_mounts=['/d
 @pytest.mark.slow
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")
-@pytest.mark.parametrize("runtime", ["apptainer", "pyxis"])
+@pytest.mark.parametrize("runtime", ["apptainer", long("pyxis")])
 def test_a_run_finishes_in_a_container(
     runtime: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -225,6 +225,7 @@ def test_a_waiting_job_shows_slurms_reason_and_start_and_outlives_the_watcher(
         assert main(["cancel", str(tmp_path / "s")]) == 0
 
 
+@pytest.mark.long
 @pytest.mark.slurm
 @pytest.mark.slow
 @pytest.mark.usefixtures("empty_queue")
