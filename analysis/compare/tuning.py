@@ -149,6 +149,27 @@ def best(trials: Sequence[TrialRun]) -> TrialRun | None:
     return max((trial for trial in counting if trial.steps == longest), key=lambda each: each.score or 0, default=None)
 
 
+@dataclass(frozen=True)
+class Foreseen:
+    """A trial of the first rung whose step time was predicted before it ran, and measured."""
+
+    trial: TrialRun
+    predicted_s: float
+    measured_s: float
+
+
+def foreseen(trials: Sequence[TrialRun]) -> list[Foreseen]:
+    """Return the trials of the first rung with a predicted and a measured step time, the fastest prediction first."""
+    first = min((trial.steps for trial in trials), default=0)
+    known = [
+        (trial, as_number(trial.facts.get("predicted_step_s")), trial.run.values.get(m.STEP_TIME_MEDIAN))
+        for trial in trials
+        if trial.steps == first and trial.value is not None
+    ]
+    found = [Foreseen(trial, predicted, measured) for trial, predicted, measured in known if predicted and measured]
+    return sorted(found, key=lambda each: each.predicted_s)
+
+
 # --- ablation --------------------------------------------------------------------------------------------------
 
 

@@ -28,8 +28,9 @@ from jobs.submit.commands import look, resume, submit_points, wait_for
 from jobs.submit.states import State, states
 from jobs.tune.budget import Spent, confirmation_runs, first_rung, rungs
 from jobs.tune.folder import BEST
+from jobs.tune.prior import LIKELY
 from jobs.tune.result import attempt_name, entry_of, pairs_to_run, verdict_of, write_best
-from jobs.tune.sampler import Prior, proposals, require_optuna
+from jobs.tune.sampler import proposals
 from jobs.tune.space import Candidate, Space, excluded, read_space
 
 # Settings of a tuning that cannot change when it goes on; a budget can.
@@ -38,13 +39,12 @@ NEXT = 3
 INTERRUPTED = 130
 
 
-def tune(overrides: list[str], prior: Prior | None = None) -> int:
+def tune(overrides: list[str]) -> int:
     """Tune the space of some overrides, or go on with it, and return the exit code.
 
-    `prior` is a prediction of scores. Raises ConfigError, before anything is prepared, for a space without a choice, a
-    budget that is too small and an objective that is not measured.
+    Raises ConfigError, before anything is prepared, for a space without a choice, a budget that is too small and an
+    objective that is not measured.
     """
-    require_optuna()
     space = read_space(overrides)
     first = first_rung(space.settings, len(space.candidates))
     kind = space.baseline.point.run.launcher.kind
@@ -57,7 +57,7 @@ def tune(overrides: list[str], prior: Prior | None = None) -> int:
             f"launcher={kind.name} starts nothing, and tuning waits for results. Set launcher=slurm, pilot or local."
         )
     with space.folder.held():
-        tuning = Tuning(space, first, begin(space, first), prior)
+        tuning = Tuning(space, first, begin(space, first))
         try:
             code = tuning.explore() or tuning.conclude()
         except KeyboardInterrupt:
@@ -79,10 +79,10 @@ def plan_lines(space: Space, first: int) -> list[str]:
     ]
     confirmed = confirmation_runs(settings)
     end = f", then {plural(confirmed, 'run')} that confirm the best" if confirmed else ""
-    tight = sum(candidate.tight for candidate in space.candidates)
+    tight = sum(candidate.chance < LIKELY for candidate in space.candidates)
     return [
         f"Space: {plural(space.points, 'point')}, {len(space.candidates)} legal"
-        f"{f' ({tight} of tight memory, tried last)' if tight else ''}.",
+        f"{f' ({tight} of tight memory)' if tight else ''}.",
         *(f"  {clause}" for clause in excluded(space)),
         f"Baseline: {' '.join(space.baseline.choices)}",
         f"At most {', '.join(counts)}{end}; objective {settings.objective.name}.",
@@ -126,7 +126,6 @@ class Tuning:
     first: int
     """Trials of the first rung that the budget of runs allows."""
     begun: str
-    prior: Prior | None = None
 
     # --- trials ------------------------------------------------------------------------------------------------
 
@@ -177,7 +176,7 @@ class Tuning:
         if rung == 0:
             most = min(settings.parallel, self.first - len(here))
             count = next((n for n in range(most, 0, -1) if self.allows(spent, rung, len(here), n)), 0)
-            return proposals(self.space, here, count, self.prior)
+            return proposals(self.space, here, count)
         tried = {trial.choices for trial in here}
         missing = [each for each in self.promoted(trials, rung) if each.choices not in tried]
         return missing if self.allows(spent, rung, len(here), len(missing)) else []

@@ -1,147 +1,155 @@
-"""Proposals of points: Optuna's TPE by ask and tell over the enumerated legal points, and a prior if there is one.
+"""Proposals of points: a Gaussian process over the enumerated legal points, whose mean is the prediction.
 
-The study is made anew from the finished trials for every batch, so that the run directories are its only memory.
+    log score = constant + weight x log predicted score + residual
+    covariance of two residuals = variance x product of the similarities of the keys in which the points differ
+
+Similarities, variance and the weight of the prediction are those under which the trials are most likely (Rasmussen and
+Williams, Gaussian Processes for Machine Learning, 2006, chapter 5); a key that changes little gets a similarity near 1,
+and a prediction that the trials contradict the weight 0. The next point is the one with the largest expected
+improvement times its chance of fitting the memory. All is made anew from the finished trials for every batch, so that
+the run directories are the only memory.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
-from analysis.compare.tuning import TrialRun
-from jobs.errors import ConfigError
-from jobs.schema import Run
-from jobs.tune.space import Candidate, Space, key_of
+import numpy as np
 
-# Draws of the sampler for each proposal; then the candidate nearest to the last draw is taken.
-MOST_DRAWS = 30
-# With a prior: proposals of the sampler among which the prior chooses.
-CHOSEN_FROM = 8
+from analysis.compare.tuning import TrialRun
+from jobs.tune.space import Candidate, Space
+
+SIMILARITIES = (0.3, 0.6, 0.8, 0.9, 0.97)
+"""Correlation of two points that differ in one key."""
+USUAL = 0.8
+SWEEPS = 2
+VARIANCE, TRIALS_OF_VARIANCE = 0.3**2, 3
+"""Variance of log scores before any trial: choices change a speed by a third; and the trials that this counts as."""
+NOISE = 0.02
+"""Variance of a repeat as a share of the variance of the space."""
+FAILED = math.log(2)
+"""A failed trial counts as half as fast as the slowest of the others."""
+Matrix = Any
+NORMAL = NormalDist()
+
+
+def proposals(space: Space, trials: Sequence[TrialRun], count: int) -> list[Candidate]:
+    """Return at most `count` candidates that were not tried in the first rung; the baseline comes first."""
+    scores = {trial.choices: trial.score for trial in trials}
+    left = [each for each in space.candidates if each.choices not in scores]
+    chosen = [each for each in left[:1] if each is space.baseline][:count]
+    left = left[len(chosen) :]
+    # Of points that are expected to be equal, the seed decides.
+    order = np.random.default_rng([space.settings.seed, len(trials)]).permutation(len(left))
+    left = [left[place] for place in order]
+    model = Landscape(space.candidates, scores)
+    for each in chosen:
+        model.believe(each)
+    while left and len(chosen) < count:
+        best = max(left, key=model.worth)
+        model.believe(best)
+        left.remove(best)
+        chosen.append(best)
+    return chosen
 
 
 @dataclass(frozen=True)
-class Expected:
-    """A prediction of a point's score before it has run."""
+class Fit:
+    """A Gaussian process with its likelihood."""
 
-    score: float
-    """Tokens per second, or the inverse of time or cost: more is better."""
-    deviation: float
-    """Standard deviation of the prediction."""
-
-
-Prior = Callable[[Run], Expected | None]
-"""A run -> its expected score; None where nothing is predicted."""
-
-
-def require_optuna() -> Any:
-    """Return the module optuna; raise ConfigError if it is not installed."""
-    try:
-        import optuna  # noqa: PLC0415 (an extra)
-    except ImportError:
-        raise ConfigError(
-            "slurmscale tune needs Optuna, which is not installed. Run pip install --editable '.[tune]' in the "
-            "checkout, or pip install optuna."
-        ) from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
+    likelihood: float
+    """Logarithm, but for a constant."""
+    variance: float
+    constant: float
+    weight: float
+    inverse: Matrix
+    residuals: Matrix
+    similarities: Sequence[float]
 
 
-def proposals(space: Space, trials: Sequence[TrialRun], count: int, prior: Prior | None = None) -> list[Candidate]:
-    """Return at most `count` candidates that were not tried in the first rung.
+class Landscape:
+    """Expected scores of all points, from those that were tried and a prediction."""
 
-    The baseline comes first. With a prior the best expected points come next, as many as one batch; later the prior
-    chooses among proposals of the sampler. Points whose predicted memory is tight come after all others.
-    """
-    tried = {trial.choices for trial in trials}
-    left = [each for each in space.candidates if each.choices not in tried]
-    chosen = [each for each in left[:1] if each is space.baseline][:count]
-    if prior is not None and len(tried) < space.settings.parallel:
-        chosen += in_order(left[len(chosen) :], prior)[: count - len(chosen)]
-    left = [each for each in left if each not in chosen]
-    return [*chosen, *drawn(space, trials, left, count - len(chosen), prior)]
-
-
-def in_order(candidates: Sequence[Candidate], prior: Prior) -> list[Candidate]:
-    """Return the candidates by expected score at one deviation above the prediction, the best first."""
-
-    def optimistic(candidate: Candidate) -> tuple[bool, float]:
-        found = prior(candidate.point.run)
-        return candidate.tight, -(found.score + found.deviation) if found else 0.0
-
-    return sorted(candidates, key=optimistic)
-
-
-def drawn(
-    space: Space, trials: Sequence[TrialRun], left: Sequence[Candidate], count: int, prior: Prior | None
-) -> list[Candidate]:
-    """Return `count` of the candidates by the sampler, those of tight memory last."""
-    fitting, tight = ([each for each in left if each.tight is kind] for kind in (False, True))
-    found: list[Candidate] = []
-    if fitting and count > 0:
-        study = Study(space, trials)
-        while len(found) < min(count, len(fitting)):
-            found.append(study.ask([each for each in fitting if each not in found], prior))
-    return [*found, *tight[: max(0, count - len(found))]]
-
-
-class Study:
-    """An Optuna study of the trials of the first rung."""
-
-    def __init__(self, space: Space, trials: Sequence[TrialRun]) -> None:
-        optuna = require_optuna()
-        self.states = optuna.trial.TrialState
-        values = zip(*(each.choices for each in space.candidates), strict=True)
-        listed = [list(dict.fromkeys(each)) for each in values]
-        self.axes = {key_of(each[0]): optuna.distributions.CategoricalDistribution(each) for each in listed}
-        with warnings.catch_warnings():
-            # Optuna calls some options of its sampler experimental.
-            warnings.simplefilter("ignore")
-            sampler = optuna.samplers.TPESampler(
-                # Another seed for each batch: a new sampler would draw the same random numbers again.
-                seed=space.settings.seed + len(trials),
-                multivariate=True,
-                constant_liar=True,
-                n_startup_trials=max(4, len(self.axes) + 1),
-            )
-        self.study = optuna.create_study(direction="maximize", sampler=sampler)
-        known = {each.choices for each in space.candidates}
-        for trial in trials:
-            if trial.choices in known:
-                self.add(optuna.trial.create_trial, trial)
-
-    def add(self, create_trial: Callable[..., Any], trial: TrialRun) -> None:
-        """Add a trial. A failed one counts as pruned, which ranks below every complete one: the sampler avoids it."""
-        self.study.add_trial(
-            create_trial(
-                state=self.states.COMPLETE if trial.score else self.states.PRUNED,
-                value=trial.score,
-                params=dict(zip(self.axes, trial.choices, strict=True)),
-                distributions=self.axes,
-            )
+    def __init__(self, points: Sequence[Candidate], scores: dict[tuple[str, ...], float | None]) -> None:
+        self.places = {each.choices: place for place, each in enumerate(points)}
+        axes = list(zip(*(each.choices for each in points), strict=True))
+        numbers = [{value: number for number, value in enumerate(dict.fromkeys(axis))} for axis in axes]
+        coded = np.array(
+            [[number[value] for number, value in zip(numbers, each.choices, strict=True)] for each in points]
         )
+        self.codes = coded
+        self.predicted = logarithms(points)
+        self.tried = [self.places[each] for each in scores if each in self.places]
+        known = [math.log(score) for score in scores.values() if score]
+        lowest = min(known, default=0.0) - FAILED
+        self.values = [math.log(score) if score else lowest for each, score in scores.items() if each in self.places]
+        self.best = max(known, default=None)
+        self.fit = self.fitted()
 
-    def ask(self, candidates: Sequence[Candidate], prior: Prior | None) -> Candidate:
-        """Return the candidate that the sampler proposes; with a prior, the best expected of several proposals."""
-        by_choices = {each.choices: each for each in candidates}
-        found: dict[tuple[str, ...], Any] = {}
-        drawn: tuple[str, ...] = ()
-        for _ in range(MOST_DRAWS):
-            trial = self.study.ask(self.axes)
-            drawn = tuple(str(trial.params[key]) for key in self.axes)
-            if drawn in by_choices and drawn not in found:
-                found[drawn] = trial
-                if prior is None or len(found) == CHOSEN_FROM:
-                    break
-            else:
-                # Illegal, tried or already proposed: nothing that the sampler learns from.
-                self.study.tell(trial, state=self.states.FAIL)
-        if not found:
-            return min(candidates, key=lambda each: sum(a != b for a, b in zip(each.choices, drawn, strict=True)))
-        proposed = [by_choices[choices] for choices in found]
-        chosen = in_order(proposed, prior)[0] if prior else proposed[0]
-        for choices, trial in found.items():
-            if choices != chosen.choices:
-                self.study.tell(trial, state=self.states.FAIL)
-        return chosen
+    def fitted(self) -> Fit:
+        """Return the most likely process, by one key after the other."""
+        similarities = [USUAL] * self.codes.shape[1]
+        best = max((self.process(similarities, weight) for weight in (1.0, 0.0)), key=lambda each: each.likelihood)
+        if len(self.tried) < 3:
+            return self.process(similarities, 1.0)
+        for _ in range(SWEEPS):
+            for key in range(len(similarities)):
+                tries = [[*best.similarities[:key], value, *best.similarities[key + 1 :]] for value in SIMILARITIES]
+                found = (self.process(each, weight) for each in tries for weight in (1.0, 0.5, 0.0))
+                best = max([best, *found], key=lambda each: each.likelihood)
+        return best
+
+    def process(self, similarities: Sequence[float], weight: float) -> Fit:
+        """Return the process with these similarities and this weight of the prediction."""
+        count = len(self.tried)
+        covariance = self.covariance(self.tried, self.tried, similarities) + NOISE * np.eye(count)
+        inverse = np.linalg.inv(covariance)
+        beside = np.array(self.values) - weight * self.predicted[self.tried]
+        constant = float(inverse.sum(0) @ beside / inverse.sum()) if count else 0.0
+        residuals = beside - constant
+        square = float(residuals @ inverse @ residuals) + TRIALS_OF_VARIANCE * VARIANCE
+        variance = square / (count + TRIALS_OF_VARIANCE)
+        determinant = float(np.linalg.slogdet(covariance)[1])
+        likelihood = -(count + TRIALS_OF_VARIANCE) / 2 * math.log(variance) - determinant / 2
+        return Fit(likelihood, variance, constant, weight, inverse, residuals, similarities)
+
+    def covariance(self, rows: Sequence[int], columns: Sequence[int], similarities: Sequence[float]) -> Matrix:
+        """Return the covariance of points, as a share of the variance."""
+        differ = self.codes[list(rows)][:, None, :] != self.codes[list(columns)][None, :, :]
+        return np.exp(differ @ np.log(similarities))
+
+    def expected(self, point: Candidate) -> tuple[float, float]:
+        """Return the expected logarithm of a score, and its standard deviation."""
+        place, fit = self.places[point.choices], self.fit
+        beside = self.covariance([place], self.tried, fit.similarities)[0]
+        mean = fit.constant + fit.weight * self.predicted[place] + beside @ fit.inverse @ fit.residuals
+        return float(mean), math.sqrt(fit.variance * max(1e-9, 1 - float(beside @ fit.inverse @ beside)))
+
+    def worth(self, point: Candidate) -> float:
+        """Return the expected improvement of a point on the best score, times its chance of fitting the memory."""
+        mean, deviation = self.expected(point)
+        if self.best is None:
+            return point.chance * math.exp(mean)
+        above = (mean - self.best) / deviation
+        return point.chance * deviation * (above * NORMAL.cdf(above) + NORMAL.pdf(above))
+
+    def believe(self, point: Candidate) -> None:
+        """Take a point as tried with the score that is expected, so that the next of a batch is another one."""
+        self.values.append(self.expected(point)[0])
+        self.tried.append(self.places[point.choices])
+        self.fit = self.process(self.fit.similarities, self.fit.weight)
+
+
+def logarithms(points: Sequence[Candidate]) -> Matrix:
+    """Return the logarithms of the predicted speeds, relative to their mean; 0 where nothing is predicted.
+
+    Trials do equal work, so the inverse of the step time ranks them under every objective.
+    """
+    found = [each.predicted_step_s for each in points]
+    known = [-math.log(each) for each in found if each]
+    mean = sum(known) / len(known) if known else 0.0
+    return np.array([-math.log(each) - mean if each else 0.0 for each in found])

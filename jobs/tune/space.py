@@ -17,10 +17,9 @@ from jobs.campaign.trial_checks import KEPT, is_shared
 from jobs.errors import ConfigError
 from jobs.plan.compose import Point, compose
 from jobs.plan.legality import only_memory_is_short, problems
-from jobs.plan.predict.memory import memory
-from jobs.plan.rules.memory import Verdict, verdict
 from jobs.schema import Objective, Run, Tune
 from jobs.tune.folder import TRIALS, TuningFolder
+from jobs.tune.prior import chance_of_fitting, predicted_step_s
 
 DEFAULT = "tune=halving"
 NUMBERS = re.compile(r"\d[\d,.]*")
@@ -36,8 +35,10 @@ class Candidate:
     choices: tuple[str, ...]
     """The override of each swept key, in the order in which the user gave the keys."""
     point: Point
-    tight: bool
-    """True if its predicted memory may be larger than that of the GPU."""
+    chance: float = 1.0
+    """Probability that its predicted memory fits the GPU; 1 where the GPU's memory is unknown."""
+    predicted_step_s: float | None = None
+    """Predicted step time; None where the GPU's rates are not known."""
 
     @property
     def name(self) -> str:
@@ -54,7 +55,7 @@ class Space:
     overrides: list[str]
     """The user's overrides without those of `tune`."""
     candidates: Sequence[Candidate]
-    """Legal points; the baseline is the first, those whose memory is tight are last."""
+    """Legal points; the baseline is the first."""
     refused: Mapping[str, int] = field(default_factory=dict)
     """Numbers of illegal points by the reason, with their own numbers left out."""
     too_large: Sequence[str] = ()
@@ -80,6 +81,7 @@ class Space:
             "objective": settings.objective.name,
             "loss_tolerance": settings.loss_tolerance,
             "training_steps": run.job.steps,
+            "predicted_step_s": candidate.predicted_step_s,
         }
         short = replace(
             shortened(run, steps),
@@ -135,24 +137,18 @@ def checked(
                 + "\nPut a legal value first in every list."
             )
         if not reasons:
-            legal.append(Candidate(choices, point, run.gpu.memory_gb is not None and is_tight(run)))
+            legal.append(Candidate(choices, point, chance_of_fitting(run), predicted_step_s(run)))
         elif only_memory_is_short(run):
             too_large.append(str(run.name))
         else:
             refused[without_numbers(reasons[0])] += 1
-    ordered = [legal[0], *sorted(legal[1:], key=lambda each: each.tight)]
-    space = Space(folder, settings, own, ordered, dict(refused.most_common()), too_large)
+    space = Space(folder, settings, own, legal, dict(refused.most_common()), too_large)
     if len(legal) < 2:
         raise ConfigError(
             f"The space has {len(points)} point{'s' if len(points) > 1 else ''}, and {len(legal)} of them can run: "
             f"there is nothing to choose from. {'; '.join(excluded(space)) or 'Give several values: KEY=A,B,C'}."
         )
     return space
-
-
-def is_tight(run: Run) -> bool:
-    """Return whether the predicted memory of a legal run may be larger than that of its GPU."""
-    return verdict(run, memory(run)) is Verdict.tight
 
 
 def excluded(space: Space) -> list[str]:

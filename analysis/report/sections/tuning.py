@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from analysis.compare.tuning import UNITS, Effect, TrialRun, best, effects, tunings
+from analysis.compare.tuning import UNITS, Effect, TrialRun, best, effects, foreseen, tunings
 from analysis.formatting import ABSENT, plural, short, significant
 from analysis.report.figures.style import Section, word_of
 from analysis.run import RunResult
@@ -22,13 +22,14 @@ BETTER = {Objective.throughput: "more is better"}
 
 
 def tuning_sections(runs: Iterable[RunResult]) -> list[Section]:
-    """Return three tables for each tuning among the runs; empty without any."""
+    """Return the tables of each tuning among the runs; empty without any."""
     found = []
     for folder, trials in sorted(tunings(runs).items()):
         found += [
             trials_section(folder, trials, records(folder)),
             rungs_section(folder, trials),
             effects_section(folder, trials),
+            *prediction_sections(folder, trials),
         ]
     return found
 
@@ -151,3 +152,30 @@ def effect_row(effect: Effect) -> list[str]:
         f"{ratio.low:.3f} to {ratio.high:.3f}",
         effect.against,
     ]
+
+
+def prediction_sections(folder: Path, trials: Sequence[TrialRun]) -> list[Section]:
+    """Return a row for each trial that was predicted, in the order of the predictions; empty without any."""
+    found = foreseen(trials)
+    if not found:
+        return []
+    measured = sorted(each.measured_s for each in found)
+    places = [measured.index(each.measured_s) + 1 for each in found]
+    rows = [
+        [
+            " ".join(each.trial.choices),
+            significant(each.predicted_s, 3),
+            significant(each.measured_s, 3),
+            significant(each.measured_s / each.predicted_s, 3),
+            str(place),
+        ]
+        for each, place in zip(found, places, strict=True)
+    ]
+    note = (
+        f"{word_of(each.trial.run for each in found)}: step times predicted before the first trial, from the rates of "
+        f"gpu={found[0].trial.run.setting('gpu.name')}, beside the measured medians. The first trials are those that "
+        f"are predicted to be the fastest. The fastest of {plural(len(found), 'trial')} of {found[0].trial.steps} "
+        f"steps was predicted as number {places.index(1) + 1}."
+    )
+    headings = ("Configuration", "Predicted step (s)", "Measured step (s)", "Measured / predicted", "Measured place")
+    return [Section(f"Prediction of tuning {folder.name}", note, headings, rows)]

@@ -88,3 +88,17 @@ def test_the_report_shows_trials_costs_choices_and_what_is_next(folder: Path) ->
     assert [list(row[1:3]) for row in cost.rows] == [["6", "2"], ["2", "0"]]
     assert {row[0] for row in choices.rows} == {MBS2, MBS4, FSDP}
     assert content.unknown == []
+
+
+def test_the_report_has_the_predicted_step_times_in_their_order_beside_the_measured_ones(tmp_path: Path) -> None:
+    for size, predicted_s, measured_s in ((MBS1, 0.3, 0.5), (MBS2, 0.1, 0.4), (MBS4, 0.2, 0.3)):
+        a_trial(tmp_path / "tuned", [size], measured_s, baseline=size == MBS1, predicted_step_s=predicted_s)
+    found = build(read([tmp_path / "tuned"])).rankings[-1]
+    assert found.heading == "Prediction of tuning tuned"
+    assert found.note.startswith("CPU: step times predicted before the first trial")
+    assert "The fastest of 3 trials of 6 steps was predicted as number 2." in found.note
+    assert [list(row) for row in found.rows] == [
+        [MBS2, "0.100", "0.400", "4.00", "2"],
+        [MBS4, "0.200", "0.300", "1.50", "1"],
+        [MBS1, "0.300", "0.500", "1.67", "3"],
+    ]  # fmt: skip

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,9 +13,9 @@ import pytest
 from analysis.compare.tuning import TrialRun
 from analysis.run import RunResult
 from jobs.cli import main
-from jobs.schema import Run, Tune
+from jobs.schema import Tune
 from jobs.tune.budget import Spent, first_rung, rungs
-from jobs.tune.sampler import Expected, Study, proposals
+from jobs.tune.sampler import proposals
 from jobs.tune.space import Candidate, Space, read_space
 from tests.support.cli import printed_words
 from tests.support.real_run import SMALL
@@ -97,11 +97,14 @@ def landscape(choices: Sequence[str]) -> float:
     return 1 + 0.1 * a + 0.05 * b * (1 - c) + 0.1 * d + 0.15 * (a == 3 and b == 3)
 
 
-def a_space(seed: int) -> Space:
+def a_space(seed: int, predict: Callable[[float], float] | None = None) -> Space:
     points: list[tuple[str, ...]] = [()]
     for key, size in AXES.items():
         points = [(*before, f"{key}={value}") for before in points for value in range(size)]
-    candidates = [Candidate(each, cast(Any, SimpleNamespace(run=each)), tight=False) for each in points]
+    candidates = [
+        Candidate(each, cast(Any, None), predicted_step_s=predict(landscape(each)) if predict else None)
+        for each in points
+    ]
     settings = Tune(runs=100, steps=[1], parallel=4, seed=seed)
     return Space(cast(Any, None), settings, [], candidates)
 
@@ -110,10 +113,10 @@ def a_result(choices: Sequence[str], score: float | None) -> TrialRun:
     return TrialRun(RunResult(Path()), {"choices": list(choices), "steps": 1}, score)
 
 
-def replayed(seed: int, budget: int, **how: Any) -> Iterator[float]:
-    space, trials = a_space(seed), list[TrialRun]()
+def replayed(seed: int, budget: int, predict: Callable[[float], float] | None = None) -> Iterator[float]:
+    space, trials = a_space(seed, predict), list[TrialRun]()
     while len(trials) < budget:
-        for each in proposals(space, trials, min(4, budget - len(trials)), **how):
+        for each in proposals(space, trials, min(4, budget - len(trials))):
             assert each.choices not in {trial.choices for trial in trials}
             trials.append(a_result(each.choices, landscape(each.choices)))
     yield from (trial.value or 0 for trial in trials)
@@ -126,18 +129,25 @@ def test_the_sampler_repeats_no_point_and_finds_better_ones_than_random_choice()
     assert sum(found) / len(found) > sum(chosen) / len(chosen)
 
 
-def test_a_prior_chooses_the_first_points() -> None:
-    def knows(run: Run) -> Expected:
-        return Expected(landscape(cast(Any, run)), 0.0)
+def test_the_first_points_are_those_that_are_predicted_to_be_the_best() -> None:
+    best = max(landscape(each.choices) for each in a_space(0).candidates)
+    assert max(replayed(1, 2, lambda score: 1 / score)) == best
 
-    first = list(replayed(1, 4, prior=knows))
-    assert max(first) == max(landscape(each.choices) for each in a_space(0).candidates)
+
+def test_a_prediction_that_the_trials_contradict_loses_its_weight() -> None:
+    found = [max(replayed(seed, 16, lambda score: score)) for seed in range(5)]
+    assert min(found) >= 1.5
 
 
 def test_a_failed_trial_teaches_the_sampler_to_avoid_its_choice() -> None:
     space = a_space(3)
     trials = [a_result(each.choices, None if each.choices[2] == "c=1" else 1.0) for each in space.candidates[::5]]
-    left = [each for each in space.candidates if each.choices not in {trial.choices for trial in trials}]
-    study = Study(space, trials)
-    drawn = [study.ask(left, None).choices[2] for _ in range(20)]
-    assert drawn.count("c=1") <= 5
+    assert not [each for each in proposals(space, trials, 10) if each.choices[2] == "c=1"]
+
+
+def test_a_point_that_probably_does_not_fit_is_tried_after_equal_ones() -> None:
+    space = a_space(0)
+    tight = {each.choices for each in space.candidates if each.choices[0] == "a=3"}
+    candidates = [replace(each, chance=0.2 if each.choices in tight else 1.0) for each in space.candidates]
+    chosen = proposals(replace(space, candidates=candidates), [], 20)
+    assert not tight & {each.choices for each in chosen}
