@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import statistics
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ from analysis.report.report import report
 from jobs.console import console
 from jobs.errors import ConfigError, RunDirError, SubmitError
 from jobs.plan.compose import Point
-from jobs.rundir import SweepDir
-from jobs.submit.commands import look, resume, submit_points, wait_for
-from jobs.submit.states import State, states
+from jobs.rundir import RunDir, SweepDir, provenance_of
+from jobs.submit.commands import cancel_run, look, resume, submit_points, wait_for
+from jobs.submit.progress import latest_step_times_s
+from jobs.submit.states import RunState, State, states
 from jobs.tune.budget import Spent, confirmation_runs, first_rung, rungs
 from jobs.tune.folder import BEST
+from jobs.tune.monitor import hopeless, repeat_elsewhere, slower_than_models
 from jobs.tune.prior import LIKELY
 from jobs.tune.result import attempt_name, entry_of, pairs_to_run, verdict_of, write_best
 from jobs.tune.sampler import proposals
@@ -126,6 +129,10 @@ class Tuning:
     first: int
     """Trials of the first rung that the budget of runs allows."""
     begun: str
+    finished: frozenset[str] = frozenset()
+    """Names of the trials that had finished when `leaders` was made."""
+    leaders: Mapping[int, TrialRun] = field(default_factory=dict)
+    """The best finished trial of each rung."""
 
     # --- trials ------------------------------------------------------------------------------------------------
 
@@ -142,7 +149,25 @@ class Tuning:
             while batch := self.next_batch(rung):
                 if code := self.run([self.space.trial(each, steps) for each in batch], self.space.folder.trials):
                     return code
+            if (again := self.repeats_elsewhere(steps)) and (code := self.run(again, self.space.folder.trials)):
+                return code
         return 0
+
+    def repeats_elsewhere(self, steps: int) -> list[Point]:
+        """Return a repeat of each trial of a rung that was slower than any model of it allows, if it has none."""
+        space, trials = self.space, self.trials()
+        repeated = {trial.repeats for trial in trials}
+        by_choices = {each.choices: each for each in space.candidates}
+        found = []
+        for trial in trials:
+            if trial.steps != steps or trial.run.name in repeated or trial.repeats or trial.choices not in by_choices:
+                continue
+            if not trial.is_baseline and (why := slower_than_models(trial, trials, space.candidates)):
+                print(f"{trial.run.name}: {why}. It is repeated once.", flush=True)
+                found.append(repeat_elsewhere(space, trial, by_choices[trial.choices]))
+        spent = self.spent(trials)
+        allowed = not spent.is_late() and spent.allows([len(found)], [steps], confirmation_runs(space.settings))
+        return found if allowed else []
 
     def go_on(self, sweep: SweepDir) -> int:
         """Launch runs of an earlier start of the command that were stopped or not launched, and wait for all."""
@@ -150,7 +175,7 @@ class Tuning:
             return 0
         todo = {State.prepared, State.stopped, State.cancelled, State.lost}
         if any(item.state in todo for item in states(sweep)):
-            resume(sweep.path, launcher=None, wait=False, but={State.failed})
+            resume(sweep.path, launcher=None, wait=False, but={State.failed}, without=self.stopped())
         return self.wait(sweep, {item.run.name for item in states(sweep) if not item.state.is_open})
 
     def run(self, points: list[Point], sweep: SweepDir) -> int:
@@ -162,13 +187,51 @@ class Tuning:
         """Wait for the runs of a sweep; return 0, also where some failed, unless the user stops waiting."""
         if not any(item.state.is_open for item in look(sweep)) and set(known) >= {run.name for run in sweep.runs()}:
             return 0
-        code = wait_for(sweep, known)
+        code = wait_for(sweep, known, self.stop_hopeless if sweep == self.space.folder.trials else None)
         return code if code == INTERRUPTED else 0
+
+    def stopped(self) -> set[str]:
+        """Return the names of the trials that were stopped early."""
+        return {str(record["run"]) for record in self.space.folder.records("stopped_early")}
+
+    def stop_hopeless(self, found: Sequence[RunState]) -> bool:
+        """Cancel trials that cannot win any more, and start those behind them again; return whether any was cancelled.
+
+        Runs of a pilot share its job and are left to end.
+        """
+        if self.space.baseline.point.run.launcher.kind.one_job:
+            return False
+        finished = frozenset(item.run.name for item in found if item.state is State.finished)
+        if finished != self.finished:
+            self.finished, self.leaders = finished, leaders(self.trials())
+        reasons = {item.run: self.reason_to_stop(item.run) for item in found if item.state is State.running}
+        for run, reason in reasons.items():
+            if reason is not None:
+                print(f"{run.name}: {reason}", flush=True)
+                cancel_run(run)
+        if any(reasons.values()):
+            sweep = self.space.folder.trials
+            resume(sweep.path, launcher=None, wait=False, but={State.failed}, without=self.stopped())
+        return any(reasons.values())
+
+    def reason_to_stop(self, run: RunDir) -> str | None:
+        """Return why a running trial cannot win, and record it; None if it can."""
+        facts = provenance_of(run)["trial"]
+        leader = self.leaders.get(facts["steps"])
+        if leader is None or facts["baseline"]:
+            return None
+        own_s, best_s = latest_step_times_s(run), list(leader.run.step_times_s.values())
+        reason = hopeless(own_s, best_s)
+        if reason is not None:
+            so_far = (leader.score or 0) * statistics.median(best_s) / statistics.median(own_s)
+            self.space.folder.record("stopped_early", run=run.name, reason=reason, score=so_far)
+        return reason
 
     def next_batch(self, rung: int) -> list[Candidate]:
         """Return the candidates to run next in a rung; empty if it is complete, or the budget is used."""
         settings, trials = self.space.settings, self.trials()
-        here = [trial for trial in trials if trial.steps == settings.steps[rung]]
+        rung_trials = [trial for trial in trials if trial.steps == settings.steps[rung]]
+        here = [trial for trial in rung_trials if not trial.repeats]
         refuse_failed_baseline(here)
         spent = self.spent(trials)
         if spent.is_late():
@@ -176,7 +239,7 @@ class Tuning:
         if rung == 0:
             most = min(settings.parallel, self.first - len(here))
             count = next((n for n in range(most, 0, -1) if self.allows(spent, rung, len(here), n)), 0)
-            return proposals(self.space, here, count)
+            return proposals(self.space, rung_trials, count)
         tried = {trial.choices for trial in here}
         missing = [each for each in self.promoted(trials, rung) if each.choices not in tried]
         return missing if self.allows(spent, rung, len(here), len(missing)) else []
@@ -193,7 +256,7 @@ class Tuning:
         before = [trial for trial in trials if trial.steps == settings.steps[rung - 1]]
         counting = sorted((each for each in before if each.score is not None), key=lambda each: -(each.score or 0))
         best_first = [each.choices for each in counting if not each.is_baseline]
-        count = rungs(settings, len(before))[1] - 1
+        count = rungs(settings, sum(not each.repeats for each in before))[1] - 1
         by_choices = {each.choices: each for each in self.space.candidates}
         return [self.space.baseline, *(by_choices[each] for each in best_first[:count] if each in by_choices)]
 
@@ -274,6 +337,12 @@ class Tuning:
             soft_wrap=True,
         )
         out.print(verdict, highlight=False, soft_wrap=True)
+
+
+def leaders(trials: Sequence[TrialRun]) -> dict[int, TrialRun]:
+    """Return the best trial of each number of steps."""
+    counting = sorted((trial for trial in trials if trial.score is not None), key=lambda each: each.score or 0)
+    return {trial.steps: trial for trial in counting}
 
 
 def refuse_failed_baseline(rung: Sequence[TrialRun]) -> None:

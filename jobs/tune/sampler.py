@@ -39,7 +39,8 @@ NORMAL = NormalDist()
 
 def proposals(space: Space, trials: Sequence[TrialRun], count: int) -> list[Candidate]:
     """Return at most `count` candidates that were not tried in the first rung; the baseline comes first."""
-    scores = {trial.choices: trial.score for trial in trials}
+    scores = {trial.choices: trial.score or trial.score_so_far for trial in trials if not trial.repeats}
+    scores |= {trial.choices: trial.score for trial in trials if trial.repeats and trial.score}
     left = [each for each in space.candidates if each.choices not in scores]
     chosen = [each for each in left[:1] if each is space.baseline][:count]
     left = left[len(chosen) :]

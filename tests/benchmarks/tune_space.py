@@ -51,9 +51,11 @@ class Measured:
     """Time of the run, start of its processes included."""
 
 
-def space(where: Path) -> Space:
+def space(where: Path, *further: str) -> Space:
     """Return the space that is measured."""
-    return read_space([*OVERRIDES, f"runs_dir={where}", "sweep=t", f"data.cache_dir={where}/cache", "tune.pairs=0"])
+    return read_space(
+        [*OVERRIDES, f"runs_dir={where}", "sweep=t", f"data.cache_dir={where}/cache", "tune.pairs=0", *further]
+    )
 
 
 def main() -> None:
