@@ -23,7 +23,13 @@ from jobs import metrics as m
 from jobs.rundir import TUNING, read_records
 from jobs.schema import Objective
 
-UNITS = {Objective.throughput: "tokens/s", Objective.time_to_train: "s", Objective.cost: "service units"}
+UNITS = {
+    Objective.throughput: "tokens/s",
+    Objective.time_to_train: "s",
+    Objective.cost: "service units",
+    Objective.micro_batch: "sequences",
+}
+MORE_IS_BETTER = {Objective.throughput, Objective.micro_batch}
 HOUR_S = 3600.0
 REPEATED = 1.2
 """A repeat elsewhere that is so many times as fast shows that the first run was disturbed."""
@@ -72,7 +78,7 @@ class TrialRun:
     @property
     def score(self) -> float | None:
         """The figure of merit, or its inverse where less is better; None if it does not count."""
-        return None if self.value is None else self.value if self.objective is Objective.throughput else 1 / self.value
+        return self.value if self.value is None or self.objective in MORE_IS_BETTER else 1 / self.value
 
     @property
     def rank_hours(self) -> float:
@@ -157,6 +163,9 @@ def judged(
         return replace(trial, reason=f"{failure.words}{proof}")
     if not run.used:
         return replace(trial, reason=str(run.reason))
+    if trial.objective is Objective.micro_batch:
+        # Sizes have their own global batches, so that there is no task to compare.
+        return replace(trial, value=as_number(run.setting("job.micro_batch_size")))
     if baseline is None:
         return replace(trial, reason="no baseline of as many steps has finished")
     gate = (did_the_task(run, baseline), did_the_work(run, baseline), reached_the_loss(run, baseline))

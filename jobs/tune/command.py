@@ -25,6 +25,7 @@ from jobs.console import console
 from jobs.errors import ConfigError, RunDirError, SubmitError
 from jobs.plan.compose import Point
 from jobs.rundir import RunDir, SweepDir, provenance_of
+from jobs.schema import LauncherKind, Objective
 from jobs.submit.commands import cancel_run, look, resume, submit_points, wait_for
 from jobs.submit.progress import latest_step_times_s
 from jobs.submit.states import RunState, State, states
@@ -55,10 +56,7 @@ def tune(overrides: list[str]) -> int:
         print(line)
     if kind.is_preview:
         return 0
-    if not (kind.in_slurm or kind.on_this_machine):
-        raise ConfigError(
-            f"launcher={kind.name} starts nothing, and tuning waits for results. Set launcher=slurm, pilot or local."
-        )
+    refuse_unstarted(kind)
     with space.folder.held():
         tuning = Tuning(space, first, begin(space, first))
         try:
@@ -71,6 +69,14 @@ def tune(overrides: list[str]) -> int:
                 f"{space.folder.trials.quoted}` ends the trials."
             )
         return code
+
+
+def refuse_unstarted(kind: LauncherKind) -> None:
+    """Raise ConfigError for a launcher that starts nothing."""
+    if not (kind.in_slurm or kind.on_this_machine):
+        raise ConfigError(
+            f"launcher={kind.name} starts nothing, and tuning waits for results. Set launcher=slurm, pilot or local."
+        )
 
 
 def plan_lines(space: Space, first: int) -> list[str]:
@@ -199,7 +205,8 @@ class Tuning:
 
         Runs of a pilot share its job and are left to end.
         """
-        if self.space.baseline.point.run.launcher.kind.one_job:
+        shares_job = self.space.baseline.point.run.launcher.kind.one_job
+        if shares_job or self.space.settings.objective is Objective.micro_batch:
             return False
         finished = frozenset(item.run.name for item in found if item.state is State.finished)
         if finished != self.finished:

@@ -108,6 +108,8 @@ def read_space(overrides: list[str]) -> Space:
     assert run.tune is not None
     settings = run.tune
     refuse_settings(settings, run)
+    if settings.objective is Objective.micro_batch:
+        raise ConfigError("tune.objective=micro_batch belongs to tune=batch_finder. Set tune=batch_finder.")
     tuned = [
         replace(
             point,
@@ -212,6 +214,8 @@ def refuse_settings(settings: Tune, run: Run) -> None:
     for key, value in positive.items():
         if value is not None and value <= 0:
             raise ConfigError(f"tune.{key}={value} is not positive. Set tune.{key} to 1 or more.")
+    if not 0 < settings.memory_share <= 1 or (settings.memory_gb is not None and settings.memory_gb <= 0):
+        raise ConfigError("tune.memory_share must be above 0 and at most 1, and tune.memory_gb above 0.")
     if settings.reduction < 2 or settings.pairs < 0:
         raise ConfigError("tune.reduction must be 2 or more and tune.pairs 0 or more.")
     steps = settings.steps
@@ -231,7 +235,7 @@ def refuse_objective(settings: Tune, run: Run) -> None:
         raise ConfigError(
             f"tune.objective={name} is measured in training, and job.train=false trains nothing. Set job.train=true."
         )
-    if settings.objective is Objective.throughput:
+    if settings.objective in {Objective.throughput, Objective.micro_batch}:
         return
     if settings.loss_tolerance is None:
         raise ConfigError(

@@ -7,18 +7,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from analysis.compare.tuning import UNITS, Effect, TrialRun, best, effects, foreseen, tunings
+from analysis.compare.tuning import MORE_IS_BETTER, UNITS, Effect, TrialRun, best, effects, foreseen, tunings
 from analysis.formatting import ABSENT, plural, short, significant
 from analysis.report.figures.style import Section, word_of
 from analysis.run import RunResult
 from analysis.untrusted import as_list
 from jobs.rundir import TUNING, read_records
-from jobs.schema import Objective
 
 DIGITS = 4
 LONGEST_REASON = 160
 MOST_REFUSALS = 3
-BETTER = {Objective.throughput: "more is better"}
 
 
 def tuning_sections(runs: Iterable[RunResult]) -> list[Section]:
@@ -67,7 +65,7 @@ def lead(trials: Sequence[TrialRun]) -> str:
     hours = sum(trial.rank_hours for trial in trials)
     failed = sum(trial.score is None for trial in trials)
     configurations = len({trial.choices for trial in trials})
-    better = BETTER.get(trials[0].objective, "less is better")
+    better = "more is better" if trials[0].objective in MORE_IS_BETTER else "less is better"
     return (
         f"{word_of(trial.run for trial in trials)}: {plural(len(trials), 'trial')} of "
         f"{plural(configurations, 'configuration')}, {significant(hours, 3)} rank-hours, {failed} that do not count; "
