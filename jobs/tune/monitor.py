@@ -75,8 +75,8 @@ def limits_s(
     beside = {each.choices: each.score for each in trials if each.steps == trial.steps and each is not trial}
     point = next((each for each in candidates if each.choices == trial.choices), None)
     if point is not None and trial.score and sum(score is not None for score in beside.values()) >= FEWEST_TRIALS:
-        mean, deviation = Landscape(candidates, beside).expected(point)
-        slowest = mean - max(DEVIATIONS * deviation, math.log(SURELY_SLOWER))
+        means, deviations = Landscape(candidates, beside).expected([point])
+        slowest = means[0] - max(DEVIATIONS * deviations[0], math.log(SURELY_SLOWER))
         found["the other trials"] = step_s * trial.score / math.exp(slowest)
     return found
 

@@ -44,16 +44,17 @@ def proposals(space: Space, trials: Sequence[TrialRun], count: int) -> list[Cand
     left = [each for each in space.candidates if each.choices not in scores]
     chosen = [each for each in left[:1] if each is space.baseline][:count]
     left = left[len(chosen) :]
+    if len(chosen) + len(left) <= count:
+        return [*chosen, *left]
     # Of points that are expected to be equal, the seed decides.
     order = np.random.default_rng([space.settings.seed, len(trials)]).permutation(len(left))
     left = [left[place] for place in order]
     model = Landscape(space.candidates, scores)
     for each in chosen:
         model.believe(each)
-    while left and len(chosen) < count:
-        best = max(left, key=model.worth)
+    while len(chosen) < count:
+        best = left.pop(int(np.argmax(model.worth(left))))
         model.believe(best)
-        left.remove(best)
         chosen.append(best)
     return chosen
 
@@ -123,24 +124,27 @@ class Landscape:
         differ = self.codes[list(rows)][:, None, :] != self.codes[list(columns)][None, :, :]
         return np.exp(differ @ np.log(similarities))
 
-    def expected(self, point: Candidate) -> tuple[float, float]:
-        """Return the expected logarithm of a score, and its standard deviation."""
-        place, fit = self.places[point.choices], self.fit
-        beside = self.covariance([place], self.tried, fit.similarities)[0]
-        mean = fit.constant + fit.weight * self.predicted[place] + beside @ fit.inverse @ fit.residuals
-        return float(mean), math.sqrt(fit.variance * max(1e-9, 1 - float(beside @ fit.inverse @ beside)))
+    def expected(self, points: Sequence[Candidate]) -> tuple[Matrix, Matrix]:
+        """Return the expected logarithms of the scores of points, and their standard deviations."""
+        places, fit = [self.places[each.choices] for each in points], self.fit
+        beside = self.covariance(places, self.tried, fit.similarities)
+        means = fit.constant + fit.weight * self.predicted[places] + beside @ fit.inverse @ fit.residuals
+        known = np.einsum("ij,jk,ik->i", beside, fit.inverse, beside)
+        return means, np.sqrt(fit.variance * np.maximum(1e-9, 1 - known))
 
-    def worth(self, point: Candidate) -> float:
-        """Return the expected improvement of a point on the best score, times its chance of fitting the memory."""
-        mean, deviation = self.expected(point)
+    def worth(self, points: Sequence[Candidate]) -> Matrix:
+        """Return the expected improvement of each point on the best score, times its chance of fitting the memory."""
+        means, deviations = self.expected(points)
+        chances = np.array([each.chance for each in points])
         if self.best is None:
-            return point.chance * math.exp(mean)
-        above = (mean - self.best) / deviation
-        return point.chance * deviation * (above * NORMAL.cdf(above) + NORMAL.pdf(above))
+            return chances * np.exp(means)
+        above = (means - self.best) / deviations
+        improved = [each * NORMAL.cdf(each) + NORMAL.pdf(each) for each in above.tolist()]
+        return chances * deviations * improved
 
     def believe(self, point: Candidate) -> None:
         """Take a point as tried with the score that is expected, so that the next of a batch is another one."""
-        self.values.append(self.expected(point)[0])
+        self.values.append(float(self.expected([point])[0][0]))
         self.tried.append(self.places[point.choices])
         self.fit = self.process(self.fit.similarities, self.fit.weight)
 
