@@ -194,8 +194,7 @@ def cancel_run(run: RunDir) -> int:
     """End a run, and with launcher=local also those that wait after it in its queue: `resume` starts these again."""
     sweep = SweepDir(run.path.parent)
     with held(sweep):
-        job = next((item.job_id for item in states(sweep) if item.run == run), None)
-        return cancel_all(sweep, {job})
+        return cancel_all(sweep, {item.job_id for item in states(sweep) if item.run == run and item.state.is_alive})
 
 
 def cancel_all(sweep: SweepDir, jobs: Collection[str | None] | None = None) -> int:

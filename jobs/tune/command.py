@@ -164,16 +164,18 @@ class Tuning:
         space, trials = self.space, self.trials()
         repeated = {trial.repeats for trial in trials}
         by_choices = {each.choices: each for each in space.candidates}
-        found = []
-        for trial in trials:
-            if trial.steps != steps or trial.run.name in repeated or trial.repeats or trial.choices not in by_choices:
-                continue
-            if not trial.is_baseline and (why := slower_than_models(trial, trials, space.candidates)):
-                print(f"{trial.run.name}: {why}. It is repeated once.", flush=True)
-                found.append(repeat_elsewhere(space, trial, by_choices[trial.choices]))
+        asked = [
+            trial
+            for trial in trials
+            if trial.steps == steps and trial.choices in by_choices and not trial.is_baseline
+            if trial.run.name not in repeated and not trial.repeats
+        ]
+        odd = [(trial, why) for trial in asked if (why := slower_than_models(trial, trials, space.candidates))]
         spent = self.spent(trials)
-        allowed = not spent.is_late() and spent.allows([len(found)], [steps], confirmation_runs(space.settings))
-        return found if allowed else []
+        allowed = not spent.is_late() and spent.allows([len(odd)], [steps], confirmation_runs(space.settings))
+        for trial, why in odd:
+            print(f"{trial.run.name}: {why}. {'It is repeated once.' if allowed else 'The budget has no repeat.'}")
+        return [repeat_elsewhere(space, trial, by_choices[trial.choices]) for trial, _ in odd] if allowed else []
 
     def go_on(self, sweep: SweepDir) -> int:
         """Launch runs of an earlier start of the command that were stopped or not launched, and wait for all."""
@@ -227,7 +229,7 @@ class Tuning:
         leader = self.leaders.get(facts["steps"])
         if leader is None or facts["baseline"]:
             return None
-        own_s, best_s = latest_step_times_s(run), list(leader.run.step_times_s.values())
+        own_s, best_s = latest_step_times_s(run), latest_step_times_s(RunDir(leader.run.path))
         reason = hopeless(own_s, best_s)
         if reason is not None:
             so_far = (leader.score or 0) * statistics.median(best_s) / statistics.median(own_s)
