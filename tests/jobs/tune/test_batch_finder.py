@@ -13,9 +13,9 @@ import pytest
 from jobs.cli import main
 from jobs.rundir import SweepDir, load_run
 from jobs.tune.batch_finder import Bracket, space_of
-from tests.jobs.tune.test_command import command
 from tests.support.cli import printed_words
 from tests.support.paths import ROOT
+from tests.support.tune_command import command
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from analysis.load.discover import read_runs
 from jobs.rundir import SweepDir, append_record, read_records
 from jobs.tune.monitor import hopeless, repeat_elsewhere, slower_than_models
 from jobs.tune.space import Candidate, read_space
-from tests.jobs.tune.test_command import command, starts
 from tests.support.cli import run_cli
+from tests.support.tune_command import command, starts
 from tests.support.tunings import a_trial
 
 
