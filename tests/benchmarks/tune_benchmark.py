@@ -72,6 +72,8 @@ def main() -> None:
     options = parser.parse_args()
     if tune_space.SPACE.exists():
         print_cpu()
+    else:
+        print(f"The space of a CPU is not measured. Run python -m tests.benchmarks.tune_space {tune_space.SPACE}\n")
     if options.tables:
         print_tables(options.tables)
 
