@@ -30,8 +30,8 @@ SPACE = Path(__file__).with_name("tune_space.csv")
 OVERRIDES = (
     "model.layers=4", "model.hidden_size=128", "model.heads=4", "model.kv_heads=4", "model.head_size=32",
     "model.intermediate_size=352", "model.vocab_size=2048", "model.max_sequence_length=256",
-    "job=finetune_full", "job.precision=float32", "job.sequence_length=256", "job.learning_rate=1e-3", "scaling.global_batch_size=16",
-    "data=docstrings", "data.max_samples=256", "nodes=1", "ranks_per_node=2",
+    "job=finetune_full", "job.precision=float32", "job.sequence_length=256", "job.learning_rate=1e-3",
+    "scaling.global_batch_size=16", "data=docstrings", "data.max_samples=256", "nodes=1", "ranks_per_node=2",
     "job.micro_batch_size=1,2,8", "job.batching=padded,packed", "engine.loss=whole,chunked",
     "parallelism=ddp,fsdp_full", "engine.activation_checkpointing=none,full", "engine.cpu_threads_per_rank=1,2",
 )  # fmt: skip
