@@ -121,7 +121,8 @@ def bracket_of(trials: Sequence[TrialRun], space: Space, predicted: int | None) 
     causes = failures([trial.run for trial in trials])
     sizes = {trial.run.path: int(trial.choices[0].partition("=")[2]) for trial in trials}
     total = memory_of(space)
-    fits, share, too_large, reason = None, 0.0, predicted, "predicted not to fit" if predicted else ""
+    fits: int | None = None
+    share, too_large, reason = 0.0, predicted, "predicted not to fit"
     for trial in sorted(trials, key=lambda each: sizes[each.run.path]):
         size, failure = sizes[trial.run.path], causes.get(trial.run.path)
         if trial.score is not None and (too_large is None or size < too_large):
@@ -145,7 +146,8 @@ def used_bytes(trial: TrialRun) -> float:
 
 def rank_bytes(run: Run) -> float | None:
     """Return the memory of a rank: that of its GPU, unless the user sets it."""
-    size = (run.tune and run.tune.memory_gb) or run.gpu.memory_gb
+    given = None if run.tune is None else run.tune.memory_gb
+    size = run.gpu.memory_gb if given is None else given
     return None if size is None else size * GIB
 
 

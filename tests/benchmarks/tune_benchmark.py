@@ -11,7 +11,7 @@ import random
 import statistics
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -95,11 +95,12 @@ def print_cpu() -> None:
     plain = Replay([replace(each, predicted_step_s=None) for each in points], scores)
     predicted = Replay(points, scores)
     shuffled = {seed: random.Random(seed).sample(list(scores), len(scores)) for seed in range(SEEDS)}
-    for name, order in (
-        ("tuner", lambda seed: plain.order(seed, PARALLEL)),
-        ("tuner with predictions", lambda seed: predicted.order(seed, PARALLEL)),
-        ("random", lambda seed: iter(shuffled[seed])),
-    ):
+    orders: dict[str, Callable[[int], Iterator[Choices]]] = {
+        "tuner": lambda seed: plain.order(seed, PARALLEL),
+        "tuner with predictions": lambda seed: predicted.order(seed, PARALLEL),
+        "random": lambda seed: iter(shuffled[seed]),
+    }
+    for name, order in orders.items():
         found = [1 - reached(order(seed), scores, costs) / plain.best for seed in range(SEEDS)]
         within, median, worst = sum(each <= GOAL for each in found), statistics.median(found), max(found)
         print(f"| {name} | {within} of {SEEDS} seeds | {100 * median:.1f} % / {100 * worst:.1f} % |")
