@@ -62,7 +62,8 @@ def find_batch(overrides: list[str]) -> int:
     space = space_of(overrides)
     first = space.baseline.point.run
     kind = first.launcher.kind
-    print(f"Largest {KEY} from {first.job.micro_batch_size}, up to {space.settings.memory_share:.0%} of the memory")
+    share = f"{space.settings.memory_share:.0%}".replace("%", " %")
+    print(f"Largest {KEY} from {first.job.micro_batch_size}, up to {share} of the memory")
     if kind.is_preview:
         return 0
     refuse_unstarted(kind)

@@ -102,3 +102,14 @@ def test_the_report_has_the_predicted_step_times_in_their_order_beside_the_measu
         [MBS4, "0.200", "0.300", "1.50", "1"],
         [MBS1, "0.300", "0.500", "1.67", "3"],
     ]  # fmt: skip
+
+
+def test_the_report_of_a_batch_finder_has_the_sizes_and_what_ran_out_of_memory(tmp_path: Path) -> None:
+    facts: dict[str, Any] = {"objective": "micro_batch", "loss_tolerance": None}
+    a_trial(tmp_path / "found", [MBS1], 0.5, **facts)
+    a_trial(tmp_path / "found", [MBS4], 0.5, failure={"cause": "out_of_host_memory", "error": "not enough"}, **facts)
+    trials, *_ = build(read([tmp_path / "found"])).rankings
+    assert trials.headings[2] == "Micro batch (sequences)"
+    assert [row[0] for row in trials.rows] == [MBS1, MBS4]
+    assert "out of host memory" in trials.rows[1][-1]
+    assert trials.rows[0][2] == "1.000"
