@@ -12,7 +12,7 @@ import pytest
 
 from jobs.cli import main
 from jobs.rundir import SweepDir, load_run
-from jobs.tune.batch_finder import Bracket, space_of
+from jobs.tune.batch_finder import Bracket, experiment_of, sized, space_of
 from tests.support.cli import printed_words
 from tests.support.paths import ROOT
 from tests.support.tune_command import command
@@ -49,9 +49,16 @@ def test_the_batch_finder_refuses_a_sweep_and_an_unknown_size_of_memory(
     assert not list(tmp_path.iterdir())
 
 
-def test_trials_have_two_micro_batches_where_the_runs_have_several(tmp_path: Path) -> None:
+def test_trials_have_two_micro_batches_where_the_runs_have_several_and_the_experiment_a_legal_global_batch(
+    tmp_path: Path,
+) -> None:
     space = space_of([*command(tmp_path)[1:], "tune=batch_finder", "tune.memory_gb=1"])
-    assert space.baseline.choices == ("job.micro_batch_size=1",)
+    run = sized(space, 8).run
+    assert (run.job.micro_batch_size, run.global_batch_size, run.job.steps) == (8, 16, 4)
+    whole = space_of([*command(tmp_path)[1:], "tune=batch_finder", "tune.memory_gb=1", "job.micro_batch_size=4"])
+    assert sized(whole, 8).run.global_batch_size == 8
+    assert experiment_of(space, 3).choices == ("job.micro_batch_size=3", "scaling.global_batch_size=6")
+    assert experiment_of(space, 2).choices == ("job.micro_batch_size=2",)
 
 
 @pytest.mark.slow
