@@ -955,7 +955,7 @@ class Run:
     serving: Serving | None = None
     """Replicas and load of a run that serves (job=serve); null: it does not serve."""
     storage: StorageTest | None = None
-    """What a run that measures storage writes and reads (job=checkpoint_io, data_read, fio); null: another run."""
+    """Work of a run that measures storage (job=checkpoint_io, data_read, fio); null: another run."""
 
     @property
     def reads_samples(self) -> bool:

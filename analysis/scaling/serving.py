@@ -73,7 +73,7 @@ class LoadLine:
 
     @property
     def task(self) -> tuple[object, ...]:
-        """What lines have in common whose points are compared: hardware, model and requests."""
+        """Hardware, model and requests, which lines have in common if their points are compared."""
         keys = ("model.name", "serving.input_tokens", "serving.output_tokens", "serving.client")
         return hardware([self.first]), self.first.started.get("device_name"), *map(self.first.setting, keys)
 

@@ -68,7 +68,7 @@ class Limits:
     time_to_first_token_s: float | None = None
     """From sending a request to its first token."""
     time_per_output_token_s: float | None = None
-    """Of the tokens after the first, in the mean over a request."""
+    """Time of a token after the first, in the mean over a request."""
     request_latency_s: float | None = None
     """From sending a request to the end of its answer."""
 

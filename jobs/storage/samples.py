@@ -25,7 +25,7 @@ from jobs.errors import DataError
 from jobs.storage.settings import DataFormat, DataRead
 
 VOCABULARY = 128_256
-"""Of Llama 3, so that Megatron's format stores 4 bytes a token."""
+"""Llama 3's, so that Megatron's format stores 4 bytes a token."""
 TOKEN_BYTES = 4
 PREFIX = "samples"
 ENDINGS = {DataFormat.text: ".jsonl", DataFormat.tar: ".tar", DataFormat.megatron_binary: ".idx"}

@@ -1,4 +1,4 @@
-"""What every test of storage needs on a rank: the other ranks, the watchdog, and the page cache of its node."""
+"""A rank in a test of storage: the other ranks, the watchdog, and the page cache of its node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys of `storage`: what a run that measures storage writes and reads (job=checkpoint_io, data_read, fio)."""
+"""The keys of `storage`: work of a run that measures storage (job=checkpoint_io, data_read, fio)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class CheckpointContent(Enum):
-    """What a checkpoint holds for each parameter of the model."""
+    """Numbers in a checkpoint for each parameter of the model."""
 
     native = "native"
     """Weight and AdamW's two moments in `engine.parameters`, as engine=native writes them: 12 bytes in float32."""
@@ -20,7 +20,7 @@ class CheckpointIo:
     """A checkpoint of the model, written and read by all ranks from and to host memory."""
 
     content: CheckpointContent = CheckpointContent.native
-    """What a checkpoint holds for each parameter of the model."""
+    """Numbers in a checkpoint for each parameter of the model."""
     fraction: float = 1.0
     """Share of the rows of every tensor, for machines too small for the model: tensors, files and ranks stay as many.
     Below 1 the result is labelled as reduced."""

@@ -152,8 +152,8 @@ OF_DATA = (
     r"unpack|numel|dtypes?|scalars?|\d-?D|[Tt]ensor\w*|INTERNAL ASSERT FAILED|(?:call|use) \S+ (?:first|before)|"
     r"str|list|process group|samples? \d)\b"
 )
-# What a sentence names outside of the program: files, connections, packages, devices, processes, settings, a request to
-# the user.
+# Things outside of the program that a sentence names: files, connections, packages, devices, processes, settings, a
+# request to the user.
 OUTSIDE = (
     r"(?i)\b(?:files?|filename|paths?|director(?:y|ies)|folders?|disk|open(?:ed)?|corrupt\w*|truncated|EOF|decompress\w*|"
     r"download\w*|urls?|https?|hub|repo(?:sitory)?|tokenizer|processor|template|datasets?|"

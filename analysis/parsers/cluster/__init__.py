@@ -1,1 +1,1 @@
-"""What launchers, Slurm, NCCL and GPUs print beside a program."""
+"""Lines that launchers, Slurm, NCCL and GPUs print beside a program."""
