@@ -92,7 +92,7 @@ class Local(Launcher):
             assert queue.stdin is not None
             queue.stdin.write(json.dumps(code_names(directory for _, directory in queued)))
             queue.stdin.close()
-        STARTED.append(queue)
+        STARTED[:] = [queue, *(each for each in STARTED if each.poll() is None)]
         return [f"started {counted(len(queued))} on this machine, one after the other (process {queue.pid})"]
 
     def states(self, submissions: list[Submission]) -> dict[str, JobState]:

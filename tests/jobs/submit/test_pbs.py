@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -58,6 +59,14 @@ def test_the_job_script_is_valid_shell_and_shellcheck_finds_nothing(site: str) -
         assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+def name_of(process: psutil.Process) -> str | None:
+    """Return the name of a process, or None once it has ended."""
+    try:
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.name()
+    except psutil.NoSuchProcess:
+        return None
+
+
 def under_pbs(script: Path, nodes: list[str], timeout_s: float = 300) -> tuple[int, str, list[str]]:
     """Run a job script as PBS would: with a file of nodes, a job id and a pbsdsh that hands on no environment.
 
@@ -84,10 +93,10 @@ def under_pbs(script: Path, nodes: list[str], timeout_s: float = 300) -> tuple[i
             left = [process for process in psutil.process_iter() if session_of(process.pid) == job.pid]
             # Those that the script killed may take a moment to go.
             _, left = psutil.wait_procs(left, timeout=5)
-            left = [process for process in left if process.status() != psutil.STATUS_ZOMBIE]
-            names = [process.name() for process in left]
+            names = [name for process in left if (name := name_of(process)) is not None]
             for process in left:
-                process.kill()
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
     return returncode, (where / "out").read_text(), names
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ from jobs.rundir import RunDir, SweepDir, append_event, append_record, now
 from jobs.submit.requeue import Restart, planned_restart, record_exit_codes, record_silent_end
 from jobs.submit.submissions import Submission, latest_submissions, own_end
 from tests.support.paths import ROOT
-from tests.support.real_run import events, make_run, train
+from tests.support.real_run import events, make_run, rank, train
 from tests.support.training import long
 from tests.support.waiting import limit_s, wait_until
 
@@ -285,13 +286,22 @@ def test_a_stopped_rank_is_named_and_stacks_and_collectives_are_kept(
 
 def test_a_rank_that_a_library_crashes_leaves_the_python_stack_in_its_log(tmp_path: Path) -> None:
     run = a_run(tmp_path, "job.steps=100000")
-    process = get_context("fork").Process(target=train, args=(run,))
+    process = get_context("fork").Process(target=train, args=(run,), kwargs={"of_rank": _rank_that_can_crash})
     process.start()
-    _signal(run, 1, signal.SIGSEGV)
+    _signal(run, 1, signal.SIGWINCH)
     process.join(limit_s(180))
     log = (run.path / "rank1.log").read_text()
     assert "Fatal Python error: Segmentation fault" in log
     assert re.search(r'File ".*jobs/workloads/train\.py", line \d+ in train', log)
+
+
+def _rank_that_can_crash(directory: Path, number: int, world: int, start: str) -> None:
+    """Run a rank that SIGWINCH crashes as a library would that Python called.
+
+    A SIGSEGV from outside finds other threads running, and their changing frames can end the dump of the stacks.
+    """
+    signal.signal(signal.SIGWINCH, lambda *_: ctypes.string_at(0))
+    rank(directory, number, world, start)
 
 
 def _signal(run: RunDir, rank: int, number: signal.Signals) -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -44,8 +45,12 @@ def require_balancer(name: str) -> None:
 
 def servers() -> list[psutil.Process]:
     """The tiny servers below this process."""
-    below = psutil.Process().children(recursive=True)
-    return [each for each in below if each.is_running() and any("openai_server" in word for word in each.cmdline())]
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it ended, or waits only to be reaped
+            if any("openai_server" in word for word in each.cmdline()):
+                found.append(each)
+    return found
 
 
 def in_the_middle(run: RunDir, act: Callable[[list[psutil.Process]], None]) -> list[int | None]:
