@@ -390,8 +390,8 @@ def finetunes_nothing(job: Job) -> bool:
 
 
 def weights_are_random(run: Run) -> str | None:
-    """Warn of fine-tuning that starts from random weights."""
-    if finetunes_nothing(run.job):
+    """Warn of fine-tuning that starts from random weights; a rehearsal has its own warning."""
+    if finetunes_nothing(run.job) and run.rehearsal is None:
         return (
             f"job={run.job.name} trains random weights: its speed is right, its loss has no meaning. Set job.init_from="
             "DIRECTORY to weights of the model."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from analysis.report.figures.style import AXIS, COLOURS, GREY
+from analysis.report.page import resource
 from jobs.errors import ConfigError
 from jobs.output import write_file
 from jobs.plan.rules.memory import GIB
@@ -51,4 +53,6 @@ def draw(order: Sequence[Candidate], best: Sequence[Candidate], path: Path) -> N
     title = f"{word}: predicted layouts of {order[0].layout.run.model.name}, a point each"
     figure.update_layout(template="none", title=title, legend={"orientation": "h", "y": -0.2})
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, figure.to_html(include_plotlyjs=True))
+    script = resource("plotly.js/plotly-basic.min.js")
+    head = f'<!doctype html>\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n<script>{script}</script>'
+    write_file(path, f"{head}\n{figure.to_html(include_plotlyjs=False, full_html=False)}\n")
