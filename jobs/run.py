@@ -107,10 +107,10 @@ def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
         return evaluate_only
     match run.engine.kind:
         case EngineKind.native:
-            from jobs.runtime.imports import import_torchmetrics_alone
+            from jobs.runtime.imports import import_litgpt_alone
 
             # Only here: the other engines start as their own programs do, and ours is measured against LitGPT's start.
-            import_torchmetrics_alone()
+            import_litgpt_alone()
             from jobs.workloads.train import train
         case EngineKind.nemo:
             from jobs.workloads.train_nemo import train

@@ -69,9 +69,9 @@ def test_of(run: Run) -> Callable[[Session], None]:
     test = run.storage
     assert test is not None
     if test.checkpoint is not None:
-        from jobs.runtime.imports import import_torchmetrics_alone
+        from jobs.runtime.imports import import_litgpt_alone
 
-        import_torchmetrics_alone()
+        import_litgpt_alone()
         from jobs.storage.checkpoint import checkpoint_io
 
         return checkpoint_io

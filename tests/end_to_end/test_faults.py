@@ -144,7 +144,7 @@ def second_node(run: RunDir) -> str:
         (kill_a_rank, [], [("killed", "rank 1 ended without recording a cause; srun reports: Killed")]),
         long(stop_a_rank, ["engine.hang_timeout_s=20"], [("hung", "wrote no heartbeat for")]),
         long(warn_of_the_limit, [], [("time_limit", None)]),
-        (preempt, ["cluster.partition=spare"], [("preempted", None)]),
+        long(preempt, ["cluster.partition=spare"], [("preempted", None)]),
         # Slurm itself starts these again.
         long(requeue_by_hand, [], []),
         long(crash_a_node, [], []),

@@ -79,6 +79,7 @@ def test_a_job_that_completes_before_slurm_starts_it_again_is_alive(
     assert state(run) is State.cancelled
 
 
+@pytest.mark.long
 def test_of_two_jobs_that_a_person_started_on_one_run_the_earlier_one_stops(tmp_path: Path) -> None:
     run = submitted(tmp_path, "launcher=script", "launcher.requeues=3")
 

@@ -69,11 +69,11 @@ def job_ids(sweep: SweepDir) -> dict[str, str]:
 def test_each_point_of_a_node_sweep_runs_on_its_own_number_of_nodes_and_reports(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["submit", "-m", *small(tmp_path), "nodes=1,2,4", "repeat=1,2"]) == 0
+    assert main(["submit", "-m", *small(tmp_path), "nodes=1,2", "repeat=1,2"]) == 0
     sweep = SweepDir(tmp_path / "s")
     ids = job_ids(sweep)
     assert main(["resume", "--wait", str(sweep.path)]) == 0, printed(capsys)
-    for nodes in (1, 2, 4):
+    for nodes in (1, 2):
         arrays = {ids[f"tiny-ddp-n{nodes}x1-r{repeat}"] for repeat in (1, 2)}
         (main_id,) = {job_id.split("_")[0] for job_id in arrays}
         assert arrays == {f"{main_id}_0", f"{main_id}_1"}, "equal resources share one array"
@@ -84,13 +84,13 @@ def test_each_point_of_a_node_sweep_runs_on_its_own_number_of_nodes_and_reports(
         for event in read_records(run.status)
         if event["event"] == "started"
     }
-    assert seen == {1: 1, 2: 2, 4: 4}
+    assert seen == {1: 1, 2: 2}
     first = losses(sweep.run("tiny-ddp-n1x1-r1"))
     assert all(losses(run) == pytest.approx(first, abs=1e-5) for run in sweep.runs())
     assert main(["report", str(sweep.path)]) == 0
     page = (sweep.path / "report.html").read_text()
     assert "mulated" in page
-    assert "from 1 to 4 ranks" in page
+    assert "from 1 to 2 ranks" in page
 
 
 @pytest.mark.slow

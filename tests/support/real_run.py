@@ -6,6 +6,7 @@ instead of ten. They talk over gloo like any others.
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import secrets
@@ -19,13 +20,16 @@ from unittest.mock import patch
 
 import torch  # noqa: F401 (imported once here, for all forked ranks)
 
-import jobs.workloads.train  # noqa: F401
 from jobs.plan.compose import compose
 from jobs.run import main
 from jobs.run_events import run_events
 from jobs.rundir import RunDir, append_event, dump_run, load_run, read_records
+from jobs.runtime.imports import import_litgpt_alone
 from jobs.stages import evaluate as evaluation
 from tests.support.waiting import limit_s
+
+import_litgpt_alone()  # as jobs.run does
+importlib.import_module("jobs.workloads.train")
 
 # A model that trains in milliseconds and still has grouped-query attention, several layers and uneven shapes.
 SMALL = (

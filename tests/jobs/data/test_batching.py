@@ -141,9 +141,9 @@ def test_a_resumed_run_goes_on_with_the_batches_of_an_unbroken_one(
         long(("parallelism=fsdp_hybrid", "engine.activation_checkpointing=selective")),
         long(("parallelism=single", "ranks_per_node=1", "engine.compile=true")),
         long(("parallelism=pp", "parallelism.schedule=ZBVZeroBubble", "model.layers=4", "engine.loss=chunked")),
-        ("parallelism=pp", "parallelism.schedule=Interleaved1F1B", "model.layers=4", "engine.loss=chunked"),
-        ("parallelism=tp", "parallelism.sequence_parallel=false", "parallelism.loss_parallel=false",
-         "engine.loss=chunked"),
+        long(("parallelism=pp", "parallelism.schedule=Interleaved1F1B", "model.layers=4", "engine.loss=chunked")),
+        long(("parallelism=tp", "parallelism.sequence_parallel=false", "parallelism.loss_parallel=false",
+              "engine.loss=chunked")),
     ],
 )  # fmt: skip
 def test_packed_equals_padded_under_every_technique(settings: tuple[str, ...], uneven: Path, tmp_path: Path) -> None:

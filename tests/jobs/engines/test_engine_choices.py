@@ -154,7 +154,7 @@ def test_a_negative_number_of_batches_cannot_be_made_ahead() -> None:
         ("tp", "engine.optimizer=fused"),
         long("fsdp_full", "engine.optimizer=fused"),
         long("tp", "engine.optimizer=foreach"),
-        ("fsdp_full", "engine.optimizer=foreach parallelism.prefetch=1"),
+        long("fsdp_full", "engine.optimizer=foreach parallelism.prefetch=1"),
         long("fsdp_full", "engine.optimizer=single parallelism.prefetch=5"),
         long("fsdp_grad_op", "parallelism.prefetch=2 engine.activation_checkpointing=full"),
     ],

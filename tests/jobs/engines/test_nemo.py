@@ -225,6 +225,7 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(nemo: Nemo
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_torn_checkpoint_is_refused_by_name(nemo: Nemo, tmp_path: Path) -> None:
     run = make_run(tmp_path, *NEMO, *ONE)
     (run.checkpoints / "step-00000003").mkdir(parents=True)
@@ -291,7 +292,7 @@ def adapting(start: RunDir, *overrides: str) -> tuple[str, ...]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "layout",
-    [TP_PP, long((*DP, CUT_OPTIMIZER)), long(TP), long((*INTERLEAVED, "engine.activation_checkpointing=full"))],
+    [long(TP_PP), long((*DP, CUT_OPTIMIZER)), TP, long((*INTERLEAVED, "engine.activation_checkpointing=full"))],
     ids=" ".join,
 )
 def test_adapters_train_alike_on_every_layout(
@@ -345,7 +346,8 @@ def weights(run: RunDir) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", [TP_PP, long(INTERLEAVED)], ids=["tp_pp", "interleaved"])
+@pytest.mark.long
+@pytest.mark.parametrize("layout", [TP_PP, INTERLEAVED], ids=["tp_pp", "interleaved"])
 def test_the_exported_directory_loads_in_stock_litgpt_and_as_init_from(
     layout: tuple[str, ...], nemo: Nemo, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ from tests.support.training import DEEP, assert_equal, interrupted, long
 
 ONE = ("parallelism=single", "ranks_per_node=1")
 TP_PP = ("parallelism=tp_pp", "ranks_per_node=4")
+TP_FSDP = ("parallelism=tp_fsdp", "ranks_per_node=4")
 ALL = ("parallelism=tp_pp_fsdp", "ranks_per_node=8")
 
 
@@ -83,11 +84,14 @@ def test_an_export_gives_the_same_logits_in_stock_litgpt(
 
 
 @pytest.mark.slow
-def test_training_starts_from_a_checkpoint_directory_under_every_kind_of_cut(reference: RunDir, tmp_path: Path) -> None:
+@pytest.mark.parametrize("product", [TP_PP, long(ALL)])
+def test_training_starts_from_a_checkpoint_directory_under_every_kind_of_cut(
+    product: tuple[str, ...], reference: RunDir, tmp_path: Path
+) -> None:
     start = f"job.init_from={reference.export}"
     expected = steps(done(tmp_path / "one", *ONE, start))
     assert expected[0]["loss"] != pytest.approx(steps(reference)[0]["loss"], abs=1e-3)
-    assert_equal(steps(done(tmp_path / "all", *ALL, start)), expected)
+    assert_equal(steps(done(tmp_path / "cut", *product, start)), expected)
 
 
 @pytest.mark.parametrize(
@@ -126,16 +130,19 @@ MODELS = {
     "mixtral_8x7b, shrunk": ("model=mixtral_8x7b", "model.experts=4"),
     "llama31_8b, shrunk": ("model=llama31_8b", "model.intermediate_size=96"),
 }
-FEW_MODELS = {"mixture of experts"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [name if name in FEW_MODELS else long(name) for name in MODELS])
-def test_every_kind_of_model_trains_the_same_under_all_parallelisms(model: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "product"),
+    # Tied weights cannot be on two stages.
+    [("mixture of experts", TP_FSDP), *(long(name, TP_FSDP if "tied" in name else ALL) for name in MODELS)],
+)
+def test_every_kind_of_model_trains_the_same_under_all_parallelisms(
+    model: str, product: tuple[str, ...], tmp_path: Path
+) -> None:
     overrides = MODELS[model]
     expected = steps(done(tmp_path / "one", *ONE, *overrides))
-    # Tied weights cannot be on two stages.
-    product = ("parallelism=tp_fsdp", "ranks_per_node=4") if "tied" in model else ALL
     run = done(tmp_path / "all", *product, *overrides, "job.export=true")
     assert_equal(steps(run), expected)
     assert sum(p.numel() for p in stock(run.export).parameters()) >= parameters(load_run(run.config).model)
@@ -193,7 +200,7 @@ def test_a_setting_that_only_changes_how_leaves_the_losses(
 @pytest.mark.parametrize(
     ("product", "precision", "tolerance"),
     [
-        (("parallelism=tp", "ranks_per_node=2"), "bfloat16", 0.05),
+        long(("parallelism=tp", "ranks_per_node=2"), "bfloat16", 0.05),
         long(ALL, "bfloat16", 0.05),
         # float16 has three bits more, and gradients that underflow without the loss scale.
         long(("parallelism=tp", "ranks_per_node=2"), "float16", 0.01),

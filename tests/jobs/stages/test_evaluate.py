@@ -46,7 +46,7 @@ def loss_by_hand(run: RunDir) -> float:
     return total / labels
 
 
-@pytest.mark.parametrize(("parallelism", "ranks"), [("single", 1), ("tp_fsdp", 4), long("pp_fsdp", 4)])
+@pytest.mark.parametrize(("parallelism", "ranks"), [("single", 1), long("tp_fsdp", 4), long("pp_fsdp", 4)])
 def test_the_loss_of_a_checkpoint_of_any_layout_is_the_one_computed_by_hand(
     parallelism: str, ranks: int, tmp_path: Path
 ) -> None:
