@@ -44,7 +44,7 @@ def hydra_refusals(overrides: list[str]) -> Iterator[None]:
         yield
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error, overrides)) from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError, OSError) as error:
         raise ConfigError(
             f"A configuration file cannot be used: {place_of_text(error, overrides)}{' '.join(str(error).split())}. "
             f"Correct it; your own files are in SLURMSCALE_SITE={os.environ.get('SLURMSCALE_SITE', '(not set)')}, and "

@@ -215,6 +215,7 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
          "apac_hpc_ai_2024, customization, data_read_workers, demo, llama2_70b_nemo, llama2_7b_nemo, "
          "llama31_70b_deepspeed, llama31_8b_deepspeed, lora_mi300x, mlperf_storage_checkpoint, one_gpu, "
          "prompt_engineering, serve_405b_mi300x, serve_llama2, serve_mi300x."),
+        ("model=" + "m" * 300, "A configuration file cannot be used: [Errno 36] File name too long"),
         ("launcher=", "launcher=: there is no such choice. Set launcher=NAME with one of "),
         ("model=3", "model=3: Set model=NAME with one of falcon_180b, llama2_13b, "),
         ("job=[1]", "job=[1]: Set job=NAME with one of "),
