@@ -28,22 +28,20 @@ help:
 	echo "make vllm-env   make .venv-serve, an environment with vLLM for CPUs (3.5 GB), for the tests that serve by it"
 	echo "make fault-table  produce every fault on the emulated Slurm and time the recovery"
 
-$(VENV)/train.done: pyproject.toml
+$(VENV)/torch.done: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "slurmscale needs Python 3.11 or newer; this is %d.%d. Run make PYTHON=python3.12 or newer." % sys.version_info[:2])'
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "Python cannot create virtual environments here: install your system's python3-venv package."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)') '$(TORCH)'
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train]'
-	@touch $@
-
-$(VENV)/dev.done: $(VENV)/train.done
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,dev]'
 	@touch $@
 
 # Only the tests of engine=nemo need NeMo, another 1.5 GB, those of engine=deepspeed DeepSpeed, another 22 MB, and those
 # of QLoRA bitsandbytes, a wheel of 43 MB; litserve is small.
-$(VENV)/engines.done: $(VENV)/dev.done
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,nemo,deepspeed,qlora,litgpt-serve,dev]'
+EXTRAS_train := train
+EXTRAS_dev := train,dev
+EXTRAS_engines := train,nemo,deepspeed,qlora,litgpt-serve,dev
+$(VENV)/%.done: $(VENV)/torch.done
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS_$*)]'
 	@touch $@
 
 # An environment of its own: vLLM needs another transformers than NeMo. The three packages that it brings are built for
