@@ -207,7 +207,7 @@ def site_file(config: str) -> Path | None:
 def left_to_user(config: str) -> list[str]:
     """Return the keys of the first level that the file of a choice GROUP/NAME leaves to the user by ???."""
     file = file_of(config)
-    values = read_yaml(file) if file else {}
+    values = (read_yaml(file) if file else None) or {}
     return [key for key, value in values.items() if value == "???"]
 
 

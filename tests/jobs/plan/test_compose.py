@@ -473,6 +473,11 @@ def test_a_mistake_in_a_sites_file_is_refused_with_file_and_line(
     assert expected in message
 
 
+def test_an_empty_file_of_a_cluster_is_refused_with_what_it_lacks(site: Path) -> None:
+    (site / "cluster/mine.yaml").write_text("")
+    assert "Missing mandatory value: cluster.ranks_per_node" in refusal("cluster=mine")
+
+
 def test_a_path_as_a_choice_is_refused_with_how_to_make_it_one(site: Path) -> None:
     message = refusal(f"model={site}/model/mine.yaml")
     assert f"a choice is a name, not a path. Set SLURMSCALE_SITE={site} and model=mine." in message
