@@ -132,7 +132,7 @@ def parquet_rows(path: Path, most: int | None) -> tuple[list[tuple[str | None, A
     """Return the first `most` records of a Parquet file, and the number of all; raise DataError without pyarrow."""
     try:
         from pyarrow import ArrowException  # noqa: PLC0415 (optional)
-        from pyarrow.parquet import ParquetFile  # noqa: PLC0415
+        from pyarrow.parquet import ParquetFile  # noqa: PLC0415 (optional)
     except ImportError as error:
         raise DataError(
             f"{path} is read by pyarrow, which is not installed. Run `pip install pyarrow`, or convert it to JSON."
