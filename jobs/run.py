@@ -26,6 +26,7 @@ from jobs.ranks import Rank, node_name, this_rank
 from jobs.rundir import RunDir, load_run
 from jobs.runtime import storage_io
 from jobs.runtime.allocator import use_expandable_segments
+from jobs.runtime.garbage import uncollected_imports
 from jobs.runtime.transport import listen_to_nccl, send_gloo_as_nccl, use_network
 from jobs.runtime.wrapped import start_under_profiler
 from jobs.schema import EngineKind, Run
@@ -57,7 +58,8 @@ def main(run_directory: str) -> None:
             send_gloo_as_nccl()
         with suppress(metadata.PackageNotFoundError):  # a torch that was not installed by a package manager
             prepare_for_torch(run, metadata.version("torch"))
-        train = workload(run)
+        with uncollected_imports():
+            train = workload(run)
         with storage_recorded(run, directory, rank):
             train(run, lease, rank)
     except SupersededError as error:

@@ -291,6 +291,8 @@ def test_a_run_that_may_not_go_on_names_the_killed_rank(tmp_path: Path) -> None:
     assert why(run) == Failure(FailureCause.killed, "failures/: failed, cause killed")
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_requeue_that_slurm_refuses_is_a_failure_with_its_words(tmp_path: Path) -> None:
     run = under_way(tmp_path)
     shell("scontrol", "update", f"JobId={job_id(run)}", "Requeue=0")
@@ -312,6 +314,8 @@ def test_a_bad_node_that_a_run_cannot_do_without_is_not_avoided(tmp_path: Path) 
     assert "node03" in events(run, "started")[-1]["nodes"]  # type: ignore[operator]
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_cancelled_run_is_not_brought_back(tmp_path: Path) -> None:
     run = under_way(tmp_path)
     shell("scancel", job_id(run))

@@ -52,6 +52,8 @@ def state(run: RunDir) -> State:
     return states(SweepDir(run.path.parent))[0].state
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_that_completes_before_slurm_starts_it_again_is_alive(
     slurm: SlurmCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -62,7 +62,7 @@ def test_a_run_keeps_its_ranks_and_memory_whatever_shell_submits_it(tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("by_hand", "export"), [long("job.sbatch", "ALL"), ("job.sbatch", "NONE"), ("train.sbatch", "ALL")]
+    ("by_hand", "export"), [long("job.sbatch", "ALL"), long("job.sbatch", "NONE"), ("train.sbatch", "ALL")]
 )
 def test_a_script_submitted_by_hand_keeps_its_ranks_and_memory(by_hand: str, export: str, tmp_path: Path) -> None:
     two = [*small(tmp_path), "nodes=2", "name=r"]
@@ -86,6 +86,7 @@ def test_a_script_submitted_by_hand_keeps_its_ranks_and_memory(by_hand: str, exp
     assert f"\n{unset_line()}\n" in Path(script[-1] if by_hand == "job.sbatch" else script[2]).read_text()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ranks_of_this_machine_do_not_take_those_of_a_torchrun_shell(tmp_path: Path) -> None:
     output_of("submit", "--wait", *small(tmp_path), "ranks_per_node=2", "name=r", env={**TORCHRUN, **JOB})

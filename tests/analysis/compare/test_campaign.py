@@ -606,6 +606,8 @@ def test_only_the_real_run_that_did_the_work_of_the_baseline_may_be_ranked(real:
     assert len(entry_of(real, "mbs2").ratios) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_diverged_real_run_is_caught_by_its_loss(real: Leaderboard) -> None:
     message = reasons(entry_of(real, "hot"))
     assert message.startswith("loss ")

@@ -51,7 +51,7 @@ def checkpoints(run: RunDir) -> list[str]:
     return sorted(path.name for path in run.checkpoints.iterdir())
 
 
-@pytest.mark.parametrize("file", [".metadata", "__1_0.distcp"])
+@pytest.mark.parametrize("file", [long(".metadata"), "__1_0.distcp"])
 @pytest.mark.parametrize("kept", [long(0.0), 0.5])
 def test_a_checkpoint_cut_short_is_put_aside_and_the_one_before_it_is_used(
     file: str, kept: float, whole: RunDir, tmp_path: Path

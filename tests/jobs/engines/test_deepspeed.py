@@ -85,10 +85,10 @@ def ended(run: RunDir) -> RunDir:
 @pytest.mark.parametrize(
     "choices",
     [
-        ("parallelism=ddp",),
+        long(("parallelism=ddp",)),
         long(("parallelism=single", "ranks_per_node=1")),
         long(("parallelism=zero1",)),
-        ("parallelism=zero2", OFFLOAD, "job.clip_norm=null"),
+        long(("parallelism=zero2", OFFLOAD, "job.clip_norm=null")),
         long(("parallelism=zero2", "engine.deepspeed.round_robin_gradients=true")),
         (*SPLIT, "engine.activation_checkpointing=full"),
         long((*SPLIT, OFFLOAD, "engine.deepspeed.offload_param=cpu")),

@@ -61,7 +61,7 @@ def plain(weights: RunDir, tmp_path_factory: pytest.TempPathFactory) -> list[dic
 # --- weights read once a node ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("parallelism", ["fsdp_full", long("tp_pp")])
+@pytest.mark.parametrize("parallelism", [long("fsdp_full"), long("tp_pp")])
 def test_weights_read_once_a_node_are_those_that_every_rank_reads(
     parallelism: str, weights: RunDir, plain: list[dict[str, float]], tmp_path: Path
 ) -> None:
@@ -151,7 +151,7 @@ def test_a_negative_number_of_batches_cannot_be_made_ahead() -> None:
 @pytest.mark.parametrize(
     ("parallelism", "choices"),
     [
-        ("tp", "engine.optimizer=fused"),
+        long("tp", "engine.optimizer=fused"),
         long("fsdp_full", "engine.optimizer=fused"),
         long("tp", "engine.optimizer=foreach"),
         long("fsdp_full", "engine.optimizer=foreach parallelism.prefetch=1"),

@@ -159,6 +159,7 @@ def test_instruction_data_of_uneven_length_trains_as_the_native_engine_does(nemo
     assert steps(run)[0]["padded_tokens"] == 8 * 512, "Megatron's sequences have one length"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_bfloat16_trains_close_to_float32_but_not_equal(
     nemo: Nemo, reference: list[dict[str, float]], tmp_path: Path
@@ -168,6 +169,7 @@ def test_bfloat16_trains_close_to_float32_but_not_equal(
     assert 1e-5 < max(differences) < 0.05
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_without_clipping_still_records_its_norms(nemo: Nemo, tmp_path: Path) -> None:
     free = done(nemo, tmp_path, *DP, "job.clip_norm=null")
@@ -208,6 +210,7 @@ def test_a_run_that_was_killed_after_its_last_checkpoint_only_ends(nemo: Nemo, t
     assert all(torch.equal(tensor, exported[name]) for name, tensor in weights(run).items())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(nemo: Nemo, tmp_path: Path) -> None:
     run = make_run(tmp_path, *NEMO, *PP, "job.steps=100000", "job.checkpoint_every_steps=100000")

@@ -97,7 +97,7 @@ def test_training_starts_from_a_checkpoint_directory_under_every_kind_of_cut(
 @pytest.mark.parametrize(
     ("first", "then"),
     [
-        (("tp_pp", 4), ("fsdp_full", 2)),
+        long(("tp_pp", 4), ("fsdp_full", 2)),
         long(("single", 1), ("tp_pp_fsdp", 8)),
         long(("tp_pp_fsdp", 8), ("tp", 2)),
         long(("fsdp_full", 2), ("pp", 4, "parallelism.schedule=ZBVZeroBubble")),

@@ -123,7 +123,7 @@ def test_encoders_are_pefts(encoder: PromptEncoder) -> None:
 @pytest.mark.parametrize(
     ("kind", "overrides"),
     [
-        ("lstm", ("parallelism=tp_fsdp", "ranks_per_node=4")),
+        long("lstm", ("parallelism=tp_fsdp", "ranks_per_node=4")),
         ("free", ("parallelism=pp", "ranks_per_node=2")),
         long("mlp", ("parallelism=ddp", "ranks_per_node=2")),
         long("mlp", ("parallelism=tp", "parallelism.sequence_parallel=false", "ranks_per_node=2")),

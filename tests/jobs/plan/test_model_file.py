@@ -179,6 +179,7 @@ def test_a_litgpt_name_that_disagrees_with_the_file_is_refused(
     assert "llama3_8b differs from LitGPT's Llama-3-8B: n_layer is 30, LitGPT's is 32" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_bias_on_query_key_and_value_trains_alike_under_tensor_parallelism(tmp_path: Path) -> None:
     bias = (*DEEP, "model.attention_bias=true", "model.tie_embeddings=true")

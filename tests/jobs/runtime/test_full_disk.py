@@ -71,7 +71,7 @@ def recorded_steps(run: RunDir) -> list[int]:
 @pytest.mark.parametrize(
     ("full_run", "full_log"),
     [
-        pytest.param(True, True, id="of the run and its log"),
+        long(True, True),
         long(True, False),
         long(False, True),
     ],

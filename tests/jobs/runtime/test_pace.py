@@ -70,6 +70,8 @@ def test_a_rank_whose_layers_are_slow_is_named(tmp_path: Path, monkeypatch: pyte
     assert [(each.ranks, each.by_batch) for each in found] == [((0, 0), False)]
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_of_ranks_that_are_equally_slow_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Batches, "step", delayed({0, 1}, Batches.step, DELAY_S))
     assert found_in(trained(tmp_path, "ddp", windows=10)) == []

@@ -103,6 +103,8 @@ def test_jobs_that_end_send_what_waits_though_nobody_looks(tmp_path: Path) -> No
     assert submitted(sweep) == {f"tiny-ddp-n1x1-r{repeat}": 1 for repeat in range(1, 6)}
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("at_most")
 def test_shells_that_submit_one_backlog_at_once_submit_each_run_once(tmp_path: Path) -> None:
     sweep = SweepDir(tmp_path / "s")

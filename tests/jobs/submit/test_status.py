@@ -28,6 +28,7 @@ from tests.support.fake_runs import a_run, ended, event, finished_run, prepared,
 from tests.support.paths import ROOT
 from tests.support.readme_text import README
 from tests.support.slurm.cluster import SlurmCluster
+from tests.support.training import long
 from tests.support.waiting import wait_until
 
 LONG_AGO = "2026-01-02T03:04:05.000+00:00"
@@ -403,7 +404,7 @@ def shown(sweep: Path) -> tuple[State, str]:
 
 @in_slurm
 @pytest.mark.slurm
-@pytest.mark.parametrize("failed_node", ["node01", "node02"])
+@pytest.mark.parametrize("failed_node", [long("node01"), "node02"])
 def test_a_node_failure_is_named_before_and_after_the_restart_whatever_a_survivor_recorded(
     failed_node: str, tmp_path: Path
 ) -> None:
