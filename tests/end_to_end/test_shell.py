@@ -16,7 +16,6 @@ from jobs.submit.submissions import latest_submissions
 from tests.support.cli import run_cli, small
 from tests.support.paths import ROOT
 from tests.support.real_run import events
-from tests.support.training import long
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("empty_queue")]
@@ -61,8 +60,9 @@ def test_a_run_keeps_its_ranks_and_memory_whatever_shell_submits_it(tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("by_hand", "export"), [long("job.sbatch", "ALL"), long("job.sbatch", "NONE"), ("train.sbatch", "ALL")]
+    ("by_hand", "export"), [("job.sbatch", "ALL"), ("job.sbatch", "NONE"), ("train.sbatch", "ALL")]
 )
 def test_a_script_submitted_by_hand_keeps_its_ranks_and_memory(by_hand: str, export: str, tmp_path: Path) -> None:
     two = [*small(tmp_path), "nodes=2", "name=r"]

@@ -25,7 +25,7 @@ from tests.support.cli import printed
 from tests.support.nemo.real_nemo import shimmed_python
 from tests.support.paths import ROOT
 from tests.support.real_run import SMALL, losses
-from tests.support.training import DEEP
+from tests.support.training import DEEP, long
 from tests.support.waiting import limit_s, wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("empty_queue")]
@@ -279,14 +279,14 @@ MODULE = """() {
     [
         (["cluster.modules=[old]"],
          "module load old failed with exit code 1 (Load.c(213):ERROR:105: Unable to locate old)"),
-        (["cluster.modules=[new]"],
-         "module load new failed with exit code 1 (Lmod has detected the following error: new)"),
+        long(["cluster.modules=[new]"],
+             "module load new failed with exit code 1 (Lmod has detected the following error: new)"),
         (["cluster.setup=['source {site}','source /nowhere.sh','echo reached > {site}']"],
          "source /nowhere.sh failed with exit code 1 ("),
         (["cluster.python=/nowhere/python"],
          "srun cannot start /nowhere/python (No such file or directory). Set cluster.python to"),
-        (["cluster.python='python3 -c \"raise SystemExit(chr(120))\"'"],
-         "srun reports: Exited with exit code 1; the last line of its log: x"),
+        long(["cluster.python='python3 -c \"raise SystemExit(chr(120))\"'"],
+             "srun reports: Exited with exit code 1; the last line of its log: x"),
     ],
 )  # fmt: skip
 def test_a_run_whose_environment_fails_ends_at_once_and_status_quotes_the_line(

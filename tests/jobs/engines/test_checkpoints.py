@@ -106,7 +106,7 @@ def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(
 @pytest.mark.parametrize(
     "room",
     [
-        pytest.param(0.5, id="while ranks write their parts"),
+        pytest.param(0.5, id="while ranks write their parts", marks=pytest.mark.long),
         pytest.param(1.3, id="while the first rank writes them as one file"),
     ],
 )

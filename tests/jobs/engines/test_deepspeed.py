@@ -80,6 +80,7 @@ def ended(run: RunDir) -> RunDir:
 # --- the same arithmetic -------------------------------------------------------------------------------------
 
 
+# CI has one run of DeepSpeed: each worker with such a test compiles its kernel, half a minute of one core.
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(
@@ -126,6 +127,7 @@ def test_bfloat16_is_as_near_to_float32_as_its_digits_allow(
     assert float(str(events(run, "evaluated")[0][m.EVALUATION_LOSS.name])) < losses(run)[0]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_rank_of_two_holds_half_of_the_weights(whole: RunDir) -> None:
     weights = sum(weight.numel() for weight in state(whole).values())
@@ -137,6 +139,7 @@ def test_a_rank_of_two_holds_half_of_the_weights(whole: RunDir) -> None:
 # --- record and checkpoints ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_record_is_as_complete_as_any_engines_and_reported_beside_them(whole: RunDir, tmp_path: Path) -> None:
     elsewhere = {m.LOSS_SCALE.name, m.SKIPPED_UPDATES.name, m.MEMORY_RESERVED_PEAK.name, m.PROFILED.name}
@@ -167,7 +170,7 @@ def test_the_export_is_where_both_engines_go_on_from(whole: RunDir, tmp_path: Pa
     "choices",
     [
         long(SPLIT),
-        ("parallelism=zero2", "job.precision=bfloat16"),
+        long(("parallelism=zero2", "job.precision=bfloat16")),
         long(("parallelism=ddp",)),
         long(("parallelism=zero1",)),
         long((*SPLIT, "job.precision=bfloat16", OFFLOAD)),

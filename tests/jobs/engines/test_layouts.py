@@ -19,11 +19,11 @@ QUICK = quick()
 def marked(name: str) -> ParameterSet:
     """Mark products of more than two ranks as slow, and as long those that are not of CI.
 
-    CI has one for each set of techniques on up to two ranks, and on four ranks those of the default schedule.
+    CI has one for each set of techniques on up to two ranks, and on four ranks the product of all of them.
     """
     ranks = CASES[name].ranks
     marks = [pytest.mark.slow] if ranks > 2 else []
-    in_ci = name in QUICK and (ranks <= 2 or (ranks == 4 and "schedule=" not in name))
+    in_ci = name in QUICK and (ranks <= 2 or (ranks == 4 and name.startswith("parallelism=tp_pp_fsdp-ranks")))
     return pytest.param(name, marks=marks if in_ci else [*marks, pytest.mark.long])
 
 

@@ -36,6 +36,7 @@ from jobs.runtime.transport import gloo_transports
 from jobs.submit.prepare import prepare_samples
 from tests.support.real_run import SMALL, events, losses, make_run, printed, steps, train
 from tests.support.tiny_data import ALPACA, huggingface_tokenizer, sentencepiece_tokenizer, tokenizer_config, write_json
+from tests.support.training import long
 from tests.support.waiting import limit_s
 
 LITGPT = ("engine=litgpt", "parallelism=single", "ranks_per_node=1", "job.export=true")
@@ -171,7 +172,7 @@ def test_the_loss_of_several_ranks_is_the_mean_of_their_micro_batches_means(shar
     assert losses(sharded)[0] != pytest.approx(losses(full)[0], abs=1e-4), "micro-batches have unequal labels here"
 
 
-@pytest.mark.parametrize(("name", "micro_batches"), [("full", 1), ("sharded", 2)])
+@pytest.mark.parametrize(("name", "micro_batches"), [long("full", 1), ("sharded", 2)])
 def test_litgpt_itself_counts_the_global_batches_of_the_run(
     name: str, micro_batches: int, request: pytest.FixtureRequest
 ) -> None:

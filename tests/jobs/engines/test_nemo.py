@@ -99,9 +99,9 @@ def assert_equal(run: RunDir, reference: list[dict[str, float]]) -> None:
 @pytest.mark.parametrize(
     "layout",
     [
-        ONE,
-        TP,
-        PP,
+        long(ONE),
+        long(TP),
+        long(PP),
         INTERLEAVED,
         TP_PP,
         (*DP, CUT_OPTIMIZER),

@@ -67,7 +67,7 @@ def stock(export: Path) -> GPT:
 @pytest.mark.parametrize(
     "product",
     [
-        TP_PP,
+        long(TP_PP),
         long(ALL),
         long((*TP_PP, "parallelism.schedule=ZBVZeroBubble")),
         long(("parallelism=tp", "parallelism.tensor=4", "ranks_per_node=4")),

@@ -145,8 +145,8 @@ TWO = ("ranks_per_node=2",)
     "settings",
     [
         ("parallelism=single", "ranks_per_node=1", *PACKED),
-        ("parallelism=fsdp_full", *TWO, *PACKED),
-        ("parallelism=tp", *TWO, "engine.loss=chunked"),
+        long(("parallelism=fsdp_full", *TWO, *PACKED)),
+        long(("parallelism=tp", *TWO, "engine.loss=chunked")),
         ("parallelism=pp", *TWO, *PACKED),
         long(("parallelism=single", "ranks_per_node=1", "engine.loss=whole")),
         long(("parallelism=ddp", *TWO, "job.precision=bfloat16")),

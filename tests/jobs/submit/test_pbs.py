@@ -119,6 +119,8 @@ def test_the_job_script_trains_two_by_two_ranks_with_the_losses_of_one(tmp_path:
     assert losses(run) == pytest.approx(losses(one), abs=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_rank_that_ends_badly_ends_its_node_and_the_job(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text('#!/bin/bash\n[ "$RANK" = 1 ] && { sleep 1; exit 3; }\nsleep 60\n')

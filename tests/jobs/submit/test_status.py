@@ -248,7 +248,7 @@ def records_purged(where: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @in_slurm
 @pytest.mark.slurm
-@pytest.mark.parametrize("trouble", [without_sacct, sacct_that_fails, sacct_that_is_late, records_purged])
+@pytest.mark.parametrize("trouble", [long(without_sacct), long(sacct_that_fails), sacct_that_is_late, records_purged])
 def test_a_run_without_an_end_is_lost_only_when_its_job_is_gone_and_it_was_silent_for_long(
     trouble: Callable[[Path, pytest.MonkeyPatch], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

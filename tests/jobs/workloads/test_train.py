@@ -129,6 +129,8 @@ def test_resuming_continues_the_same_losses_on_any_layout(
     assert_equal(steps(resumed), reference)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_half_written_checkpoint_is_passed_over(reference: list[dict[str, float]], tmp_path: Path) -> None:
     run = interrupted(tmp_path, "parallelism=fsdp_full", *on(2))
     (run.checkpoints / ".step-00000004.writing").mkdir()
