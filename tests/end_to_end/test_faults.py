@@ -271,6 +271,8 @@ def test_a_run_with_its_logs_on_a_full_disk_goes_on_after_a_fault(undisturbed: l
 # --- it does not ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_wrong_configuration_is_never_requeued(tmp_path: Path) -> None:
     run = submitted(tmp_path, "job.init_from=/nowhere", "job.init_from_is_remote=true")
     wait_until(lambda: state(run) is State.failed)

@@ -35,6 +35,7 @@ def run_beside(strangers: Path, *arguments: str) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_and_its_report_ignore_packages_of_the_same_names(strangers: Path) -> None:
     submit = ["submit", "--wait", "data=random", "job.steps=4", "ranks_per_node=1", "sweep=s"]

@@ -49,6 +49,7 @@ def output_of(*arguments: str, code: int = 0, env: dict[str, str] | None = None)
     return printed
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_keeps_its_ranks_and_memory_whatever_shell_submits_it(tmp_path: Path) -> None:
     two = [ON_SLURM, *small(tmp_path), "nodes=2", "cluster.memory_gb_per_node=1", "name=r"]

@@ -148,6 +148,7 @@ def test_submit_reports_when_and_where_each_distinct_script_would_start(
     assert shown.count("expected start") == 2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_editing_code_and_configuration_while_jobs_wait_does_not_change_them(tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"

@@ -128,6 +128,8 @@ def test_node_names_resolve_to_this_machine(slurm: SlurmCluster) -> None:
     assert output("srun", "-w", "node02", sys.executable, "-c", connect) == "127.0.1.3\n"
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_second_cluster_is_up_beside_the_first_and_leaves_nothing(slurm: SlurmCluster, tmp_path: Path) -> None:
     with SlurmCluster(gpu_nodes=1, debug_nodes=1) as second:
         sleep = job_that_tries_to_stay(tmp_path, second)

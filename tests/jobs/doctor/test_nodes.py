@@ -53,6 +53,8 @@ def judgements(findings: list[Finding]) -> dict[str, str]:
     return {finding.what: f"{finding.verdict.value}: {finding.found}" for finding in findings}
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_name_that_does_not_resolve_and_a_node_that_does_not_answer_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,6 +143,7 @@ def test_other_architectures_are_the_native_engines_too(
         torch.testing.assert_close(tensor, theirs[name], atol=1e-4, rtol=1e-3, msg=name)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_instruction_data_of_uneven_length_trains_as_the_native_engine_does(nemo: Nemo, tmp_path: Path) -> None:
     data = write_json(tmp_path / "alpaca.json", ALPACA * 4)
@@ -307,6 +308,7 @@ def test_adapters_train_alike_on_every_layout(
         torch.testing.assert_close(tensor, weights(adapted)[name], atol=1e-5, rtol=1e-4, msg=name)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_adapters_alone_learn_and_are_merged_into_the_export(
     nemo: Nemo, start: RunDir, adapted: RunDir, tmp_path: Path

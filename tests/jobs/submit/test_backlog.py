@@ -118,6 +118,8 @@ def test_shells_that_submit_one_backlog_at_once_submit_each_run_once(tmp_path: P
     assert len(squeue()) == 12
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_of_shells_that_submit_the_same_sweep_at_once_one_does(tmp_path: Path) -> None:
     sweep = SweepDir(tmp_path / "s")
     assert main([*sweep_of(1, tmp_path, LATER), "sweep=other"]) == 0, "the text is tokenized once"
