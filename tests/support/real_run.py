@@ -16,9 +16,8 @@ from collections.abc import Callable
 from multiprocessing.context import ForkContext, ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from unittest.mock import patch
 
-import torch  # noqa: F401 (imported once here, for all forked ranks)
+import torch  # imported once here, for all forked ranks
 
 from jobs.plan.compose import compose
 from jobs.run import main
@@ -28,6 +27,8 @@ from jobs.runtime.imports import import_litgpt_alone
 from jobs.stages import evaluate as evaluation
 from tests.support.waiting import limit_s
 
+# OpenMP hangs in a fork of a process that has used its threads.
+torch.set_num_threads(1)
 import_litgpt_alone()  # as jobs.run does
 importlib.import_module("jobs.workloads.train")
 
@@ -113,9 +114,7 @@ def _ended(process: BaseProcess, log: Path, timeout_s: float) -> int | None:
 
 def _evaluate(directory: Path) -> None:
     _print_to(directory / "rank0.log")
-    # One thread: OpenMP hangs in a fork of a process that has used its threads.
-    with patch("os.cpu_count", return_value=1):
-        evaluation.main(str(directory))
+    evaluation.main(str(directory))
 
 
 def _print_to(path: Path) -> None:
