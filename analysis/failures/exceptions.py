@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from analysis.failures.catalogue import Weight
+from analysis.failures.catalogue.places import COMPUTES, cause_by_place
 from analysis.failures.catalogue.settings import OF_DATA, OUTSIDE
 from analysis.parsers.base import Line, RankLabel
 from jobs.failures import FailureCause
@@ -48,16 +49,10 @@ WRAPPED = re.compile(r"\bRayTaskError\((?P<type>\w+)\)(?P<words>): ray::")
 COMPILES = re.compile(
     r"^Command '\['which', '|^Command '\[?'?(?:\S*/)?(?:ninja|nvcc|gcc|g\+\+|c\+\+|cmake|ptxas|make)'"
 )
-# The innermost frame of a traceback, where it checks a configuration or the arguments of a command.
+# A frame of a traceback.
 FRAME = re.compile(r'File "[^"]*", line \d+, in \S+')
 # The source line of a frame, where it shows what was expected: an assertion, a key of a checkpoint.
 SOURCE = re.compile(r"^\s+assert |^\s.*(?:ckpt|checkpoint|state_dict)\w*\[")
-CHECKS = re.compile(
-    r'(?i)[/"]\w*(?:config|configuration|arguments?|args|arg_?parser|hparams|options|flags|hydra)\w*\.py"'
-    r"|^\s+assert .*\b(?:\w*args|\w*config|cfg|conf|hparams|opts?|flags|FLAGS)[.\[]"
-    r"|, in (?:__post_init__|\w+_validation"
-    r"|\w*(?:validate|check|verify|parse)\w*(?:config|arg|param|option)\w*)$"
-)
 VALUE_TYPES = {"ValueError", "AssertionError", "NotImplementedError", "KeyError"}
 # Types that only the logic of a program raises, whatever their text.
 LOGIC_TYPES = {
@@ -94,6 +89,8 @@ class Tracebacks:
     survived: set[RankLabel] = field(default_factory=set)
     frames: dict[RankLabel, str] = field(default_factory=dict)
     """The innermost frame so far, or its source line, where that is an assertion or reads a checkpoint."""
+    computing: set[RankLabel] = field(default_factory=set)
+    """Ranks with a frame of the model, the loss or the input pipeline."""
 
     def contain(self, line: Line) -> bool:
         """Return True, and take note, if this is a line of a traceback before its last one."""
@@ -102,10 +99,13 @@ class Tracebacks:
         elif TRACEBACK in line.text:
             self.raising.add(line.rank)
             self.frames.pop(line.rank, None)
+            self.computing.discard(line.rank)
         elif frame := FRAME.search(line.text):
             # The first line of the traceback may be lost.
             self.raising.add(line.rank)
             self.frames[line.rank] = frame[0]
+            if COMPUTES.search(frame[0]):
+                self.computing.add(line.rank)
         elif line.rank in self.raising and SOURCE.match(line.text):
             self.frames[line.rank] = line.text
         else:
@@ -123,7 +123,9 @@ class Tracebacks:
     def cause_of(self, line: Line, exception: re.Match[str] | None) -> tuple[FailureCause | None, Weight]:
         """Return the cause of the exception in a line; None without one."""
         if exception is not None and line.rank in self.raising:
-            return cause_of_exception(exception, self.frames.get(line.rank, ""))
+            return cause_of_exception(
+                exception, self.frames.get(line.rank, ""), computing=line.rank in self.computing
+            )
         # Ray repeats the type of a task's exception. Without a traceback a program may have printed it and gone on.
         bare = WRAPPED.search(line.text)
         if bare is None and exception is not None and exception["words"] and TYPE.match(line.text):
@@ -132,10 +134,13 @@ class Tracebacks:
         return FailureCause.unknown if weight is Weight.possible else cause, Weight.signal
 
 
-def cause_of_exception(exception: re.Match[str], frame: str = "") -> tuple[FailureCause | None, Weight]:
+def cause_of_exception(
+    exception: re.Match[str], frame: str = "", *, computing: bool = False
+) -> tuple[FailureCause | None, Weight]:
     """Return the cause of a traceback's last line; None where it only reports another failure or a signal.
 
     `frame` is the innermost frame of the traceback: a value that the check of a configuration rejects was set.
+    `computing` is True if an outer frame is the model's: then an exception that fits several causes is its error.
     """
     kind = exception["type"].rpartition(".")[2]
     if kind in REPORTS:
@@ -157,11 +162,13 @@ def cause_of_exception(exception: re.Match[str], frame: str = "") -> tuple[Failu
         return FailureCause.lost_peer, Weight.consequence
     if IMPORT_TYPES.search(kind):
         return FailureCause.launch_failure, Weight.raised
-    if CONFIGURATION_TYPES.search(kind) or (kind in VALUE_TYPES and CHECKS.search(frame)):
+    if CONFIGURATION_TYPES.search(kind) or (kind == "KeyError" and READS_CHECKPOINT.search(frame)):
         return FailureCause.refused, Weight.raised
-    if kind == "KeyError" and READS_CHECKPOINT.search(frame):
-        return FailureCause.refused, Weight.raised
-    return FailureCause.code, Weight.raised if is_of_code(kind, exception["words"] or "", frame) else Weight.possible
+    place = cause_by_place(frame)
+    if place is FailureCause.launch_failure or (place is not None and kind in SENTENCE_TYPES):
+        return place, Weight.raised
+    certain = (computing and kind in SENTENCE_TYPES) or is_of_code(kind, exception["words"] or "", frame)
+    return FailureCause.code, Weight.raised if certain else Weight.possible
 
 
 def is_of_code(kind: str, words: str, frame: str) -> bool:
