@@ -167,8 +167,11 @@ def cause_of_exception(
     place = cause_by_place(frame)
     if place is FailureCause.launch_failure or (place is not None and kind in SENTENCE_TYPES):
         return place, Weight.raised
-    certain = (computing and kind in SENTENCE_TYPES) or is_of_code(kind, exception["words"] or "", frame)
-    return FailureCause.code, Weight.raised if certain else Weight.possible
+    words = exception["words"] or ""
+    if (computing and kind in SENTENCE_TYPES) or is_of_code(kind, words, frame):
+        return FailureCause.code, Weight.raised
+    # Libraries reject the values of their parameters by ValueErrors; those of tensors and of CPython are known.
+    return FailureCause.refused if kind == "ValueError" else FailureCause.code, Weight.possible
 
 
 def is_of_code(kind: str, words: str, frame: str) -> bool:
@@ -185,4 +188,6 @@ def is_of_code(kind: str, words: str, frame: str) -> bool:
         return False
     sentence = words or frame.partition("assert ")[2]
     of_data = re.search(OF_DATA, sentence) is not None
-    return wrapper is not None or of_data or (sentence != "" and re.search(OUTSIDE, sentence) is None)
+    if wrapper is not None or of_data:
+        return True
+    return kind != "ValueError" and sentence != "" and re.search(OUTSIDE, sentence) is None

@@ -50,10 +50,13 @@ SLURM = (
          r"Failed to invoke spank plugin stack|spank: required plugin )",
          ("container_", "_forkexec_slurmstepd", "could not set up", "spank")),
         (C.launch_failure, W.end, r"(?:srun|sbatch|salloc): (?:error: (?:.*(?:Unable to contact slurm controller|"
+         r"unable to status file|slurm_load_\w+ error|Socket timed out on send/recv|Protocol version has changed|"
+         r"Incompatible (?:versions|Slurm plugin)|"
          r"[Mm]unge (?:encode|decode) failed|authentication error|Invalid authentication credential|"
          r"Zero Bytes were transmitted)|resolve_ctls_from_dns_srv|fetch_config: |_establish_config_source)|"
          r"fatal: Could not establish a configuration)",
-         ("contact slurm controller", "unge encode", "unge decode", "uthentication ", "Zero Bytes", "resolve_ctls",
+         ("contact slurm controller", "unable to status file", "slurm_load_", "Socket timed out", "Protocol version",
+          "Incompatible ", "unge encode", "unge decode", "uthentication ", "Zero Bytes", "resolve_ctls",
           "fetch_config", "establish")),
         (C.refused, W.end, r"srun: error: (?:Unable to (?:create step for job|allocate resources)|Invalid --|"
          r"CPU binding "

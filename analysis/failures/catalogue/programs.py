@@ -161,14 +161,20 @@ SYSTEM = (
          ("Caught signal 11", "*** SIG", "Segfault encountered")),
         (C.code, W.end, r"^\*\*\* stack smashing detected|^\S+: \S+:\d+: .*: Assertion [`'].*' failed\.",
          ("stack smashing", "Assertion ")),
+        # The text of the exception that ended a C++ program.
+        (C.refused, W.end, r"^\s*what\(\): .*(?:No such file or directory|(?:open(?:ing)? file|[Ff]ile open|cannot open|"
+         r"[Ff]ailed to open|could not open)\b)", ("what():",)),
         (C.aborted, W.signal, r"^terminate called (?:after throwing an instance of (?!'std::bad_alloc')|without an "
          r"active)|^\*\*\* Aborted at \d",
          ("terminate called", "*** Aborted at")),
         (C.code, W.consequence, r"^Fatal Python error: (?!Aborted|Bus error)", ("Fatal Python error",)),
         (C.aborted, W.signal, r"^Fatal Python error: Aborted", ("Fatal Python error",)),
-        (C.code, W.end, r"^(?:malloc|realloc|free|munmap_chunk)\(\): |^double free or corruption \(",
-         ("alloc(): ", "free(): ", "munmap_chunk(): ", "double free")),
-        (C.code, W.end, r"^corrupted (?:size vs\. prev_size|double-linked list)", ("corrupted ",)),
+        # Before glibc 2.26 with the name of the program.
+        (C.code, W.end, r"^(?:\*\*\* Error in `[^']*': )?(?:(?:malloc|realloc|free|munmap_chunk|malloc_consolidate|"
+         r"mremap_chunk)\(\): |double free or corruption \(|corrupted (?:size vs\. prev_size|double-linked list)|"
+         r"break adjusted to free malloc space|buffer overflow detected)|^\*\*\* buffer overflow detected",
+         ("alloc(): ", "free(): ", "munmap_chunk(): ", "malloc_consolidate()", "double free", "corrupted ",
+          "break adjusted", "buffer overflow")),
         (C.out_of_host_memory, W.end, r"terminate called .*'std::bad_alloc'|^\s*what\(\): +std::bad_alloc|"
          r"\[Errno 12\] Cannot allocate memory|(?:fork|mmap)\b.*: Cannot allocate memory|libgomp: Out of memory|"
          r"OpenBLAS.*Memory allocation still failed|^fatal error: runtime: out of memory|^(?:Exception in .*)?"
