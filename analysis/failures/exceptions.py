@@ -46,6 +46,10 @@ SIGNALS = {
 # The type of an exception, and not only the word "Error".
 TYPE = re.compile(r"[\w.]+(?:[a-z]Error|Exception): ")
 WRAPPED = re.compile(r"\bRayTaskError\((?P<type>\w+)\)(?P<words>): ray::")
+# A hook of sys.excepthook prints type and sentence in one line of the log.
+UNCAUGHT = re.compile(
+    r"\b[Uu]n(?:caught|handled) (?:exception\b.*?)?\b(?P<type>[A-Z]\w+(?:Error|Exception))\b(?:'>)?\W*(?P<words>.*)"
+)
 COMPILES = re.compile(
     r"^Command '\['which', '|^Command '\[?'?(?:\S*/)?(?:ninja|nvcc|gcc|g\+\+|c\+\+|cmake|ptxas|make)'"
 )
@@ -127,7 +131,7 @@ class Tracebacks:
                 exception, self.frames.get(line.rank, ""), computing=line.rank in self.computing
             )
         # Ray repeats the type of a task's exception. Without a traceback a program may have printed it and gone on.
-        bare = WRAPPED.search(line.text)
+        bare = WRAPPED.search(line.text) or UNCAUGHT.search(line.text)
         if bare is None and exception is not None and exception["words"] and TYPE.match(line.text):
             bare = exception
         cause, weight = cause_of_exception(bare) if bare else (None, Weight.signal)

@@ -101,6 +101,9 @@ CHECKPOINTS = (
          r"checkpoint (?:load )?path .*(?:does not|doesn't) exist",
          ("checkpoint being loaded", "distributed checkpoint", "a valid checkpoint", "No valid checkpoint",
           "No checkpoint found", "heckpoint load path", "heckpoint path")),
+        # A parameter or buffer of the model, which the state of another model does not have.
+        (C.refused, W.raised, r"^KeyError: '(?:[\w-]+\.)+(?:weight|bias|running_mean|running_var|inv_freq|scale)'$",
+         ("KeyError: '",)),
         (C.refused, W.end, r"^checkpoint_dir '[^']*' ?(?:is missing the files|is not a checkpoint directory|does not "
          r"exist)", ("checkpoint_dir '",)),
         advice="Load a checkpoint of the same model, layout and software, or convert it; where a path is wrong, "

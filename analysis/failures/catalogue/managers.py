@@ -130,6 +130,8 @@ OTHERS = (
         # JOB_EXEC_KILL_*: pbs_server ended the job for its walltime, CPU time or memory.
         (C.time_limit, W.end, r"\b[Ee]xit[_ ][Ss]tatus ?[=:] *-2[89]\b", ("xit_status", "xit Status")),
         (C.out_of_host_memory, W.fault, r"\b[Ee]xit[_ ][Ss]tatus ?[=:] *-2[67]\b", ("xit_status", "xit Status")),
+        (C.launch_failure, W.end, r"^qsub: (?:PBS server internal error|cannot connect to server|Unknown queue server|"
+         r"Communication failure|End of File|.*(?:[Cc]onnection refused|errno=))", ("qsub: ",)),
         (C.refused, W.end, r"^qsub: (?!waiting|job \S+ (?:ready|completed))", ("qsub: ",)),
     ),
     *signatures(

@@ -103,6 +103,14 @@ LAUNCHERS = (
         (C.lost_peer, W.consequence, r"[Dd]eadline [Ee]xceeded: Failed to connect|StatusCode\.(?:UNAVAILABLE|"
          r"DEADLINE_EXCEEDED)|failed to connect to (?:all addresses|remote host)",
          ("eadline ", "StatusCode.", "failed to connect to")),
+        (C.storage, W.end, r"Error writing \(tmp\) checkpoint|[Rr]esource exhausted: /\S|"
+         r"Unable to open table file .*: DATA_LOSS|\bDATA_LOSS: ",
+         ("Error writing (tmp)", "esource exhausted: /", "DATA_LOSS")),
+        (C.refused, W.consequence, r"\b(?:NOT_FOUND|PERMISSION_DENIED|UNAUTHENTICATED): (?!.*(?:[Dd]evice|custom call))",
+         ("NOT_FOUND: ", "PERMISSION_DENIED: ", "UNAUTHENTICATED: ")),
+        (C.code, W.consequence, r"\bINVALID_ARGUMENT: .*\b(?:shape|rank|dimension|dtype|operand|argument \d)|"
+         r"\bInvalidArgumentError\b.*\b(?:shape|rank|dimension|dtype|index|indices|logits|labels|incompatible|"
+         r"[Ii]nputs?)\b", ("INVALID_ARGUMENT: ", "InvalidArgumentError")),
         (C.code, W.consequence, r"likely an XLA compiler bug|^F\d{4} .*Check failed: |^LLVM ERROR: |^Unhandled "
          r"exception:$",
          ("XLA compiler bug", "Check failed: ", "LLVM ERROR", "Unhandled exception:")),
@@ -188,6 +196,17 @@ SYSTEM = (
          ("Segmentation fault", "Illegal instruction", "Floating point exception")),
         (C.aborted, W.signal, r"^Aborted(?: \(core dumped\))?$|: line \d+: +\d+ Aborted\b", ("Aborted",)),
         (C.cancelled, W.signal, r"^KeyboardInterrupt$", ("KeyboardInterrupt",)),
+    ),
+    # The words of errno in a line that is no exception: they decide where the log has no other proof.
+    *signatures(
+        "https://man7.org/linux/man-pages/man3/strerror.3.html (glibc's texts of EIO, EROFS, ENOLCK, EACCES, ENOENT, ...)",
+        (C.storage, W.signal, r"(?:[;:] |error: |\()(?:Input/output error|Read-only file system|No locks available|"
+         r"Stale (?:NFS )?file handle|Structure needs cleaning|File too large|Too many links)\b",
+         ("Input/output error", "ead-only file system", "No locks available", "file handle", "needs cleaning",
+          "File too large", "Too many links")),
+        (C.refused, W.signal, r"\[Errno (?:2|13|20|21)\] (?:No such file or directory|Permission denied|Not a directory|"
+         r"Is a directory)|^(?:ERROR|Error|error|FATAL|Fatal)\b.*: (?:No such file or directory|Permission denied|"
+         r"Not a directory|Is a directory)", ("[Errno ", "No such file or", "Permission denied", "a directory")),
     ),
 )  # fmt: skip
 

@@ -18,6 +18,11 @@ COMMAND_LINES = (
          r"Key [\"']|Problem with|Validation failed|No action for |Option '[^']*' is not accepted|Unable to load "
          r"config)",
          ("error: ", "ArgumentParser - ERROR")),
+        (C.refused, W.end, r"Configuration check failed :: |No action for (?:destination )?key |Could not generate a "
+         r"config for |Problem with given class_path|Does not validate against any of the Union subtypes|"
+         r"Not a valid subclass of |Given value .* is not valid for|Expected a path but", ("Configuration check failed",
+         "No action for ", "Could not generate a config", "given class_path", "Union subtypes", "a valid subclass",
+         "Given value ", "Expected a path")),
         (C.refused, W.end, r"Key \"[^\"]+\" (?:is required but not included in|not found in namespace)|"
          r"Subcommand '\w+' does not accept nested key|^KeyError: \"Override '", ("is required but not",
          "not found in namespace", "accept nested key", "KeyError: \"Override")),
