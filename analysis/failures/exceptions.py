@@ -40,7 +40,7 @@ SIGNALS = {
     6: FailureCause.aborted,
     7: FailureCause.unknown,
     11: FailureCause.code,
-    4: FailureCause.code,
+    4: FailureCause.launch_failure,
     8: FailureCause.code,
 }
 # The type of an exception, and not only the word "Error".
@@ -127,9 +127,7 @@ class Tracebacks:
     def cause_of(self, line: Line, exception: re.Match[str] | None) -> tuple[FailureCause | None, Weight]:
         """Return the cause of the exception in a line; None without one."""
         if exception is not None and line.rank in self.raising:
-            return cause_of_exception(
-                exception, self.frames.get(line.rank, ""), computing=line.rank in self.computing
-            )
+            return cause_of_exception(exception, self.frames.get(line.rank, ""), computing=line.rank in self.computing)
         # Ray repeats the type of a task's exception. Without a traceback a program may have printed it and gone on.
         bare = WRAPPED.search(line.text) or UNCAUGHT.search(line.text)
         if bare is None and exception is not None and exception["words"] and TYPE.match(line.text):

@@ -150,7 +150,7 @@ MPI = (
          ("MPI communication peer", "has lost communication with",
           "MPI process is unreachable",
           "error in the communication between")),
-        (C.code, W.consequence, r"\bSignal: (?:Segmentation fault|Illegal instruction|Floating point) \(",
+        (C.code, W.consequence, r"\bSignal: (?:Segmentation fault|Floating point) \(",
          ("Signal: ",)),
         (C.aborted, W.signal, r"\bSignal: Aborted \(6\)", ("Signal: Aborted",)),
         (C.unknown, W.signal, r"^\s*Process name: \[\[\d+,\d+\],\d+\]", ("Process name: [[",)),
@@ -178,7 +178,8 @@ MPI = (
          r"An? (?:ORTE|PRTE|PRRTE) daemon has unexpectedly failed|OMPI was not built with S\w+'s PMI support|"
          r"PMI2?_Init failed|unable to find the specified executable|HYDU_create_process .*execvp error",
          ("able to be opened", "requested component", "UCP worker", "cannot be selected", "OPAL ERROR",
-          "could not be loaded: ", "an executable", "the specified application", "reliably start", "daemon has unexpectedly", "PMI support",
+          "could not be loaded: ", "an executable", "the specified application", "reliably start",
+          "daemon has unexpectedly", "PMI support",
           "_Init failed", "specified executable", "HYDU_create_process")),
         advice="Check that the program and MPI exist on each node, and that mpirun and srun use the same PMI.",
     ),

@@ -35,7 +35,8 @@ COMPUTING = (
          r"Given groups=\d|not implemented for '\w+'|view size is not compatible|Boolean value of Tensor|"
          r"out of bounds for dimension|Dimension out of range|Expected more than 1 value per channel|"
          r"negative dimension|padded input size per channel|invalid argument \d+: |must have the same dtype|"
-         r"equal to the number of dimensions|: Assertion `.*failed\.|each element in list of batch|batch must contain tensors)", ("Error: ",)),
+         r"equal to the number of dimensions|: Assertion `.*failed\.|each element in list of batch|"
+         r"batch must contain tensors)", ("Error: ",)),
         (C.code, W.raised, r"Error: .*(?:backward through the graph a second time|does not require grad|modified by an "
          r"inplace operation|grad can be implicitly created|leaf Variable|derivative for '?\S+ is not implemented|"
          r"in-place operation|Inference tensors cannot|support the deepcopy protocol|non-leaf Tensor|"

@@ -75,10 +75,13 @@ SLURM = (
          (": Killed", "exit code 137", "_job_complete")),
         (C.aborted, W.signal, r"tasks? [\d,-]+: (?:Aborted\b|Exited with exit code 134\b)",
          (": Aborted", "exit code 134")),
+        # Compiled for another processor.
+        (C.launch_failure, W.consequence, r"tasks? [\d,-]+: (?:Illegal instruction\b|Exited with exit code 132\b)",
+         (": Illegal instruction", "exit code 132")),
         # Raised by corrupted memory of the program itself. A rank that lost its peer may crash in the same way.
-        (C.code, W.consequence, r"tasks? [\d,-]+: (?:Segmentation fault|Illegal instruction|"
+        (C.code, W.consequence, r"tasks? [\d,-]+: (?:Segmentation fault|"
          r"Floating point ex|Exited with exit code 139\b)",
-         (": Segmentation fault", ": Illegal instruction", ": Floating point", "exit code 139")),
+         (": Segmentation fault", ": Floating point", "exit code 139")),
         # Rank and node are known, the reason is not.
         (C.unknown, W.signal, r"srun: error: \S+: tasks? [\d,-]+: Exited with exit code (?!143\b)\d+",
          ("Exited with exit code",)),
@@ -143,8 +146,8 @@ OTHERS = (
         (C.launch_failure, W.end, r"\bTERM_(?:CWD_NOTEXIST|PRE_EXEC_FAIL|CSM_ALLOC)\b", ("TERM_",)),
         (C.cancelled, W.signal, r"\bTERM_(?:OWNER|FORCE_OWNER|ADMIN|FORCE_ADMIN|BUCKET_KILL)\b", ("TERM_",)),
         (C.killed, W.signal, r"\bTERM_EXTERNAL_SIGNAL\b", ("TERM_",)),
-        (C.refused, W.end, r"\. Job not submitted\.$|^Request aborted by esub", ("Job not submitted",
-         "aborted by esub")),
+        (C.refused, W.end, r"(?i)\. job not submitted\b[. #]*$|^Request aborted by esub", ("ob not submitted",
+         "JOB NOT SUBMITTED", "aborted by esub")),
     ),
     *signatures(
         "https://flux-framework.readthedocs.io/projects/flux-rfc (RFC 21: job exceptions)",

@@ -42,6 +42,6 @@ PLACES = ((C.refused, CHECKS), (C.launch_failure, IMPORTS), (C.launch_failure, B
 
 
 def cause_by_place(frame: str) -> FailureCause | None:
-    """Return the cause that the innermost frame of a traceback, or the assertion in it, shows; None if it shows none."""
+    """Return the cause that the innermost frame of a traceback, or its assertion, shows; else None."""
     table = ASSERTED if frame.lstrip().startswith("assert ") else PLACES
     return next((cause for cause, pattern in table if pattern.search(frame)), None)

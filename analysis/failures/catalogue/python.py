@@ -38,7 +38,7 @@ FILES = (
         advice="The limit of processes and threads is reached (ulimit -u): lower OMP_NUM_THREADS and the data workers.",
     ),
     *signatures(
-        "https://man7.org/linux/man-pages/man3/errno.3.html (EPERM, ENOENT, EACCES, ENOTDIR, EISDIR, ENAMETOOLONG), HDF5",
+        "https://man7.org/linux/man-pages/man3/errno.3.html (EPERM, ENOENT, EACCES, ENOTDIR, EISDIR), HDF5",
         (C.refused, W.raised, r"^(?:OSError|IOError|EnvironmentError): .*(?:\[Errno (?:1|2|13|20|21|36|40)\]|"
          r"\berrno = (?:1|2|13|20|21)\b|[Nn]o such file or directory|[Pp]ath not found)",
          ("OSError: ", "IOError: ", "EnvironmentError: ")),
@@ -96,7 +96,7 @@ IMPORTS = (
          r"[Cc]annot find a working triton|Failed to find C(?:\+\+)? compiler|CUDA Setup failed despite|"
          r"^ninja: build stopped|^nvcc fatal|error: subprocess-exited-with-error|"
          r"^ERROR: Failed building wheel|^\S+:\d+:\d+: fatal error: |Unable to JIT load the \S+ op|"
-         r"\bInvalidCxxCompiler\b|No module named 'triton",
+         r"\bInvalidCxxCompiler\b|Error: No module named 'triton",
          ("CUDA_HOME ", "Ninja is required", "Error building", "Error compiling", "CUDAMismatchException",
           "MissingCUDAException", "mismatches the version", "compiled with different", "active drivers",
          "a working triton", "Failed to find C",
@@ -133,8 +133,9 @@ PROCESSES = (
          ("BrokenProcessPool", "TerminatedWorkerError", "abruptly died")),
         (C.unknown, W.signal, r"DataLoader worker \(pids?\(?s?\)? [\d, ]+\) exited unexpectedly|"
          r"Pin memory thread exited|DataLoader worker .*: Terminated\.", ("DataLoader worker", "Pin memory thread")),
-        (C.code, W.consequence, r"DataLoader worker .*: (?:Segmentation fault|Illegal instruction)\.",
-         ("DataLoader worker",)),
+        (C.code, W.consequence, r"DataLoader worker .*: Segmentation fault\.|Unexpected (?:segmentation fault|"
+         r"floating-point exception) encountered in worker", ("DataLoader worker", "encountered in worker")),
+        (C.out_of_host_memory, W.end, r"Unexpected bus error encountered in worker", ("encountered in worker",)),
         (C.aborted, W.signal, r"DataLoader worker .*: Aborted\.", ("DataLoader worker",)),
         advice="A helper process was killed: the usual source is exhausted host memory or shared memory; start fewer "
         "workers.",

@@ -127,7 +127,8 @@ LAYOUTS = (
          r"specified|provided|given)\b|[Cc]ould not find the transformer layer class|"
          r"\b[Aa]t most one of .* can be\b|\b[Pp]lease (?:set|specify|provide) |Mesh should not be bigger than|"
          r"\bnum_samples should be a positive integer|\b[Nn]o [\w ]{2,30} found (?:in|at|under) |"
-         r"\b(?:root|folder|director(?:y|ies)|dir|files?|path|checkpoint|split) (?:\S+ )?(?:do(?:es)?n't|do(?:es)? not) exists?|"
+         r"\b(?:root|folder|director(?:y|ies)|dir|files?|path|checkpoint|split) (?:\S+ )?"
+         r"(?:do(?:es)?n't|do(?:es)? not) exists?|"
          r"(?:^|[\s'\"(])(?:\.{0,2}/|[A-Za-z]:)\S+ (?:does not exist|doesn't exist|not found|"
          r"is not a (?:directory|file))|\b(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older|[Dd]ataset|"
          r"[Cc]heckpoint) \S+ (?:does not exist|not found|cannot be found))",
@@ -176,7 +177,8 @@ OUTSIDE = (
     r"config\w*|settings?|arguments?|args|flags?|options?|hyperparameters?|strategy|precision|batch[-_ ]?size|"
     r"checkpoints?|ckpt|please|unsupported|support(?:s|ed)?|exists?|"
     r"requires?|required|must|should|cannot be|can't be|missing|"
-    r"exceed\w*|limits?|maximum|minimum|max value|unknown|fail(?:ed|ure|s)?|lock(?:ed|s)?|compatib\w+|backward compat\w+|"
+    r"exceed\w*|limits?|maximum|minimum|max value|unknown|fail(?:ed|ure|s)?|lock(?:ed|s)?|compatib\w+|"
+    r"backward compat\w+|"
     r"not found|not exist|not available|not enabled|choose|specify|provide|invalid (?:value|choice|option))\b"
 )
 # The same words about a package are about the installation.

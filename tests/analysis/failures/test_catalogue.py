@@ -238,6 +238,25 @@ def of(log: str) -> Verdict:
         # Slurm's controller, and not the settings of a job.
         ("sbatch: fatal: Could not establish a configuration source", C.launch_failure),
         ("srun: error: Munge encode failed: Failed to access the socket", C.launch_failure),
+        # Compiled for another processor.
+        ("script: line 3:    99 Illegal instruction     (core dumped) python train.py", C.launch_failure),
+        ("srun: error: n1: task 3: Exited with exit code 132", C.launch_failure),
+        ("[launch.py:1:sigkill_handler] ['python', 'train.py'] exits with return code = -4", C.launch_failure),
+        ("*** Error in `python': munmap_chunk(): invalid pointer: 0x7 ***", C.code),
+        # Texts of CPython and torch; a parameter or a task by its name; the name of a weight; a hook of sys.excepthook.
+        (f"{TRACEBACK}ValueError: not enough values to unpack (expected 2, got 1)", C.code),
+        (f"{TRACEBACK}RuntimeError: Trying to backward through the graph a second time", C.code),
+        (f"{TRACEBACK}ValueError: Unknown task: sft", C.refused),
+        (f"{TRACEBACK}ValueError: the parameter `lora_rank` has to be positive", C.refused),
+        (f"{TRACEBACK}KeyError: 'model.layers.3.mlp.weight'", C.refused),
+        ("2026-02-03 04:05:06 ERROR Uncaught exception <class 'TypeError'>: odd", C.code),
+        # The words of errno, TensorFlow's statuses, and memory that CUDA's libraries ask for.
+        ("mkdir: cannot create directory '/scratch/x': Read-only file system", C.storage),
+        (f"{TRACEBACK}IsADirectoryError: [Errno 21] Is a directory: '/scratch/x'", C.refused),
+        (f"{TRACEBACK}x.errors_impl.NotFoundError: a.ckpt; No such file or directory", C.refused),
+        ("Check failed: e == cudaSuccess (2 vs. 0)", C.out_of_gpu_memory),
+        ("***ERROR*** The queue is full. JOB NOT SUBMITTED ###", C.refused),
+        (f"{TRACEBACK}RuntimeError: Unexpected bus error encountered in worker.", C.out_of_host_memory),
         # What only looks alike.
         ("LSF: TERM_UNKNOWN: unknown reason", C.unknown),
         ("Killed 3 zombie processes of an earlier job", C.unknown),
@@ -248,6 +267,33 @@ def of(log: str) -> Verdict:
 )
 def test_a_line_of_a_catalogue_has_its_cause(line: str, cause: C) -> None:
     assert of(line).cause is cause
+
+
+PACKAGE = '  File "/env/lib/python3.11/site-packages/mesh/{}.py", line 7, in {}\n    {}\n'
+
+
+@pytest.mark.parametrize(
+    ("frames", "cause"),
+    [
+        (PACKAGE.format("__init__", "<module>", "check()"), C.launch_failure),
+        (PACKAGE.format("registry", "build_from_cfg", "raise odd"), C.refused),
+        (PACKAGE.format("cli", "parse_args", "raise odd"), C.refused),
+        (PACKAGE.format("block", "forward", "y = grow(x)") + PACKAGE.format("grid", "grow", "raise odd"), C.code),
+        ("    assert width % heads == 0\n", C.refused),
+        ("    assert x.shape[0] % heads == 0\n", C.code),
+        ("    assert os.path.exists(name)\n", C.refused),
+        ("    assert torch.cuda.is_available()\n", C.launch_failure),
+    ],
+)
+def test_the_place_where_an_exception_was_raised_shows_its_cause(frames: str, cause: C) -> None:
+    assert of(f"{TRACEBACK}{frames}AssertionError").cause is cause
+    if "assert " not in frames:
+        assert of(f"{TRACEBACK}{frames}ValueError: odd number of file names").cause is cause
+
+
+def test_a_value_that_a_library_refuses_is_a_hint_at_a_setting() -> None:
+    found = of(f"{TRACEBACK}{PACKAGE.format('grid', 'grow', 'raise odd')}ValueError: nothing to grow")
+    assert (found.cause, found.possible) == (C.unknown, C.refused)
 
 
 @pytest.mark.parametrize(
