@@ -92,7 +92,7 @@ class Tracebacks:
     raising: set[RankLabel] = field(default_factory=set)
     survived: set[RankLabel] = field(default_factory=set)
     frames: dict[RankLabel, str] = field(default_factory=dict)
-    """The innermost frame so far, or its source line, where that is an assertion or reads a checkpoint."""
+    """The innermost frame so far; below it its source line, where that is an assertion or reads a checkpoint."""
     computing: set[RankLabel] = field(default_factory=set)
     """Ranks with a frame of the model, the loss or the input pipeline."""
 
@@ -111,7 +111,7 @@ class Tracebacks:
             if COMPUTES.search(frame[0]):
                 self.computing.add(line.rank)
         elif line.rank in self.raising and SOURCE.match(line.text):
-            self.frames[line.rank] = line.text
+            self.frames[line.rank] = f"{self.frames.get(line.rank, '')}\n{line.text}"
         else:
             # torch.compile puts this before the exception of its backend.
             return line.rank in self.raising and line.text.endswith("raised:")
@@ -164,8 +164,11 @@ def cause_of_exception(
         return FailureCause.lost_peer, Weight.consequence
     if IMPORT_TYPES.search(kind):
         return FailureCause.launch_failure, Weight.raised
-    if CONFIGURATION_TYPES.search(kind) or (kind == "KeyError" and READS_CHECKPOINT.search(frame)):
+    if CONFIGURATION_TYPES.search(kind):
         return FailureCause.refused, Weight.raised
+    if kind == "KeyError" and READS_CHECKPOINT.search(frame):
+        # A checkpoint of another kind, or a program that saves and loads under different names.
+        return FailureCause.refused, Weight.possible
     place = cause_by_place(frame)
     if place is FailureCause.launch_failure or (place is not None and kind in SENTENCE_TYPES):
         return place, Weight.raised

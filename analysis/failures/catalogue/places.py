@@ -42,6 +42,7 @@ PLACES = ((C.refused, CHECKS), (C.launch_failure, IMPORTS), (C.launch_failure, B
 
 
 def cause_by_place(frame: str) -> FailureCause | None:
-    """Return the cause that the innermost frame of a traceback, or its assertion, shows; else None."""
-    table = ASSERTED if frame.lstrip().startswith("assert ") else PLACES
-    return next((cause for cause, pattern in table if pattern.search(frame)), None)
+    """Return the cause that the innermost frame of a traceback, or the assertion below it, shows; else None."""
+    place, _, source = frame.partition("\n")
+    by_source = next((cause for cause, pattern in ASSERTED if pattern.search(source)), None)
+    return by_source or next((cause for cause, pattern in PLACES if pattern.search(place)), None)

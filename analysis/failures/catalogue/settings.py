@@ -10,10 +10,10 @@ C, W = FailureCause, Weight
 COMMAND_LINES = (
     *signatures(
         "argparse, optparse, jsonargparse, click, typer, tyro, fire, absl, transformers.HfArgumentParser",
-        (C.refused, W.end, r"\berror: (?:unrecognized arguments|argument |the following|one of the|ambiguous|"
-         r"no such option|too few arguments|invalid choice)",
+        (C.refused, W.end, r"\b[Ee]rror: (?:unrecognized arguments|argument |the following|one of the|ambiguous|"
+         r"no such option|too few arguments|invalid choice|--\w[\w-]* is required)",
          ("error: unrecognized", "error: argument", "error: the following", "error: one of", "error: ambiguous",
-          "error: no such option", "error: too few", "error: invalid choice")),
+          "error: no such option", "error: too few", "error: invalid choice", "rror: --")),
         (C.refused, W.end, r"(?:\berror: |ArgumentParser - ERROR - )'?(?:Parser key|Configuration check failed|"
          r"Key [\"']|Problem with|Validation failed|No action for |Option '[^']*' is not accepted|Unable to load "
          r"config)",
@@ -129,9 +129,10 @@ LAYOUTS = (
          r"\bnum_samples should be a positive integer|\b[Nn]o [\w ]{2,30} found (?:in|at|under) |"
          r"\b(?:root|folder|director(?:y|ies)|dir|files?|path|checkpoint|split) (?:\S+ )?"
          r"(?:do(?:es)?n't|do(?:es)? not) exists?|"
-         r"(?:^|[\s'\"(])(?:\.{0,2}/|[A-Za-z]:)\S+ (?:does not exist|doesn't exist|not found|"
-         r"is not a (?:directory|file))|\b(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older|[Dd]ataset|"
-         r"[Cc]heckpoint) \S+ (?:does not exist|not found|cannot be found))",
+         r"(?<![^\s'\"(])(?:\.{0,2}/|[A-Za-z]:|\w+/)\S+ (?:does not exist|doesn't exist|not found|"
+         r"is not an? (?:\w+ )?(?:directory|file))|\bspecified (?:in both|twice)\b|"
+         r"\b(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older|[Dd]ataset|[Cc]heckpoint) \S+ "
+         r"(?:does not exist|not found|cannot be found))",
          ("ValueError: ", "AssertionError: ", "RuntimeError: ", "NotImplementedError: ", "Exception: ", "OSError: ")),
     ),
 )  # fmt: skip

@@ -210,8 +210,7 @@ def of(log: str) -> Verdict:
         (f"{TRACEBACK}ValueError: Attention mask should be of size (1, 5), but is (5, 5)", C.code),
         (f"{TRACEBACK}    assert args.batch_size % len(devices) == 0\nAssertionError", C.refused),
         (f"{TRACEBACK}    assert len(indices) == self.total_size\nAssertionError", C.code),
-        # A key that a checkpoint of another kind lacks, and one that the program's own data lack.
-        (f"{TRACEBACK}    opt.load_state_dict(checkpoint['opt'])\nKeyError: 'opt'", C.refused),
+        # A key that the program's own data lack.
         (f"{TRACEBACK}    row = columns['mask']\nKeyError: 'mask'", C.code),
         # A traceback whose first line is lost, and one that a launcher relays.
         ('  File "/x/model.py", line 7, in forward\n    y = f(x)\nIndexError: list index out of range', C.code),
@@ -247,6 +246,9 @@ def of(log: str) -> Verdict:
         (f"{TRACEBACK}ValueError: not enough values to unpack (expected 2, got 1)", C.code),
         (f"{TRACEBACK}RuntimeError: Trying to backward through the graph a second time", C.code),
         (f"{TRACEBACK}ValueError: Unknown task: sft", C.refused),
+        (f"{TRACEBACK}AssertionError: tasks/b.yaml is not a yaml file", C.refused),
+        (f"{TRACEBACK}AssertionError: the seed is specified in both places", C.refused),
+        ("(run.sh:12:main) Error: --train-set is required", C.refused),
         (f"{TRACEBACK}ValueError: the parameter `lora_rank` has to be positive", C.refused),
         (f"{TRACEBACK}KeyError: 'model.layers.3.mlp.weight'", C.refused),
         ("2026-02-03 04:05:06 ERROR Uncaught exception <class 'TypeError'>: odd", C.code),
@@ -279,6 +281,7 @@ PACKAGE = '  File "/env/lib/python3.11/site-packages/mesh/{}.py", line 7, in {}\
         (PACKAGE.format("registry", "build_from_cfg", "raise odd"), C.refused),
         (PACKAGE.format("cli", "parse_args", "raise odd"), C.refused),
         (PACKAGE.format("block", "forward", "y = grow(x)") + PACKAGE.format("grid", "grow", "raise odd"), C.code),
+        (PACKAGE.format("config", "merge", "assert key in known"), C.refused),
         ("    assert width % heads == 0\n", C.refused),
         ("    assert x.shape[0] % heads == 0\n", C.code),
         ("    assert os.path.exists(name)\n", C.refused),
@@ -291,8 +294,15 @@ def test_the_place_where_an_exception_was_raised_shows_its_cause(frames: str, ca
         assert of(f"{TRACEBACK}{frames}ValueError: odd number of file names").cause is cause
 
 
-def test_a_value_that_a_library_refuses_is_a_hint_at_a_setting() -> None:
-    found = of(f"{TRACEBACK}{PACKAGE.format('grid', 'grow', 'raise odd')}ValueError: nothing to grow")
+@pytest.mark.parametrize(
+    "end",
+    [
+        PACKAGE.format("grid", "grow", "raise odd") + "ValueError: nothing to grow",
+        "    opt.load_state_dict(checkpoint['opt'])\nKeyError: 'opt'",
+    ],
+)
+def test_a_library_that_refuses_a_value_and_a_checkpoint_without_a_key_are_hints_at_a_setting(end: str) -> None:
+    found = of(f"{TRACEBACK}{end}")
     assert (found.cause, found.possible) == (C.unknown, C.refused)
 
 
