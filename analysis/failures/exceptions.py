@@ -56,7 +56,7 @@ COMPILES = re.compile(
 # A frame of a traceback.
 FRAME = re.compile(r'File "[^"]*", line \d+, in \S+')
 # The source line of a frame, where it shows what was expected: an assertion, a key of a checkpoint.
-SOURCE = re.compile(r"^\s+assert |^\s.*(?:ckpt|checkpoint|state_dict)\w*\[")
+SOURCE = re.compile(r"^\s+assert |^\s.*(?:(?:ckpt|checkpoint|state_dict)\w*|torch\.load\(.*\))\[")
 VALUE_TYPES = {"ValueError", "AssertionError", "NotImplementedError", "KeyError"}
 # Types that only the logic of a program raises, whatever their text.
 LOGIC_TYPES = {
@@ -68,7 +68,7 @@ LOGIC_TYPES = {
 SENTENCE_TYPES = VALUE_TYPES | {"Exception", "RuntimeError"}
 WRAPPER = re.compile(r"^Caught (?P<type>\w+) in (?:DataLoader worker|pin memory|replica)")
 # The source line of a frame reads a key of a checkpoint: the checkpoint is of another kind.
-READS_CHECKPOINT = re.compile(r"(?:\bckpt|checkpoint|state_dict)\w*\[")
+READS_CHECKPOINT = re.compile(r"(?:\bckpt|checkpoint|state_dict)\w*\[|\btorch\.load\(.*\)\[")
 # A shell's exit status for a command that a signal ended is this plus the signal's number.
 EXIT_STATUS = re.compile(r"returned non-zero exit status (\d{1,3})\.?$")
 SHELL_SIGNAL = 128

@@ -64,7 +64,7 @@ GOES_ON = re.compile(
 )
 # Of tracebacks and of torchrun's summary; the catalogue has those of its signatures.
 OTHER_MARKERS = (
-    TRACEBACK, '", line ', "    assert ", "ckpt[", "checkpoint[", "state_dict[", "StopIteration",
+    TRACEBACK, '", line ', "    assert ", "ckpt[", "checkpoint[", "state_dict[", "torch.load(", "StopIteration",
     *SURVIVED, *(f".{name}" for name in OTHER_TYPES), "Error",
     "Exception", "exitcode", "  time      :", "  host      :", "  rank      :",
 )  # fmt: skip

@@ -93,9 +93,10 @@ CHECKPOINTS = (
         "https://github.com/deepspeedai/DeepSpeed (runtime/zero), https://github.com/huggingface/transformers",
         (C.refused, W.end, r"Error\(s\) in loading state_dict for|Missing key(?:\(s\))? in (?:checkpoint )?state_dict|"
          r"loaded state dict (?:contains a parameter group|has a different number)|[Ss]ize mismatch (?:for|between) \S|"
-         r"Checkpoint at \S+ is missing keys|Global shape mismatch for loaded|ignore_mismatched_sizes",
+         r"Checkpoint at \S+ is missing keys|Global shape mismatch for loaded|ignore_mismatched_sizes|"
+         r"^KeyError: .(?:unexpected|missing) keys? \S.* in state_dict",
          ("loading state_dict for", "Missing key", "loaded state dict", "ize mismatch ", "is missing keys",
-          "Global shape mismatch", "ignore_mismatched_sizes")),
+          "Global shape mismatch", "ignore_mismatched_sizes", " in state_dict")),
         (C.refused, W.end, r"checkpoint being loaded used a (?:DP|TP|PP) world size|is not a (?:valid )?distributed "
          r"checkpoint|Can't find a valid checkpoint at|No valid checkpoint found|No checkpoint found in directory|"
          r"checkpoint (?:load )?path .*(?:does not|doesn't) exist",

@@ -72,9 +72,10 @@ IMPORTS = (
          ("Failed to import", "size changed", "module compiled against", "multiarray failed to import",
           "does not exist")),
         (C.launch_failure, W.end, r"^(?:ImportError|OSError): .*(?:cannot open shared object file|undefined symbol|"
-         r"version `\S+' not found|file too short|wrong ELF class|invalid ELF header|in static TLS block)",
+         r"version `\S+' not found|file too short|wrong ELF class|invalid ELF header|in static TLS block)|"
+         r"\bdlopen failed: |^\w+Error: (?:Cannot|Could not|Failed to) (?:find|load) .*\blibrary\b",
          ("shared object file", "undefined symbol", "' not found", "file too short", "wrong ELF", "invalid ELF",
-          "static TLS block")),
+          "static TLS block", "dlopen failed", " library")),
         (C.launch_failure, W.end, r"^(?:\w+\.)*\w*(?:Error|Exception): .*(?:\bpip3? install\b|\b[Pp]lease install\b|"
          r"\bis not installed\b|\bto be installed\b|"
          r"\bseems to be not installed\b|cannot be used due to the following error|[Nn]o package metadata was found|"

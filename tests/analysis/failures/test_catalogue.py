@@ -248,6 +248,10 @@ def of(log: str) -> Verdict:
         (f"{TRACEBACK}ValueError: Unknown task: sft", C.refused),
         (f"{TRACEBACK}AssertionError: tasks/b.yaml is not a yaml file", C.refused),
         (f"{TRACEBACK}AssertionError: the seed is specified in both places", C.refused),
+        (f"{TRACEBACK}AssertionError: The `num_heads` (3) of Block does not match the heads of Net", C.refused),
+        (f"{TRACEBACK}KeyError: 'unexpected key \"mlp.bias\" in state_dict'", C.refused),
+        ("tensors.cc:7: dlopen failed: /opt/libx.so: cannot open shared object file", C.launch_failure),
+        (f"{TRACEBACK}FileNotFoundError: Cannot find the C++ graph library at /opt/libx.so", C.launch_failure),
         ("(run.sh:12:main) Error: --train-set is required", C.refused),
         (f"{TRACEBACK}ValueError: the parameter `lora_rank` has to be positive", C.refused),
         (f"{TRACEBACK}KeyError: 'model.layers.3.mlp.weight'", C.refused),
@@ -299,6 +303,7 @@ def test_the_place_where_an_exception_was_raised_shows_its_cause(frames: str, ca
     [
         PACKAGE.format("grid", "grow", "raise odd") + "ValueError: nothing to grow",
         "    opt.load_state_dict(checkpoint['opt'])\nKeyError: 'opt'",
+        "    net.load_state_dict(torch.load(path)['net'])\nKeyError: 'net'",
     ],
 )
 def test_a_library_that_refuses_a_value_and_a_checkpoint_without_a_key_are_hints_at_a_setting(end: str) -> None:
