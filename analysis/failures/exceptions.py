@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from analysis.failures.catalogue import Weight
+from analysis.failures.catalogue.places import COMPUTES, cause_by_place
 from analysis.failures.catalogue.settings import OF_DATA, OUTSIDE
 from analysis.parsers.base import Line, RankLabel
 from jobs.failures import FailureCause
@@ -39,25 +40,23 @@ SIGNALS = {
     6: FailureCause.aborted,
     7: FailureCause.unknown,
     11: FailureCause.code,
-    4: FailureCause.code,
+    4: FailureCause.launch_failure,
     8: FailureCause.code,
 }
 # The type of an exception, and not only the word "Error".
 TYPE = re.compile(r"[\w.]+(?:[a-z]Error|Exception): ")
 WRAPPED = re.compile(r"\bRayTaskError\((?P<type>\w+)\)(?P<words>): ray::")
+# A hook of sys.excepthook prints type and sentence in one line of the log.
+UNCAUGHT = re.compile(
+    r"\b[Uu]n(?:caught|handled) (?:exception\b.*?)?\b(?P<type>[A-Z]\w+(?:Error|Exception))\b(?:'>)?\W*(?P<words>.*)"
+)
 COMPILES = re.compile(
     r"^Command '\['which', '|^Command '\[?'?(?:\S*/)?(?:ninja|nvcc|gcc|g\+\+|c\+\+|cmake|ptxas|make)'"
 )
-# The innermost frame of a traceback, where it checks a configuration or the arguments of a command.
+# A frame of a traceback.
 FRAME = re.compile(r'File "[^"]*", line \d+, in \S+')
 # The source line of a frame, where it shows what was expected: an assertion, a key of a checkpoint.
-SOURCE = re.compile(r"^\s+assert |^\s.*(?:ckpt|checkpoint|state_dict)\w*\[")
-CHECKS = re.compile(
-    r'(?i)[/"]\w*(?:config|configuration|arguments?|args|arg_?parser|hparams|options|flags|hydra)\w*\.py"'
-    r"|^\s+assert .*\b(?:\w*args|\w*config|cfg|conf|hparams|opts?|flags|FLAGS)[.\[]"
-    r"|, in (?:__post_init__|\w+_validation"
-    r"|\w*(?:validate|check|verify|parse)\w*(?:config|arg|param|option)\w*)$"
-)
+SOURCE = re.compile(r"^\s+assert |^\s.*(?:(?:ckpt|checkpoint|state_dict)\w*|torch\.load\(.*\))\[")
 VALUE_TYPES = {"ValueError", "AssertionError", "NotImplementedError", "KeyError"}
 # Types that only the logic of a program raises, whatever their text.
 LOGIC_TYPES = {
@@ -69,7 +68,7 @@ LOGIC_TYPES = {
 SENTENCE_TYPES = VALUE_TYPES | {"Exception", "RuntimeError"}
 WRAPPER = re.compile(r"^Caught (?P<type>\w+) in (?:DataLoader worker|pin memory|replica)")
 # The source line of a frame reads a key of a checkpoint: the checkpoint is of another kind.
-READS_CHECKPOINT = re.compile(r"(?:\bckpt|checkpoint|state_dict)\w*\[")
+READS_CHECKPOINT = re.compile(r"(?:\bckpt|checkpoint|state_dict)\w*\[|\btorch\.load\(.*\)\[")
 # A shell's exit status for a command that a signal ended is this plus the signal's number.
 EXIT_STATUS = re.compile(r"returned non-zero exit status (\d{1,3})\.?$")
 SHELL_SIGNAL = 128
@@ -93,7 +92,9 @@ class Tracebacks:
     raising: set[RankLabel] = field(default_factory=set)
     survived: set[RankLabel] = field(default_factory=set)
     frames: dict[RankLabel, str] = field(default_factory=dict)
-    """The innermost frame so far, or its source line, where that is an assertion or reads a checkpoint."""
+    """The innermost frame so far; below it its source line, where that is an assertion or reads a checkpoint."""
+    computing: set[RankLabel] = field(default_factory=set)
+    """Ranks with a frame of the model, the loss or the input pipeline."""
 
     def contain(self, line: Line) -> bool:
         """Return True, and take note, if this is a line of a traceback before its last one."""
@@ -102,12 +103,15 @@ class Tracebacks:
         elif TRACEBACK in line.text:
             self.raising.add(line.rank)
             self.frames.pop(line.rank, None)
+            self.computing.discard(line.rank)
         elif frame := FRAME.search(line.text):
             # The first line of the traceback may be lost.
             self.raising.add(line.rank)
             self.frames[line.rank] = frame[0]
+            if COMPUTES.search(frame[0]):
+                self.computing.add(line.rank)
         elif line.rank in self.raising and SOURCE.match(line.text):
-            self.frames[line.rank] = line.text
+            self.frames[line.rank] = f"{self.frames.get(line.rank, '')}\n{line.text}"
         else:
             # torch.compile puts this before the exception of its backend.
             return line.rank in self.raising and line.text.endswith("raised:")
@@ -123,19 +127,22 @@ class Tracebacks:
     def cause_of(self, line: Line, exception: re.Match[str] | None) -> tuple[FailureCause | None, Weight]:
         """Return the cause of the exception in a line; None without one."""
         if exception is not None and line.rank in self.raising:
-            return cause_of_exception(exception, self.frames.get(line.rank, ""))
+            return cause_of_exception(exception, self.frames.get(line.rank, ""), computing=line.rank in self.computing)
         # Ray repeats the type of a task's exception. Without a traceback a program may have printed it and gone on.
-        bare = WRAPPED.search(line.text)
+        bare = WRAPPED.search(line.text) or UNCAUGHT.search(line.text)
         if bare is None and exception is not None and exception["words"] and TYPE.match(line.text):
             bare = exception
         cause, weight = cause_of_exception(bare) if bare else (None, Weight.signal)
         return FailureCause.unknown if weight is Weight.possible else cause, Weight.signal
 
 
-def cause_of_exception(exception: re.Match[str], frame: str = "") -> tuple[FailureCause | None, Weight]:
+def cause_of_exception(
+    exception: re.Match[str], frame: str = "", *, computing: bool = False
+) -> tuple[FailureCause | None, Weight]:
     """Return the cause of a traceback's last line; None where it only reports another failure or a signal.
 
     `frame` is the innermost frame of the traceback: a value that the check of a configuration rejects was set.
+    `computing` is True if an outer frame is the model's: then an exception that fits several causes is its error.
     """
     kind = exception["type"].rpartition(".")[2]
     if kind in REPORTS:
@@ -157,11 +164,19 @@ def cause_of_exception(exception: re.Match[str], frame: str = "") -> tuple[Failu
         return FailureCause.lost_peer, Weight.consequence
     if IMPORT_TYPES.search(kind):
         return FailureCause.launch_failure, Weight.raised
-    if CONFIGURATION_TYPES.search(kind) or (kind in VALUE_TYPES and CHECKS.search(frame)):
+    if CONFIGURATION_TYPES.search(kind):
         return FailureCause.refused, Weight.raised
     if kind == "KeyError" and READS_CHECKPOINT.search(frame):
-        return FailureCause.refused, Weight.raised
-    return FailureCause.code, Weight.raised if is_of_code(kind, exception["words"] or "", frame) else Weight.possible
+        # A checkpoint of another kind, or a program that saves and loads under different names.
+        return FailureCause.refused, Weight.possible
+    place = cause_by_place(frame)
+    if place is FailureCause.launch_failure or (place is not None and kind in SENTENCE_TYPES):
+        return place, Weight.raised
+    words = exception["words"] or ""
+    if (computing and kind in SENTENCE_TYPES) or is_of_code(kind, words, frame):
+        return FailureCause.code, Weight.raised
+    # Libraries reject the values of their parameters by ValueErrors; those of tensors and of CPython are known.
+    return FailureCause.refused if kind == "ValueError" else FailureCause.code, Weight.possible
 
 
 def is_of_code(kind: str, words: str, frame: str) -> bool:
@@ -178,4 +193,6 @@ def is_of_code(kind: str, words: str, frame: str) -> bool:
         return False
     sentence = words or frame.partition("assert ")[2]
     of_data = re.search(OF_DATA, sentence) is not None
-    return wrapper is not None or of_data or (sentence != "" and re.search(OUTSIDE, sentence) is None)
+    if wrapper is not None or of_data:
+        return True
+    return kind != "ValueError" and sentence != "" and re.search(OUTSIDE, sentence) is None

@@ -64,7 +64,7 @@ GOES_ON = re.compile(
 )
 # Of tracebacks and of torchrun's summary; the catalogue has those of its signatures.
 OTHER_MARKERS = (
-    TRACEBACK, '", line ', "    assert ", "ckpt[", "checkpoint[", "state_dict[", "StopIteration",
+    TRACEBACK, '", line ', "    assert ", "ckpt[", "checkpoint[", "state_dict[", "torch.load(", "StopIteration",
     *SURVIVED, *(f".{name}" for name in OTHER_TYPES), "Error",
     "Exception", "exitcode", "  time      :", "  host      :", "  rank      :",
 )  # fmt: skip
@@ -105,12 +105,14 @@ def is_noise(text: str) -> bool:
 def match_line(line: Line, exception: re.Match[str] | None, tracebacks: Tracebacks) -> Iterator[Match]:
     """Yield the match of a line by the catalogue, else by the type of its exception."""
     known = next((each for each in SIGNATURES if each.matches(line.text)), None)
+    if known is None or known.weight is Weight.possible:
+        # The place of an exception proves more than a sentence that is only a hint.
+        cause, weight = tracebacks.cause_of(line, exception)
+        if cause is not None and (known is None or weight is Weight.raised):
+            yield Match(cause, weight, line)
+            return
     if known is not None:
         yield Match(known.cause, known.weight, with_rank_and_host(line), advice=known.advice)
-        return
-    cause, weight = tracebacks.cause_of(line, exception)
-    if cause is not None:
-        yield Match(cause, weight, line)
 
 
 def match_child(child: dict[str, str], line: Line) -> Iterator[Match]:

@@ -5,13 +5,13 @@ and numbers replaced; their causes are those that the source's discussion states
 catalogue was changed and divided by a hash of the text: two of five were held back, so that no signature was made from
 them, but the author had read them. The texts `collected_later` were collected after the change and read by it once;
 then signatures were made for them, too, and the same was done with those `collected_last` and with each `round_N`.
-analysis/README.md has the figures at these first readings, which a later run cannot repeat. Sets 10 to 15 of that table
+analysis/README.md has the figures at these first readings, which a later run cannot repeat. Sets 10 to 24 of that table
 are not in the file.
 
 A path that a setting names, a size that does not fit, a checkpoint of another model and a missing permission are
-`refused`; a missing or unfit package, library, driver, compiler or GPU is a `launch_failure`; another exception of a
-program or library, a segmentation fault and a failed assertion of a kernel are `code`; SIGKILL without its sender is
-`killed`. An exit code, SIGBUS or a report of another process's end is `unknown`. A hint names no cause.
+`refused`; a missing or unfit package, library, driver, compiler, processor or GPU is a `launch_failure`; another
+exception of a program or library, a segmentation fault and a failed assertion of a kernel are `code`; SIGKILL without
+its sender is `killed`. An exit code, SIGBUS or a report of another process's end is `unknown`. A hint names no cause.
 
 `python -m tests.benchmarks.failure_causes` prints the figures of each set; `--list SET` prints the texts that were
 read wrongly. A text whose cause is `unknown` counts against precision if a cause is named, and never for recall.

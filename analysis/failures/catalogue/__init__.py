@@ -1,6 +1,7 @@
 """The catalogue of failure signatures, by the origin of the text; the first signature that matches a line counts."""
 
 from analysis.failures.catalogue.collectives import COLLECTIVES
+from analysis.failures.catalogue.computing import COMPUTING
 from analysis.failures.catalogue.finished import FINISHED
 from analysis.failures.catalogue.gpu_runtime import GPU_RUNTIME
 from analysis.failures.catalogue.hubs import HUBS
@@ -23,6 +24,7 @@ SIGNATURES = (
     *GPU_RUNTIME,
     *HUBS,
     *PYTHON,
+    *COMPUTING,
     *SETTINGS,
     *COLLECTIVES,
     *PROGRAMS,

@@ -98,14 +98,14 @@ NCCL = (
         (C.lost_peer, W.consequence, r"NET/OFI Request \S+ completed with error|NET/OFI .*\bRC: \d+\. Error: ",
          ("NET/OFI",)),
         # A local CUDA call failed: its own text decides, if it is in the log.
-        (C.unknown, W.signal, r"NCCL [Ee]rror\b.*\bunhandled cuda error|^ncclUnhandledCudaError: ",
+        (C.unknown, W.signal, r"NCCL [Ee]rror\b.*\bunhandled cuda error|\bncclUnhandledCudaError: ",
          ("unhandled cuda error", "ncclUnhandledCudaError")),
-        (C.unknown, W.signal, r"NCCL [Ee]rror\b.*\binternal error|^ncclInternalError: |^ncclInProgress: ",
+        (C.unknown, W.signal, r"NCCL [Ee]rror\b.*\binternal error|\bncclInternalError: |\bncclInProgress: ",
          ("internal error", "ncclInternalError", "ncclInProgress")),
-        (C.code, W.consequence, r"NCCL [Ee]rror\b.*\binvalid (?:usage|argument)|^ncclInvalid(?:Usage|Argument): ",
+        (C.code, W.consequence, r"NCCL [Ee]rror\b.*\binvalid (?:usage|argument)|\bncclInvalid(?:Usage|Argument): ",
          ("invalid usage", "invalid argument", "ncclInvalid")),
         (C.lost_peer, W.consequence, r"NCCL [Ee]rror.*\b(?:unhandled system error|remote process (?:has )?exited)|"
-         r"^nccl(?:System|Remote)Error: |\bncclResult: (?:ncclSystemError|ncclRemoteError)\b",
+         r"\bnccl(?:System|Remote)Error: |\bncclResult: (?:ncclSystemError|ncclRemoteError)\b",
          ("NCCL error", "NCCL Error", "ncclSystemError", "ncclRemoteError")),
     ),
 )  # fmt: skip
@@ -136,24 +136,28 @@ MPI = (
     *signatures(
         "https://github.com/open-mpi/ompi (help texts), https://github.com/pmodels/mpich (hydra), "
         "https://github.com/openpmix/prrte, https://github.com/horovod/horovod",
-        (C.launch_failure, W.consequence, r"An error occurred in MPI_Init|Local abort before MPI_INIT|"
+        (C.launch_failure, W.consequence, r"It looks like \w+ failed for some reason|But I couldn't open the help file|"
+         r"An error occurred in MPI_Init|Local abort before MPI_INIT|"
          r"MPI_INIT failed for|Fatal error in (?:internal_|P)?MPI_Init",
-         ("in MPI_Init", "before MPI_INIT", "MPI_INIT failed", "MPI_Init")),
+         ("It looks like ", "open the help file", "in MPI_Init", "before MPI_INIT", "MPI_INIT failed", "MPI_Init")),
         (C.aborted, W.consequence, r"\bMPI_ERRORS_ARE_FATAL\b|Fatal error in (?:internal_|P)?MPI_", ("MPI_ERRORS_ARE",
          "Fatal error in")),
         (C.aborted, W.consequence, r"\bMPI_ABORT was invoked on rank \d|\bapplication called MPI_Abort\(",
          ("MPI_ABORT", "MPI_Abort")),
         (C.lost_peer, W.consequence, r"An MPI communication peer process has unexpectedly disconnected|"
-         r"(?:ORTE|PRTE) has lost communication with a remote|Horovod has been shut down|"
+         r"(?:ORTE|PRTE) has lost communication with a remote|"
          r"at least one MPI process is unreachable from|an error in the communication between \w+ daemons",
-         ("MPI communication peer", "has lost communication with", "Horovod has been shut",
+         ("MPI communication peer", "has lost communication with",
           "MPI process is unreachable",
           "error in the communication between")),
-        (C.code, W.consequence, r"\bSignal: (?:Segmentation fault|Illegal instruction|Floating point) \(",
+        (C.code, W.consequence, r"\bSignal: (?:Segmentation fault|Floating point) \(",
          ("Signal: ",)),
         (C.aborted, W.signal, r"\bSignal: Aborted \(6\)", ("Signal: Aborted",)),
         (C.unknown, W.signal, r"^\s*Process name: \[\[\d+,\d+\],\d+\]", ("Process name: [[",)),
-        (C.unknown, W.signal, r"process returned\s+a non-zero exit code", ("process returned",)),
+        # The others report the exception of one rank, as Horovod's text says itself.
+        (C.unknown, W.signal, r"process returned\s+a non-zero exit code|Horovod has been shut down",
+         ("process returned", "Horovod has been shut")),
+        (C.time_limit, W.end, r"time limit for job execution has been reached", ("time limit for job execution",)),
     ),
     *signatures(
         "https://github.com/open-mpi/ompi, https://github.com/openpmix/prrte (help texts of mpirun), "
@@ -166,12 +170,16 @@ MPI = (
     ),
     *signatures(
         "https://github.com/open-mpi/ompi, https://github.com/openpmix/prrte (help texts of mpirun)",
-        (C.launch_failure, W.end, r"(?:could not|was unable to) (?:access or execute|find) an? executable|"
+        (C.launch_failure, W.end, r"No components were able to be opened in|A requested component was not found|"
+         r"UCP worker does not support MPI_THREAD|(?:PML|MTL|BTL) \w+ cannot be selected|OPAL ERROR: (?!Timeout)|"
+         r"could not be loaded: .*\bmca_|(?:could not|was unable to) (?:access or execute|find) an? executable|"
          r"was unable to (?:launch|start) the specified application|"
          r"(?:ORTE|PRTE|PRRTE) was unable to reliably start one or more daemons|"
          r"An? (?:ORTE|PRTE|PRRTE) daemon has unexpectedly failed|OMPI was not built with S\w+'s PMI support|"
          r"PMI2?_Init failed|unable to find the specified executable|HYDU_create_process .*execvp error",
-         ("an executable", "the specified application", "reliably start", "daemon has unexpectedly", "PMI support",
+         ("able to be opened", "requested component", "UCP worker", "cannot be selected", "OPAL ERROR",
+          "could not be loaded: ", "an executable", "the specified application", "reliably start",
+          "daemon has unexpectedly", "PMI support",
           "_Init failed", "specified executable", "HYDU_create_process")),
         advice="Check that the program and MPI exist on each node, and that mpirun and srun use the same PMI.",
     ),

@@ -98,8 +98,10 @@ LIBRARIES = (
          r"pinned) memory", ("CachingHostAllocator", "Failed to allocate host memory", "Failed to allocate pinned",
          "Failed to pin")),
         (C.out_of_gpu_memory, W.end, r"\b(?:CUDA|HIP|XPU|NPU|MPS backend) out of memory\b|CUDA error: out of memory|"
-         r"Cuda failure.* 'out of memory'|\bDEVMEM Allocation failed|\b[Oo]ut of device memory\b",
-         ("out of memory", "DEVMEM Allocation", "ut of device memory")),
+         r"Cuda failure.* 'out of memory'|\bDEVMEM Allocation failed|\b[Oo]ut of device memory\b|"
+         r"Check failed: .*cudaSuccess \(2 vs|Create cublas handle failed|CURAND_STATUS_ALLOCATION_FAILED",
+         ("out of memory", "DEVMEM Allocation", "ut of device memory",
+          "Check failed: ", "Create cublas handle", "CURAND_STATUS_ALLOC")),
         (C.code, W.end, r"\.cuh?:\d+: .*\bAssertion .*failed", ("Assertion ",)),
     ),
 )  # fmt: skip

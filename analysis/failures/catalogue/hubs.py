@@ -93,14 +93,18 @@ CHECKPOINTS = (
         "https://github.com/deepspeedai/DeepSpeed (runtime/zero), https://github.com/huggingface/transformers",
         (C.refused, W.end, r"Error\(s\) in loading state_dict for|Missing key(?:\(s\))? in (?:checkpoint )?state_dict|"
          r"loaded state dict (?:contains a parameter group|has a different number)|[Ss]ize mismatch (?:for|between) \S|"
-         r"Checkpoint at \S+ is missing keys|Global shape mismatch for loaded|ignore_mismatched_sizes",
+         r"Checkpoint at \S+ is missing keys|Global shape mismatch for loaded|ignore_mismatched_sizes|"
+         r"^KeyError: .(?:unexpected|missing) keys? \S.* in state_dict",
          ("loading state_dict for", "Missing key", "loaded state dict", "ize mismatch ", "is missing keys",
-          "Global shape mismatch", "ignore_mismatched_sizes")),
+          "Global shape mismatch", "ignore_mismatched_sizes", " in state_dict")),
         (C.refused, W.end, r"checkpoint being loaded used a (?:DP|TP|PP) world size|is not a (?:valid )?distributed "
          r"checkpoint|Can't find a valid checkpoint at|No valid checkpoint found|No checkpoint found in directory|"
          r"checkpoint (?:load )?path .*(?:does not|doesn't) exist",
          ("checkpoint being loaded", "distributed checkpoint", "a valid checkpoint", "No valid checkpoint",
           "No checkpoint found", "heckpoint load path", "heckpoint path")),
+        # A parameter or buffer of the model, which the state of another model does not have.
+        (C.refused, W.raised, r"^KeyError: '(?:[\w-]+\.)+(?:weight|bias|running_mean|running_var|inv_freq|scale)'$",
+         ("KeyError: '",)),
         (C.refused, W.end, r"^checkpoint_dir '[^']*' ?(?:is missing the files|is not a checkpoint directory|does not "
          r"exist)", ("checkpoint_dir '",)),
         advice="Load a checkpoint of the same model, layout and software, or convert it; where a path is wrong, "

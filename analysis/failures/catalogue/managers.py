@@ -50,10 +50,13 @@ SLURM = (
          r"Failed to invoke spank plugin stack|spank: required plugin )",
          ("container_", "_forkexec_slurmstepd", "could not set up", "spank")),
         (C.launch_failure, W.end, r"(?:srun|sbatch|salloc): (?:error: (?:.*(?:Unable to contact slurm controller|"
+         r"unable to status file|slurm_load_\w+ error|Socket timed out on send/recv|Protocol version has changed|"
+         r"Incompatible (?:versions|Slurm plugin)|"
          r"[Mm]unge (?:encode|decode) failed|authentication error|Invalid authentication credential|"
          r"Zero Bytes were transmitted)|resolve_ctls_from_dns_srv|fetch_config: |_establish_config_source)|"
          r"fatal: Could not establish a configuration)",
-         ("contact slurm controller", "unge encode", "unge decode", "uthentication ", "Zero Bytes", "resolve_ctls",
+         ("contact slurm controller", "unable to status file", "slurm_load_", "Socket timed out", "Protocol version",
+          "Incompatible ", "unge encode", "unge decode", "uthentication ", "Zero Bytes", "resolve_ctls",
           "fetch_config", "establish")),
         (C.refused, W.end, r"srun: error: (?:Unable to (?:create step for job|allocate resources)|Invalid --|"
          r"CPU binding "
@@ -72,10 +75,13 @@ SLURM = (
          (": Killed", "exit code 137", "_job_complete")),
         (C.aborted, W.signal, r"tasks? [\d,-]+: (?:Aborted\b|Exited with exit code 134\b)",
          (": Aborted", "exit code 134")),
+        # Compiled for another processor.
+        (C.launch_failure, W.consequence, r"tasks? [\d,-]+: (?:Illegal instruction\b|Exited with exit code 132\b)",
+         (": Illegal instruction", "exit code 132")),
         # Raised by corrupted memory of the program itself. A rank that lost its peer may crash in the same way.
-        (C.code, W.consequence, r"tasks? [\d,-]+: (?:Segmentation fault|Illegal instruction|"
+        (C.code, W.consequence, r"tasks? [\d,-]+: (?:Segmentation fault|"
          r"Floating point ex|Exited with exit code 139\b)",
-         (": Segmentation fault", ": Illegal instruction", ": Floating point", "exit code 139")),
+         (": Segmentation fault", ": Floating point", "exit code 139")),
         # Rank and node are known, the reason is not.
         (C.unknown, W.signal, r"srun: error: \S+: tasks? [\d,-]+: Exited with exit code (?!143\b)\d+",
          ("Exited with exit code",)),
@@ -127,6 +133,8 @@ OTHERS = (
         # JOB_EXEC_KILL_*: pbs_server ended the job for its walltime, CPU time or memory.
         (C.time_limit, W.end, r"\b[Ee]xit[_ ][Ss]tatus ?[=:] *-2[89]\b", ("xit_status", "xit Status")),
         (C.out_of_host_memory, W.fault, r"\b[Ee]xit[_ ][Ss]tatus ?[=:] *-2[67]\b", ("xit_status", "xit Status")),
+        (C.launch_failure, W.end, r"^qsub: (?:PBS server internal error|cannot connect to server|Unknown queue server|"
+         r"Communication failure|End of File|.*(?:[Cc]onnection refused|errno=))", ("qsub: ",)),
         (C.refused, W.end, r"^qsub: (?!waiting|job \S+ (?:ready|completed))", ("qsub: ",)),
     ),
     *signatures(
@@ -138,8 +146,8 @@ OTHERS = (
         (C.launch_failure, W.end, r"\bTERM_(?:CWD_NOTEXIST|PRE_EXEC_FAIL|CSM_ALLOC)\b", ("TERM_",)),
         (C.cancelled, W.signal, r"\bTERM_(?:OWNER|FORCE_OWNER|ADMIN|FORCE_ADMIN|BUCKET_KILL)\b", ("TERM_",)),
         (C.killed, W.signal, r"\bTERM_EXTERNAL_SIGNAL\b", ("TERM_",)),
-        (C.refused, W.end, r"\. Job not submitted\.$|^Request aborted by esub", ("Job not submitted",
-         "aborted by esub")),
+        (C.refused, W.end, r"(?i)\. job not submitted\b[. #]*$|^Request aborted by esub", ("ob not submitted",
+         "JOB NOT SUBMITTED", "aborted by esub")),
     ),
     *signatures(
         "https://flux-framework.readthedocs.io/projects/flux-rfc (RFC 21: job exceptions)",

@@ -25,8 +25,8 @@ TORCH = (
          ("DefaultCPUAllocator",)),
         (C.killed, W.signal, r"\bexitcode: -9\b|Signal 9 \(SIGKILL\)", ("exitcode", "Signal 9")),
         (C.aborted, W.signal, r"\bexitcode: -6\b|Signal 6 \(SIGABRT\)", ("exitcode", "Signal 6")),
-        (C.code, W.consequence, r"\bexitcode: -(?:4|8|11)\b|Signal (?:4|8|11) \(SIG",
-         ("exitcode", "Signal 4 (", "Signal 8 (", "Signal 11 (")),
+        (C.code, W.consequence, r"\bexitcode: -(?:8|11)\b|Signal (?:8|11) \(SIG",
+         ("exitcode", "Signal 8 (", "Signal 11 (")),
         (C.unknown, W.signal, r"\bfailed \(exitcode: [1-9]\d*\) local_rank: \d", ("exitcode",)),
         (C.cancelled, W.signal, r"SignalException: Process \d+ got signal: 2\b|Detected KeyboardInterrupt",
          ("SignalException", "Detected KeyboardInterrupt")),
@@ -52,7 +52,8 @@ LAUNCHERS = (
         "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/launch.py",
         (C.killed, W.signal, r"exits with return code = -9\b", ("exits with return code",)),
         (C.aborted, W.signal, r"exits with return code = -6\b", ("exits with return code",)),
-        (C.code, W.consequence, r"exits with return code = -(?:4|8|11)\b", ("exits with return code",)),
+        (C.code, W.consequence, r"exits with return code = -(?:8|11)\b", ("exits with return code",)),
+        (C.launch_failure, W.consequence, r"exits with return code = -4\b", ("exits with return code",)),
         (C.unknown, W.signal, r"exits with return code = (?!-7\b)-?[1-9]", ("exits with return code",)),
     ),
     *signatures(
@@ -103,6 +104,15 @@ LAUNCHERS = (
         (C.lost_peer, W.consequence, r"[Dd]eadline [Ee]xceeded: Failed to connect|StatusCode\.(?:UNAVAILABLE|"
          r"DEADLINE_EXCEEDED)|failed to connect to (?:all addresses|remote host)",
          ("eadline ", "StatusCode.", "failed to connect to")),
+        (C.storage, W.end, r"Error writing \(tmp\) checkpoint|[Rr]esource exhausted: /\S|"
+         r"Unable to open table file .*: DATA_LOSS|\bDATA_LOSS: ",
+         ("Error writing (tmp)", "esource exhausted: /", "DATA_LOSS")),
+        (C.refused, W.consequence, r"\b(?:NOT_FOUND|PERMISSION_DENIED|UNAUTHENTICATED): "
+         r"(?!.*(?:[Dd]evice|custom call))",
+         ("NOT_FOUND: ", "PERMISSION_DENIED: ", "UNAUTHENTICATED: ")),
+        (C.code, W.consequence, r"\bINVALID_ARGUMENT: .*\b(?:shape|rank|dimension|dtype|operand|argument \d)|"
+         r"\bInvalidArgumentError\b.*\b(?:shape|rank|dimension|dtype|index|indices|logits|labels|incompatible|"
+         r"[Ii]nputs?)\b", ("INVALID_ARGUMENT: ", "InvalidArgumentError")),
         (C.code, W.consequence, r"likely an XLA compiler bug|^F\d{4} .*Check failed: |^LLVM ERROR: |^Unhandled "
          r"exception:$",
          ("XLA compiler bug", "Check failed: ", "LLVM ERROR", "Unhandled exception:")),
@@ -146,29 +156,41 @@ SYSTEM = (
     ),
     *signatures(
         "glibc, libstdc++, CPython, GNU time and bash",
+        # SIGILL: the program or a library was compiled for another processor.
+        (C.launch_failure, W.consequence, BY_SIGNAL.format("4|SIGILL") + "|" + EXIT_CODE.format("132")[4:] + "|"
+         + NEGATIVE_CODE.format(4) + r"|(?:^|: |\d )Illegal instruction\b|\bexitcode: -4\b|return code = -4\b|"
+         r"Signal 4 \(SIG|Signal: Illegal instruction \(|\*\*\* SIGILL |traps: .*invalid opcode",
+         ("signal 4", " SIGNAL: 4", "SIGILL", "132", "-4", "Illegal instruction", "Signal 4 (", "invalid opcode")),
         (C.killed, W.signal, BY_SIGNAL.format("9|SIGKILL"), ("signal 9", " SIGNAL: 9", "signal SIGKILL")),
         (C.aborted, W.signal, BY_SIGNAL.format("6|SIGABRT"), ("signal 6", " SIGNAL: 6", "signal SIGABRT")),
-        (C.code, W.consequence, BY_SIGNAL.format("4|8|11|SIGILL|SIGFPE|SIGSEGV"),
-         ("signal 4", "signal 8", "signal 11", " SIGNAL: 4", " SIGNAL: 8", " SIGNAL: 11", "signal SIGSEGV",
-          "signal SIGILL", "signal SIGFPE")),
+        (C.code, W.consequence, BY_SIGNAL.format("8|11|SIGFPE|SIGSEGV"),
+         ("signal 8", "signal 11", " SIGNAL: 8", " SIGNAL: 11", "signal SIGSEGV",
+          "signal SIGFPE")),
         (C.killed, W.signal, r"code=killed, status=9/KILL", ("status=9/KILL",)),
         (C.killed, W.signal, EXIT_CODE.format("137") + "|" + NEGATIVE_CODE.format(9), ("137", "-9")),
         (C.aborted, W.signal, EXIT_CODE.format("134") + "|" + NEGATIVE_CODE.format(6), ("134", "-6")),
-        (C.code, W.consequence, EXIT_CODE.format("132|136|139") + "|" + NEGATIVE_CODE.format("4|8|11"),
-         ("132", "136", "139", "code -", "code: -", "code=-", "code = -")),
-        (C.code, W.consequence, r"Caught signal 11\b|\*\*\* SIG(?:SEGV|BUS|ILL|FPE) (?:received|\(@)|Segfault "
+        (C.code, W.consequence, EXIT_CODE.format("136|139") + "|" + NEGATIVE_CODE.format("8|11"),
+         ("136", "139", "code -", "code: -", "code=-", "code = -")),
+        (C.code, W.consequence, r"Caught signal 11\b|\*\*\* SIG(?:SEGV|BUS|FPE) (?:received|\(@)|Segfault "
          r"encountered",
          ("Caught signal 11", "*** SIG", "Segfault encountered")),
         (C.code, W.end, r"^\*\*\* stack smashing detected|^\S+: \S+:\d+: .*: Assertion [`'].*' failed\.",
          ("stack smashing", "Assertion ")),
+        # The text of the exception that ended a C++ program.
+        (C.refused, W.end, r"^\s*what\(\): .*(?:No such file or directory|"
+         r"(?:open(?:ing)? file|[Ff]ile open|cannot open|"
+         r"[Ff]ailed to open|could not open)\b)", ("what():",)),
         (C.aborted, W.signal, r"^terminate called (?:after throwing an instance of (?!'std::bad_alloc')|without an "
          r"active)|^\*\*\* Aborted at \d",
          ("terminate called", "*** Aborted at")),
         (C.code, W.consequence, r"^Fatal Python error: (?!Aborted|Bus error)", ("Fatal Python error",)),
         (C.aborted, W.signal, r"^Fatal Python error: Aborted", ("Fatal Python error",)),
-        (C.code, W.end, r"^(?:malloc|realloc|free|munmap_chunk)\(\): |^double free or corruption \(",
-         ("alloc(): ", "free(): ", "munmap_chunk(): ", "double free")),
-        (C.code, W.end, r"^corrupted (?:size vs\. prev_size|double-linked list)", ("corrupted ",)),
+        # Before glibc 2.26 with the name of the program.
+        (C.code, W.end, r"^(?:\*\*\* Error in `[^']*': )?(?:(?:malloc|realloc|free|munmap_chunk|malloc_consolidate|"
+         r"mremap_chunk)\(\): |double free or corruption \(|corrupted (?:size vs\. prev_size|double-linked list)|"
+         r"break adjusted to free malloc space|buffer overflow detected)|^\*\*\* buffer overflow detected",
+         ("alloc(): ", "free(): ", "munmap_chunk(): ", "malloc_consolidate()", "double free", "corrupted ",
+          "break adjusted", "buffer overflow")),
         (C.out_of_host_memory, W.end, r"terminate called .*'std::bad_alloc'|^\s*what\(\): +std::bad_alloc|"
          r"\[Errno 12\] Cannot allocate memory|(?:fork|mmap)\b.*: Cannot allocate memory|libgomp: Out of memory|"
          r"OpenBLAS.*Memory allocation still failed|^fatal error: runtime: out of memory|^(?:Exception in .*)?"
@@ -177,11 +199,23 @@ SYSTEM = (
           "fatal error: runtime", "java.lang.OutOfMemoryError")),
         (C.killed, W.signal, r"^(?:zsh|bash): killed\b|^Killed$|: line \d+: +\d+ Killed\b", ("Killed", "zsh: killed",
          "bash: killed")),
-        (C.code, W.consequence, r"^(?:Segmentation fault|Illegal instruction|Floating point exception)"
-         r"(?: \(core dumped\))?$|: line \d+: +\d+ (?:Segmentation fault|Illegal instruction)\b",
-         ("Segmentation fault", "Illegal instruction", "Floating point exception")),
+        (C.code, W.consequence, r"^(?:Segmentation fault|Floating point exception)"
+         r"(?: \(core dumped\))?$|: line \d+: +\d+ Segmentation fault\b",
+         ("Segmentation fault", "Floating point exception")),
         (C.aborted, W.signal, r"^Aborted(?: \(core dumped\))?$|: line \d+: +\d+ Aborted\b", ("Aborted",)),
         (C.cancelled, W.signal, r"^KeyboardInterrupt$", ("KeyboardInterrupt",)),
+    ),
+    # The words of errno in a line that is no exception: they decide where the log has no other proof.
+    *signatures(
+        "https://man7.org/linux/man-pages/man3/strerror.3.html (glibc's texts of EIO, EROFS, ENOLCK, EACCES, ENOENT)",
+        (C.storage, W.signal, r"(?:[;:] |error: |\()(?:Input/output error|Read-only file system|No locks available|"
+         r"Stale (?:NFS )?file handle|Structure needs cleaning|File too large|Too many links)\b",
+         ("Input/output error", "ead-only file system", "No locks available", "file handle", "needs cleaning",
+          "File too large", "Too many links")),
+        (C.refused, W.signal, r"^(?!\S*[a-z]Error: ).*\[Errno (?:2|13|20|21)\] "
+         r"(?:No such file or directory|Permission denied|Not a directory|"
+         r"Is a directory)|^(?:ERROR|Error|error|FATAL|Fatal)\b.*: (?:No such file or directory|Permission denied|"
+         r"Not a directory|Is a directory)", ("[Errno ", "No such file or", "Permission denied", "a directory")),
     ),
 )  # fmt: skip
 

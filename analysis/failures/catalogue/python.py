@@ -38,6 +38,12 @@ FILES = (
         advice="The limit of processes and threads is reached (ulimit -u): lower OMP_NUM_THREADS and the data workers.",
     ),
     *signatures(
+        "https://man7.org/linux/man-pages/man3/errno.3.html (EPERM, ENOENT, EACCES, ENOTDIR, EISDIR), HDF5",
+        (C.refused, W.raised, r"^(?:OSError|IOError|EnvironmentError): .*(?:\[Errno (?:1|2|13|20|21|36|40)\]|"
+         r"\berrno = (?:1|2|13|20|21)\b|[Nn]o such file or directory|[Pp]ath not found)",
+         ("OSError: ", "IOError: ", "EnvironmentError: ")),
+    ),
+    *signatures(
         "CPython (FileNotFoundError of subprocess)",
         (C.launch_failure, W.end, rf"^FileNotFoundError: \[Errno 2\] No such file or directory: '(?:\S*/)?{TOOLS}'$",
          ("FileNotFoundError: [Errno 2]",)),
@@ -48,6 +54,9 @@ FILES = (
 IMPORTS = (
     *signatures(
         "CPython (import system), importlib.metadata, pkg_resources",
+        # A module lacks what another one expects of it: their versions differ, or a local file hides the package.
+        (C.launch_failure, W.raised, r"^AttributeError: (?:partially initialized )?module '[\w.]+' has no attribute",
+         ("has no attribute",)),
         (C.launch_failure, W.end, r"^AttributeError: (?:partially initialized )?module '(?:torch|numpy|transformers|"
          r"flash_attn|triton|apex|deepspeed|xformers|jax|tensorflow|torchvision|torchaudio|accelerate|peft|pyarrow|"
          r"transformer_engine|bitsandbytes)[\w.]*' has no attribute|^TypeError: Descriptors cannot be created directly|"
@@ -63,13 +72,17 @@ IMPORTS = (
          ("Failed to import", "size changed", "module compiled against", "multiarray failed to import",
           "does not exist")),
         (C.launch_failure, W.end, r"^(?:ImportError|OSError): .*(?:cannot open shared object file|undefined symbol|"
-         r"version `\S+' not found|file too short|wrong ELF class|invalid ELF header|in static TLS block)",
+         r"version `\S+' not found|file too short|wrong ELF class|invalid ELF header|in static TLS block)|"
+         r"\bdlopen failed: |^\w+Error: (?:Cannot|Could not|Failed to) (?:find|load) .*\blibrary\b",
          ("shared object file", "undefined symbol", "' not found", "file too short", "wrong ELF", "invalid ELF",
-          "static TLS block")),
+          "static TLS block", "dlopen failed", " library")),
         (C.launch_failure, W.end, r"^(?:\w+\.)*\w*(?:Error|Exception): .*(?:\bpip3? install\b|\b[Pp]lease install\b|"
          r"\bis not installed\b|\bto be installed\b|"
+         r"\bseems to be not installed\b|cannot be used due to the following error|[Nn]o package metadata was found|"
+         r"[Cc]ould not run '\S+' with arguments from the '\w+' backend|requires the latest version of |"
          r"\b[A-Z]+ backend is required\b|\brequires? [\w.-]+ ?(?:version )?[<>=]=? ?\d)",
-         ("pip install", "pip3 install", "lease install", "is not installed", "to be installed", "require",
+         ("to be not installed", "cannot be used due", "package metadata was", "with arguments from the", "pip install",
+          "pip3 install", "lease install", "is not installed", "to be installed", "require",
           "backend is")),
         advice="Install the package or version that the line names into the environment of the job, and check that "
         "extensions were compiled for the installed torch, CUDA and Python.",
@@ -84,7 +97,7 @@ IMPORTS = (
          r"[Cc]annot find a working triton|Failed to find C(?:\+\+)? compiler|CUDA Setup failed despite|"
          r"^ninja: build stopped|^nvcc fatal|error: subprocess-exited-with-error|"
          r"^ERROR: Failed building wheel|^\S+:\d+:\d+: fatal error: |Unable to JIT load the \S+ op|"
-         r"\bInvalidCxxCompiler\b|No module named 'triton",
+         r"\bInvalidCxxCompiler\b|Error: No module named 'triton",
          ("CUDA_HOME ", "Ninja is required", "Error building", "Error compiling", "CUDAMismatchException",
           "MissingCUDAException", "mismatches the version", "compiled with different", "active drivers",
          "a working triton", "Failed to find C",
@@ -121,8 +134,9 @@ PROCESSES = (
          ("BrokenProcessPool", "TerminatedWorkerError", "abruptly died")),
         (C.unknown, W.signal, r"DataLoader worker \(pids?\(?s?\)? [\d, ]+\) exited unexpectedly|"
          r"Pin memory thread exited|DataLoader worker .*: Terminated\.", ("DataLoader worker", "Pin memory thread")),
-        (C.code, W.consequence, r"DataLoader worker .*: (?:Segmentation fault|Illegal instruction)\.",
-         ("DataLoader worker",)),
+        (C.code, W.consequence, r"DataLoader worker .*: Segmentation fault\.|Unexpected (?:segmentation fault|"
+         r"floating-point exception) encountered in worker", ("DataLoader worker", "encountered in worker")),
+        (C.out_of_host_memory, W.end, r"Unexpected bus error encountered in worker", ("encountered in worker",)),
         (C.aborted, W.signal, r"DataLoader worker .*: Aborted\.", ("DataLoader worker",)),
         advice="A helper process was killed: the usual source is exhausted host memory or shared memory; start fewer "
         "workers.",

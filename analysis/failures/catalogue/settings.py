@@ -10,14 +10,19 @@ C, W = FailureCause, Weight
 COMMAND_LINES = (
     *signatures(
         "argparse, optparse, jsonargparse, click, typer, tyro, fire, absl, transformers.HfArgumentParser",
-        (C.refused, W.end, r"\berror: (?:unrecognized arguments|argument |the following|one of the|ambiguous|"
-         r"no such option|too few arguments|invalid choice)",
+        (C.refused, W.end, r"\b[Ee]rror: (?:unrecognized arguments|argument |the following|one of the|ambiguous|"
+         r"no such option|too few arguments|invalid choice|--\w[\w-]* is required)",
          ("error: unrecognized", "error: argument", "error: the following", "error: one of", "error: ambiguous",
-          "error: no such option", "error: too few", "error: invalid choice")),
+          "error: no such option", "error: too few", "error: invalid choice", "rror: --")),
         (C.refused, W.end, r"(?:\berror: |ArgumentParser - ERROR - )'?(?:Parser key|Configuration check failed|"
          r"Key [\"']|Problem with|Validation failed|No action for |Option '[^']*' is not accepted|Unable to load "
          r"config)",
          ("error: ", "ArgumentParser - ERROR")),
+        (C.refused, W.end, r"Configuration check failed :: |No action for (?:destination )?key |Could not generate a "
+         r"config for |Problem with given class_path|Does not validate against any of the Union subtypes|"
+         r"Not a valid subclass of |Given value .* is not valid for|Expected a path but", ("Configuration check failed",
+         "No action for ", "Could not generate a config", "given class_path", "Union subtypes", "a valid subclass",
+         "Given value ", "Expected a path")),
         (C.refused, W.end, r"Key \"[^\"]+\" (?:is required but not included in|not found in namespace)|"
          r"Subcommand '\w+' does not accept nested key|^KeyError: \"Override '", ("is required but not",
          "not found in namespace", "accept nested key", "KeyError: \"Override")),
@@ -122,9 +127,12 @@ LAYOUTS = (
          r"specified|provided|given)\b|[Cc]ould not find the transformer layer class|"
          r"\b[Aa]t most one of .* can be\b|\b[Pp]lease (?:set|specify|provide) |Mesh should not be bigger than|"
          r"\bnum_samples should be a positive integer|\b[Nn]o [\w ]{2,30} found (?:in|at|under) |"
-         r"(?:^|[\s'\"(])(?:\.{0,2}/|[A-Za-z]:)\S+ (?:does not exist|doesn't exist|not found|"
-         r"is not a (?:directory|file))|\b(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older|[Dd]ataset|"
-         r"[Cc]heckpoint) \S+ (?:does not exist|not found|cannot be found))",
+         r"\b(?:root|folder|director(?:y|ies)|dir|files?|path|checkpoint|split) (?:\S+ )?"
+         r"(?:do(?:es)?n't|do(?:es)? not) exists?|"
+         r"(?<![^\s'\"(])(?:\.{0,2}/|[A-Za-z]:|\w+/)\S+ (?:does not exist|doesn't exist|not found|"
+         r"is not an? (?:\w+ )?(?:directory|file))|\bspecified (?:in both|twice)\b|"
+         r"\b(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older|[Dd]ataset|[Cc]heckpoint) \S+ "
+         r"(?:does not exist|not found|cannot be found))",
          ("ValueError: ", "AssertionError: ", "RuntimeError: ", "NotImplementedError: ", "Exception: ", "OSError: ")),
     ),
 )  # fmt: skip
@@ -136,21 +144,26 @@ SETTING = (
     r"\b(?:tp|pp|dp|cp|ep)\b|\bGPUs?\b|\bdevices?\b|\bnodes?\b|\bprocesses\b|\bprecision\b|\bstrategy\b|"
     r"\boptimi[sz]er\b|\bscheduler\b|\bconfig\w*\b|\barguments?\b|\boptions?\b|\bflags?\b|\bdirectory\b|"
     r"\bcheckpoints?\b|\bnum_\w+|\bmax_\w+|\bmin_\w+|\w+_(?:dir|path|file|size|type|name|steps|epochs)\b|"
-    r"\b(?:fp|bf|int)(?:4|8|16|32)\b|--\w|\bbackend\b|\blearning rate\b|\bdataset_\w+|\bmicrobatch"
+    r"\b(?:fp|bf|int)(?:4|8|16|32)\b|--\w|\bbackend\b|\blearning rate\b|\bdataset_\w+|\bmicrobatch|"
+    # A parameter by its name: quoted, in snake case, or with its value.
+    r"`[\w.=-]+`|\b[a-z][a-z0-9]*(?:_[a-z0-9]+)+\b|\b\w+=\S"
 )
 ASKED = (
     r"\b(?:must|should|cannot|can't|can not|has to|have to|needs? to|required|requires?|[Uu]nsupported|incompatible|"
     r"[Ii]nvalid|[Uu]nknown|[Uu]ndefined|[Uu]nrecognized|mutually|[Pp]lease|[Pp]rovide|[Ss]pecify|at least|at most|"
     r"only (?:be |supports?|supported|available)|(?:not|not be) (?:supported|allowed|valid|compatible|available|set|"
     r"specified|found|enough)|support for|"
-    r"do(?:es)?(?:n't| not) (?:support|exist|match|have a)|already exists|(?:greater|less|larger|smaller|more) than|"
-    r"[Yy]ou (?:can|are|have|need|must|should|cannot|can't)|not enough)\b"
+    r"do(?:es)?(?:n't| not) (?:support|exist|match(?:es)?|have a)|already exists|(?:greater|less|"
+    r"larger|smaller|more) than|"
+    r"[Yy]ou (?:can|are|have|need|must|should|cannot|can't)|not enough|[Cc]onflict\w*|only|either|instead|already|"
+    r"is None|not (?:implemented|defined|enabled)|do(?:es)?(?:n't| not) (?:work|contain|currently|yet|fit)|"
+    r"[Dd]isabl\w+|[Ee]nabl\w+|[Cc]hoose)\b"
 )
 OF_DATA = (
     r"\b(?:tensors?|shapes?|dim(?:ension)?s?|inputs?|targets?|logits|labels?|index|indices|elements?|arrays?|masks?|"
     r"sequences? of|hidden states?|input_ids|embeddings?|columns?|features|tokens|gradients?|grad|backward|broadcast|"
     r"unpack|numel|dtypes?|scalars?|\d-?D|[Tt]ensor\w*|INTERNAL ASSERT FAILED|(?:call|use) \S+ (?:first|before)|"
-    r"str|list|process group|samples? \d)\b"
+    r"str|list|process group|samples? \d|\w+_(?:ids|masks?|logits|embeds|states|labels|tensors?|grads?|loss))\b"
 )
 # Things outside of the program that a sentence names: files, connections, packages, devices, processes, settings, a
 # request to the user.
@@ -166,6 +179,8 @@ OUTSIDE = (
     r"config\w*|settings?|arguments?|args|flags?|options?|hyperparameters?|strategy|precision|batch[-_ ]?size|"
     r"checkpoints?|ckpt|please|unsupported|support(?:s|ed)?|exists?|"
     r"requires?|required|must|should|cannot be|can't be|missing|"
+    r"exceed\w*|limits?|maximum|minimum|max value|unknown|fail(?:ed|ure|s)?|lock(?:ed|s)?|compatib\w+|"
+    r"backward compat\w+|"
     r"not found|not exist|not available|not enabled|choose|specify|provide|invalid (?:value|choice|option))\b"
 )
 # The same words about a package are about the installation.
@@ -177,6 +192,11 @@ SENTENCES = tuple(
         (C.refused, W.raised, rf"^(?:\w+\.)*(?:AssertionError|ValueError|NotImplementedError): (?!.*{OF_DATA})"
          rf"(?!.*{OF_PACKAGES})(?=.*(?:{SETTING})).*(?:{ASKED}|\b[Ee]xpected\b)", ("AssertionError: ", "ValueError: ",
          "NotImplementedError: ")),
+        # A value that is not known, by the name of its setting; what a program supports only, or does not.
+        (C.refused, W.raised, rf"^(?:\w+\.)*(?:ValueError|NotImplementedError|AssertionError): (?!.*{OF_DATA})"
+         rf"(?!.*{OF_PACKAGES})(?:(?:Unknown|Unsupported|Unrecognized|Undefined|Illegal|Invalid) [\w -]+: ?\S|"
+         r".*\b(?:only (?:be )?support\w*|supports? only|(?:not|n't|cannot) (?:\w+ )?(?:be )?support(?:ed)?)\b)",
+         ("ValueError: ", "NotImplementedError: ", "AssertionError: ")),
         # Without a setting in the sentence, 6 of 10 texts at their first reading were refused settings.
         (C.refused, W.possible, rf"^(?:\w+\.)*(?:ValueError|NotImplementedError): (?!.*{OF_DATA})"
          rf"(?!.*{OF_PACKAGES}).*{ASKED}",

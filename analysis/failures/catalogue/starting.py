@@ -17,7 +17,11 @@ STARTING = (
     ),
     *signatures(
         "https://github.com/apptainer/apptainer, https://github.com/docker/cli, https://github.com/hpc/charliecloud",
-        (C.launch_failure, W.end, r"^FATAL: {2,}\S", ("FATAL: ",)),
+        (C.launch_failure, W.end, r"^FATAL: {2,}\S|^(?:ERROR|ABORT) {1,2}: (?!Retval)\S|user namespace: (?:Permission "
+         r"denied|Operation not permitted|[Nn]o space left|Invalid argument)|squashfuse.*(?:[Ff]ailed|not found)|"
+         r"could not use fakeroot|newuidmap.*(?:failed|not found)",
+         ("FATAL: ", "ERROR  : ", "ABORT  : ", "ERROR : ", "ABORT : ", "user namespace", "squashfuse", "fakeroot",
+          "newuidmap")),
         (C.launch_failure, W.end, r"can't mount image |failed to (?:find loop device|mount squashfs)",
          ("mount image", "find loop device", "mount squashfs")),
         (C.launch_failure, W.end, r"Error response from daemon: |^docker: invalid reference|^ch-run\[\d+\]: error: |"
@@ -54,12 +58,18 @@ STARTING = (
     *signatures(
         "https://lmod.readthedocs.io, https://docs.conda.io, bash",
         (C.launch_failure, W.end, r"^Lmod has detected the following error|^EnvironmentNameNotFound: |"
+         r"\b(?:lmod|modulecmd(?:\.tcl)?): (?:No such file|command not found|not found)|^\S*\(\d+\):ERROR:\d+: |"
+         r"^ERROR: Unable to locate a modulefile|^ *NotWritableError: |^CondaError: |"
          r": (?:python\d?|torchrun|srun|sbatch|conda|module|mpirun|mpiexec|accelerate|deepspeed|apptainer|singularity|"
          r"enroot|docker|ninja|nvcc|uv|llamafactory-cli|lightning|litgpt|axolotl|ray): command not found$",
-         ("Lmod has detected", "EnvironmentNameNotFound", "command not found")),
+         ("Lmod has detected", "EnvironmentNameNotFound", "command not found", "lmod: ", "modulecmd: ",
+          "modulecmd.tcl: ", "):ERROR:", "locate a modulefile", "NotWritableError", "CondaError")),
         (C.launch_failure, W.end, r"^\S*python[\d.]*: (?:can't open file |No module named |Error while finding module "
          r"specification)",
          ("can't open file", ": No module named ", "finding module specification")),
+        # A script with the line ends of Windows overwrites the start of the message.
+        (C.launch_failure, W.end, r"^': \[Errno 2\] No such file or direct.*can't open file|\$'\\r': command not found|"
+         r"(?:bad interpreter|env: ).*\^M", ("can't open file", "command not found", "^M")),
         # The script may go on.
         (C.launch_failure, W.signal, r"^CommandNotFoundError: Your shell has not been properly configured",
          ("CommandNotFound",)),

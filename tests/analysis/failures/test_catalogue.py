@@ -210,8 +210,7 @@ def of(log: str) -> Verdict:
         (f"{TRACEBACK}ValueError: Attention mask should be of size (1, 5), but is (5, 5)", C.code),
         (f"{TRACEBACK}    assert args.batch_size % len(devices) == 0\nAssertionError", C.refused),
         (f"{TRACEBACK}    assert len(indices) == self.total_size\nAssertionError", C.code),
-        # A key that a checkpoint of another kind lacks, and one that the program's own data lack.
-        (f"{TRACEBACK}    opt.load_state_dict(checkpoint['opt'])\nKeyError: 'opt'", C.refused),
+        # A key that the program's own data lack.
         (f"{TRACEBACK}    row = columns['mask']\nKeyError: 'mask'", C.code),
         # A traceback whose first line is lost, and one that a launcher relays.
         ('  File "/x/model.py", line 7, in forward\n    y = f(x)\nIndexError: list index out of range', C.code),
@@ -238,6 +237,32 @@ def of(log: str) -> Verdict:
         # Slurm's controller, and not the settings of a job.
         ("sbatch: fatal: Could not establish a configuration source", C.launch_failure),
         ("srun: error: Munge encode failed: Failed to access the socket", C.launch_failure),
+        # Compiled for another processor.
+        ("script: line 3:    99 Illegal instruction     (core dumped) python train.py", C.launch_failure),
+        ("srun: error: n1: task 3: Exited with exit code 132", C.launch_failure),
+        ("[launch.py:1:sigkill_handler] ['python', 'train.py'] exits with return code = -4", C.launch_failure),
+        ("*** Error in `python': munmap_chunk(): invalid pointer: 0x7 ***", C.code),
+        # Texts of CPython and torch; a parameter or a task by its name; the name of a weight; a hook of sys.excepthook.
+        (f"{TRACEBACK}ValueError: not enough values to unpack (expected 2, got 1)", C.code),
+        (f"{TRACEBACK}RuntimeError: Trying to backward through the graph a second time", C.code),
+        (f"{TRACEBACK}ValueError: Unknown task: sft", C.refused),
+        (f"{TRACEBACK}AssertionError: tasks/b.yaml is not a yaml file", C.refused),
+        (f"{TRACEBACK}AssertionError: the seed is specified in both places", C.refused),
+        (f"{TRACEBACK}AssertionError: The `num_heads` (3) of Block does not match the heads of Net", C.refused),
+        (f"{TRACEBACK}KeyError: 'unexpected key \"mlp.bias\" in state_dict'", C.refused),
+        ("tensors.cc:7: dlopen failed: /opt/libx.so: cannot open shared object file", C.launch_failure),
+        (f"{TRACEBACK}FileNotFoundError: Cannot find the C++ graph library at /opt/libx.so", C.launch_failure),
+        ("(run.sh:12:main) Error: --train-set is required", C.refused),
+        (f"{TRACEBACK}ValueError: the parameter `lora_rank` has to be positive", C.refused),
+        (f"{TRACEBACK}KeyError: 'model.layers.3.mlp.weight'", C.refused),
+        ("2026-02-03 04:05:06 ERROR Uncaught exception <class 'TypeError'>: odd", C.code),
+        # The words of errno, TensorFlow's statuses, and memory that CUDA's libraries ask for.
+        ("mkdir: cannot create directory '/scratch/x': Read-only file system", C.storage),
+        (f"{TRACEBACK}IsADirectoryError: [Errno 21] Is a directory: '/scratch/x'", C.refused),
+        (f"{TRACEBACK}x.errors_impl.NotFoundError: a.ckpt; No such file or directory", C.refused),
+        ("Check failed: e == cudaSuccess (2 vs. 0)", C.out_of_gpu_memory),
+        ("***ERROR*** The queue is full. JOB NOT SUBMITTED ###", C.refused),
+        (f"{TRACEBACK}RuntimeError: Unexpected bus error encountered in worker.", C.out_of_host_memory),
         # What only looks alike.
         ("LSF: TERM_UNKNOWN: unknown reason", C.unknown),
         ("Killed 3 zombie processes of an earlier job", C.unknown),
@@ -248,6 +273,42 @@ def of(log: str) -> Verdict:
 )
 def test_a_line_of_a_catalogue_has_its_cause(line: str, cause: C) -> None:
     assert of(line).cause is cause
+
+
+PACKAGE = '  File "/env/lib/python3.11/site-packages/mesh/{}.py", line 7, in {}\n    {}\n'
+
+
+@pytest.mark.parametrize(
+    ("frames", "cause"),
+    [
+        (PACKAGE.format("__init__", "<module>", "check()"), C.launch_failure),
+        (PACKAGE.format("registry", "build_from_cfg", "raise odd"), C.refused),
+        (PACKAGE.format("cli", "parse_args", "raise odd"), C.refused),
+        (PACKAGE.format("block", "forward", "y = grow(x)") + PACKAGE.format("grid", "grow", "raise odd"), C.code),
+        (PACKAGE.format("config", "merge", "assert key in known"), C.refused),
+        ("    assert width % heads == 0\n", C.refused),
+        ("    assert x.shape[0] % heads == 0\n", C.code),
+        ("    assert os.path.exists(name)\n", C.refused),
+        ("    assert torch.cuda.is_available()\n", C.launch_failure),
+    ],
+)
+def test_the_place_where_an_exception_was_raised_shows_its_cause(frames: str, cause: C) -> None:
+    assert of(f"{TRACEBACK}{frames}AssertionError").cause is cause
+    if "assert " not in frames:
+        assert of(f"{TRACEBACK}{frames}ValueError: odd number of file names").cause is cause
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        PACKAGE.format("grid", "grow", "raise odd") + "ValueError: nothing to grow",
+        "    opt.load_state_dict(checkpoint['opt'])\nKeyError: 'opt'",
+        "    net.load_state_dict(torch.load(path)['net'])\nKeyError: 'net'",
+    ],
+)
+def test_a_library_that_refuses_a_value_and_a_checkpoint_without_a_key_are_hints_at_a_setting(end: str) -> None:
+    found = of(f"{TRACEBACK}{end}")
+    assert (found.cause, found.possible) == (C.unknown, C.refused)
 
 
 @pytest.mark.parametrize(
