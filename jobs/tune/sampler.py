@@ -110,13 +110,13 @@ class Study:
                 n_startup_trials=max(4, len(self.axes) + 1),
             )
         self.study = optuna.create_study(direction="maximize", sampler=sampler)
-        known = {each.choices for each in space.candidates}
+        expected_s = {each.choices: each.expected_s for each in space.candidates}
         repeated = {trial.repeats for trial in trials if trial.score}
         for trial in trials:
-            if trial.choices in known and trial.run.name not in repeated:
-                self.add(optuna.trial.create_trial, trial)
+            if trial.choices in expected_s and trial.run.name not in repeated:
+                self.add(optuna.trial.create_trial, trial, expected_s[trial.choices] or 1.0)
 
-    def add(self, create_trial: Callable[..., Any], trial: TrialRun) -> None:
+    def add(self, create_trial: Callable[..., Any], trial: TrialRun, expected_s: float) -> None:
         """Add a trial. A failed one counts as pruned, which ranks below every complete one: the sampler avoids it.
 
         One that was stopped early counts with its score until then.
@@ -125,7 +125,7 @@ class Study:
         self.study.add_trial(
             create_trial(
                 state=self.states.COMPLETE if score else self.states.PRUNED,
-                value=score,
+                value=score and score * expected_s,
                 params=dict(zip(self.axes, trial.choices, strict=True)),
                 distributions=self.axes,
             )
