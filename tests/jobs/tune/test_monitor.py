@@ -12,11 +12,12 @@ from analysis.compare.tuning import trial_runs
 from analysis.load.discover import read_runs
 from analysis.report.sections.tuning import tuning_sections
 from jobs.rundir import SweepDir, append_record, read_records
+from jobs.tune.command import Tuning
 from jobs.tune.monitor import hopeless, repeat_elsewhere, slower_than_models
 from jobs.tune.space import read_space
 from tests.support.cli import run_cli
 from tests.support.tune_command import command, starts
-from tests.support.tunings import a_trial
+from tests.support.tunings import STEPS, a_trial
 
 
 @pytest.mark.parametrize(
@@ -95,6 +96,20 @@ def test_a_trial_that_was_stopped_early_does_not_count_and_keeps_its_speed_as_in
     assert (stopped.score, stopped.reason, stopped.score_so_far) == (None, "slow", 3)
     (table, *_) = tuning_sections(read_runs([tmp_path / "t"]))
     assert table.rows[-1][-1] == "slow"
+
+
+def test_a_suspect_is_repeated_once_and_on_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    space = read_space(command(tmp_path, "job.micro_batch_size=1,2,4", "engine.loss=whole,chunked")[1:])
+    for point in space.candidates:
+        odd = point.choices == ("job.micro_batch_size=2", "engine.loss=chunked")
+        a_trial(tmp_path / "t", point.choices, 0.6 if odd else 0.1, baseline=point is space.baseline)
+    tuning = Tuning(space, 6, "2026-01-01T00:00:00+00:00")
+    (again,) = tuning.repeats_elsewhere(STEPS)
+    assert again.run.name == "tiny-ddp-n1x1-micro_batch_size=2-loss=chunked-6steps-again"
+    assert "It is repeated once." in capsys.readouterr().out
+    (record,) = space.folder.records("suspect")
+    assert record["run"] == again.facts["trial"]["repeats"]
+    assert list(tuning.repeats_elsewhere(STEPS)) == []
 
 
 @pytest.mark.slow
