@@ -78,13 +78,13 @@ class Cell:
         tried: list[float | None] = []
         for each in order(self.candidates, scores):
             tried.append(self.times_s[each])
-            if len(tried) >= 3 and any(time and time <= self.best_s * (1 + GOAL) for time in tried):
+            if len(tried) >= 3 and any(time is not None and time <= self.best_s * (1 + GOAL) for time in tried):
                 break
         return choice(tried, self.best_s)
 
     def random_trials(self, share: float) -> float:
         """Return the expected trials of a random order until one is within a share of the best: (n + 1) / (k + 1)."""
-        near = sum(bool(time) and time <= self.best_s * (1 + share) for time in self.times_s.values())
+        near = sum(time is not None and time <= self.best_s * (1 + share) for time in self.times_s.values())
         return (len(self.times_s) + 1) / (near + 1)
 
 
