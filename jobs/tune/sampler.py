@@ -72,11 +72,12 @@ def is_ruled_out(candidate: Candidate, trials: Sequence[TrialRun]) -> bool:
 
 def needs_as_much(choices: Sequence[str], failed: Sequence[str]) -> bool:
     """Return whether choices differ from those of a failed trial only in keys of MORE_MEMORY, and upwards."""
-    for own, other in zip(choices, failed, strict=True):
-        size = MORE_MEMORY.get(key_of(own))
-        if own != other and (size is None or size(value_of(own)) < size(value_of(other))):
-            return False
-    return True
+    differing = [(own, other) for own, other in zip(choices, failed, strict=True) if own != other]
+    try:
+        sizes = [(MORE_MEMORY[key_of(own)], value_of(own), value_of(other)) for own, other in differing]
+        return all(size(own) > size(other) for size, own, other in sizes)
+    except (KeyError, ValueError):  # another key, or a value that is an interpolation
+        return False
 
 
 def drawn(space: Space, trials: Sequence[TrialRun], left: Sequence[Candidate], count: int) -> list[Candidate]:
