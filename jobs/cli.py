@@ -244,6 +244,12 @@ def composing_commands(command: Callable[[str, str], Parser]) -> None:
         sub = command(name, text)
         if name == "tune":
             sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=f"values to try, tune.KEY; {OVERRIDES}")
+            sub.add_argument(
+                "--next",
+                type=folder,
+                metavar="CAMPAIGN",
+                help="propose the next attempts of a campaign that was made by hand, with reasons; submit nothing",
+            )
             continue
         sub.add_argument("-m", "--multirun", action="store_true", help="make one run per value: nodes=1,2,4")
         sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=OVERRIDES)
@@ -357,9 +363,7 @@ def dispatch(options: argparse.Namespace) -> int:
 
         return make_data(options.overrides, multirun=options.multirun, megatron=options.megatron)
     if options.command == "tune":
-        from jobs.tune.command import tune
-
-        return tune(options.overrides)
+        return tune(options)
     if options.command == "model":
         from jobs.plan.model_file import model_file
 
@@ -391,6 +395,21 @@ def dispatch(options: argparse.Namespace) -> int:
         )
         return show_leaderboard(campaign) or code if options.wait else code
     return run_on_sweep(options)
+
+
+def tune(options: argparse.Namespace) -> int:
+    """Tune a space, or propose the next attempts of a campaign."""
+    if options.next is None:
+        from jobs.tune import batch_finder
+        from jobs.tune.command import tune
+
+        chosen = batch_finder.is_chosen(options.overrides)
+        return batch_finder.find_batch(options.overrides) if chosen else tune(options.overrides)
+    if options.overrides:
+        options.grammar.error(f"--next reads a campaign and takes no overrides; leave {options.overrides[0]} out")
+    from jobs.tune.next_attempts import next_attempts
+
+    return next_attempts(options.next)
 
 
 def run_on_sweep(options: argparse.Namespace) -> int:

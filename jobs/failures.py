@@ -146,6 +146,11 @@ class FailureCause(Enum):
         }
 
     @property
+    def is_out_of_memory(self) -> bool:
+        """Return True if the run needs more memory than there is."""
+        return self in {FailureCause.out_of_gpu_memory, FailureCause.out_of_host_memory}
+
+    @property
     def survivable(self) -> bool:
         """Return True if a program may print its signature and continue."""
         return self in {

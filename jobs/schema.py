@@ -875,6 +875,8 @@ class Objective(Enum):
     """Seconds of the whole training: start-up, first step, and `job.steps` - 1 steady steps; needs `loss_tolerance`."""
     cost = "cost"
     """Service units of that time; needs `cluster.service_units_per_node_hour` and `loss_tolerance`."""
+    micro_batch = "micro_batch"
+    """Largest micro-batch that fits the memory; only with tune=batch_finder."""
 
 
 @dataclass(kw_only=True)
@@ -899,6 +901,10 @@ class Tune:
     """Largest difference of a trial's loss from the baseline's at the same step, as a share of it; null: no gate."""
     pairs: int = 3
     """Pairs of runs that compare the best with the baseline in the end; 0: no confirmation."""
+    memory_share: float = 0.9
+    """Share of the memory of a rank at which tune=batch_finder ends."""
+    memory_gb: float | None = None
+    """Memory of a rank in GiB for tune=batch_finder; null: that of its GPU."""
     seed: int = 1234
     """Seed of the sampler."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -19,10 +20,20 @@ from analysis.failures.runs import Failure, failures
 from analysis.run import RunResult
 from analysis.untrusted import as_list, as_number
 from jobs import metrics as m
+from jobs.failures import FailureCause
+from jobs.rundir import TUNING, read_records
 from jobs.schema import Objective
 
-UNITS = {Objective.throughput: "tokens/s", Objective.time_to_train: "s", Objective.cost: "service units"}
+UNITS = {
+    Objective.throughput: "tokens/s",
+    Objective.time_to_train: "s",
+    Objective.cost: "service units",
+    Objective.micro_batch: "sequences",
+}
+MORE_IS_BETTER = {Objective.throughput, Objective.micro_batch}
 HOUR_S = 3600.0
+REPEATED = 1.2
+"""A repeat elsewhere that is so many times as fast shows that the first run was disturbed."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,10 @@ class TrialRun:
     """Figure of merit; None if it does not count."""
     reason: str | None = None
     """Reason why it does not count."""
+    cause: FailureCause | None = None
+    """Cause of its failure."""
+    score_so_far: float | None = None
+    """Score of a trial that was stopped early, by its steps until then. It does not count, but informs the sampler."""
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -53,6 +68,17 @@ class TrialRun:
         return self.facts.get("baseline") is True
 
     @property
+    def is_out_of_memory(self) -> bool:
+        """True if it needed more memory than there is: so does all that needs more."""
+        return self.cause is not None and self.cause.is_out_of_memory
+
+    @property
+    def repeats(self) -> str | None:
+        """The name of the run that it repeats elsewhere, because that was slower than models allow."""
+        found = self.facts.get("repeats")
+        return None if found is None else str(found)
+
+    @property
     def objective(self) -> Objective:
         """The figure of merit."""
         return Objective.__members__.get(str(self.facts.get("objective")), Objective.throughput)
@@ -60,7 +86,7 @@ class TrialRun:
     @property
     def score(self) -> float | None:
         """The figure of merit, or its inverse where less is better; None if it does not count."""
-        return None if self.value is None else self.value if self.objective is Objective.throughput else 1 / self.value
+        return self.value if self.value is None or self.objective in MORE_IS_BETTER else 1 / self.value
 
     @property
     def rank_hours(self) -> float:
@@ -86,7 +112,40 @@ def trial_runs(runs: Iterable[RunResult]) -> list[TrialRun]:
         trial.steps: Baseline([trial.run], rules_of(trial)) for trial in found if trial.is_baseline and trial.run.used
     }
     causes = failures(own)
-    return [judged(trial, baselines.get(trial.steps), causes.get(trial.run.path)) for trial in found]
+    early = {folder: stopped_early(folder) for folder in {run.path.parent.parent for run in own}}
+    counted = [
+        judged(trial, baselines.get(trial.steps), causes.get(trial.run.path), early[trial.run.path.parent.parent])
+        for trial in found
+    ]
+    return without_repeated(counted)
+
+
+def stopped_early(folder: Path) -> dict[str, Mapping[str, Any]]:
+    """Return the records of the trials that a tuning stopped early, by the names of their runs."""
+    with suppress(OSError):
+        records = [record for record in read_records(folder / TUNING) if record.get("event") == "stopped_early"]
+        return {str(record.get("run")): record for record in records}
+    return {}
+
+
+def without_repeated(trials: Sequence[TrialRun]) -> list[TrialRun]:
+    """Return trials of which one that was repeated elsewhere does not count: its repeat stands for it."""
+    repeats = {trial.repeats: trial for trial in trials if trial.repeats and trial.score}
+    return [
+        replace(trial, value=None, reason=repeated_words(trial, repeats[trial.run.name]))
+        if trial.run.name in repeats and trial.score
+        else trial
+        for trial in trials
+    ]
+
+
+def repeated_words(trial: TrialRun, repeat: TrialRun) -> str:
+    """Return what the repeat of a suspicious trial shows."""
+    ratio = (repeat.score or 0) / (trial.score or 1)
+    shows = (
+        f"its node, the network or a fault cost {ratio:.2f} times its time" if ratio > REPEATED else "as slow there too"
+    )
+    return f"slower than models allow, repeated as {repeat.run.name}: {shows}"
 
 
 def submitted(run: RunResult) -> tuple[str, str]:
@@ -100,14 +159,21 @@ def rules_of(trial: TrialRun) -> Rules:
     return replace(Rules.of(trial.run), loss_tolerance=float("inf") if tolerance is None else tolerance)
 
 
-def judged(trial: TrialRun, baseline: Baseline | None, failure: Failure | None) -> TrialRun:
+def judged(
+    trial: TrialRun, baseline: Baseline | None, failure: Failure | None, early: Mapping[str, Mapping[str, Any]]
+) -> TrialRun:
     """Return a trial with its figure of merit, or with the reason why it does not count."""
     run = trial.run
+    if not run.used and (record := early.get(run.name)):
+        return replace(trial, reason=str(record.get("reason")), score_so_far=as_number(record.get("score")))
     if failure is not None:
         proof = f" ({failure.proof})" if failure.proof else ""
-        return replace(trial, reason=f"{failure.words}{proof}")
+        return replace(trial, reason=f"{failure.words}{proof}", cause=failure.cause)
     if not run.used:
         return replace(trial, reason=str(run.reason))
+    if trial.objective is Objective.micro_batch:
+        # Sizes have their own global batches, so that there is no task to compare.
+        return replace(trial, value=as_number(run.setting("job.micro_batch_size")))
     if baseline is None:
         return replace(trial, reason="no baseline of as many steps has finished")
     gate = (did_the_task(run, baseline), did_the_work(run, baseline), reached_the_loss(run, baseline))

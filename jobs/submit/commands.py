@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -190,14 +190,21 @@ def cancel(path: Path) -> int:
         return cancel_all(sweep)
 
 
-def cancel_all(sweep: SweepDir) -> int:
-    """End every run of the sweep that waits or runs; the caller holds the lock of the sweep."""
+def cancel_run(run: RunDir) -> int:
+    """End a run, and with launcher=local also those that wait after it in its queue: `resume` starts these again."""
+    sweep = SweepDir(run.path.parent)
+    with held(sweep):
+        return cancel_all(sweep, {item.job_id for item in states(sweep) if item.run == run and item.state.is_alive})
+
+
+def cancel_all(sweep: SweepDir, jobs: Collection[str | None] | None = None) -> int:
+    """End every run of the sweep that waits or runs, or those of some jobs; the caller holds the lock of the sweep."""
     for line in settle(sweep):
         print(line)
-    found = states(sweep)
+    found = [item for item in states(sweep) if jobs is None or item.job_id in jobs]
     runs = [item for item in found if item.state.is_alive]
     # Stages first: some start at the end of a run, also of a cancelled one.
-    stages = [item for item in stage_states(sweep) if item.state.is_alive]
+    stages = [] if jobs is not None else [item for item in stage_states(sweep) if item.state.is_alive]
     alive: list[RunState | StageState] = [*reversed(stages), *runs]
     elsewhere = {str(item.host) for item in alive if is_on_its_host(item)} - {socket.gethostname()}
     if elsewhere:
@@ -228,12 +235,20 @@ def is_on_its_host(item: RunState | StageState) -> bool:
     return kind is not None and kind.on_this_machine
 
 
-def resume(path: Path, *, launcher: str | None, wait: bool, trust: bool = False, but: Collection[State] = ()) -> int:
+def resume(
+    path: Path,
+    *,
+    launcher: str | None,
+    wait: bool,
+    trust: bool = False,
+    but: Collection[State] = (),
+    without: Collection[str] = (),
+) -> int:
     """Launch again every run that has not finished and is not alive; each continues from its last checkpoint.
 
-    Runs in one of the states `but` are left as they are. A run whose configuration is damaged is named, and the exit
-    code is that of a refusal. Raises SubmitError for a sweep that this user did not submit, unless `trust` puts it into
-    the user's record.
+    Runs in one of the states `but`, and those of the names `without`, are left as they are. A run whose configuration
+    is damaged is named, and the exit code is that of a refusal. Raises SubmitError for a sweep that this user did not
+    submit, unless `trust` puts it into the user's record.
     """
     sweep = open_sweep(path)
     # The lock: of two shells that resume at once, the second sees the launches of the first.
@@ -241,7 +256,10 @@ def resume(path: Path, *, launcher: str | None, wait: bool, trust: bool = False,
         trust_or_refuse(sweep, trust=trust)
         moved = submit_waiting(sweep)
         found = states(sweep)
-        todo = [item.run for item in found if not (item.state in {State.finished, *but} or item.state.is_open)]
+        done = {State.finished, *but}
+        todo = [
+            item.run for item in found if not (item.state in done or item.state.is_open or item.run.name in without)
+        ]
         # In the order of their submission: the runs of a campaign alternate with those of its baseline.
         order = {name: place for place, name in enumerate(latest_submissions(sweep))}
         todo.sort(key=lambda directory: order.get(directory.name, len(order)))
@@ -271,15 +289,21 @@ def pause_s(found: Sequence[RunState | StageState]) -> float:
     return 0.0 if not alive else SLURM_POLL_S if any(is_in_slurm(item.launcher) for item in alive) else POLL_S
 
 
-def wait_for(sweep: SweepDir, known: Collection[str] = ()) -> int:
+def wait_for(
+    sweep: SweepDir, known: Collection[str] = (), watch: Callable[[Sequence[RunState]], bool] | None = None
+) -> int:
     """Print a line for each run that ends; return 1 if one did not finish, 130 if the user stops waiting.
 
-    Runs of the names `known` get no line.
+    Runs of the names `known` get no line. `watch` sees the states at every look, and returns True if it cancelled or
+    resumed runs.
     """
     shown = set(known)
     try:
         while True:
-            found, around = look(sweep), stage_states(sweep)
+            found = look(sweep)
+            if watch is not None and watch(found):
+                found = states(sweep)
+            around = stage_states(sweep)
             for item in found:
                 if not item.state.is_open and item.run.name not in shown:
                     shown.add(item.run.name)

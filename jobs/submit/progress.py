@@ -64,6 +64,15 @@ def recorded_progress(run: RunDir) -> Progress:
     )
 
 
+def latest_tokens_per_s(run: RunDir) -> list[float]:
+    """Return tokens/s of the last steady steps of the latest attempt, latest first; empty where they cannot be read."""
+    with suppress(UnsuitableFileError):
+        starts = [event for event in run_events(run) if event["event"] == "started"]
+        rows = steady_rows(run, list(rows_backwards(run)), starts[-1]) if starts else []
+        return [row[m.TOKENS.name] / row[m.STEP_TIME.name] for row in rows]
+    return []
+
+
 def steps_planned(run: RunDir) -> int | None:
     """Return the number of steps that the plan of a run has; None without a plan."""
     steps = read_plan(run).get("steps")

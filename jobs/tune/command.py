@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import statistics
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +24,30 @@ from analysis.report.report import report
 from jobs.console import console
 from jobs.errors import ConfigError, RunDirError, SubmitError
 from jobs.plan.compose import Point
-from jobs.rundir import SweepDir
-from jobs.submit.commands import look, resume, submit_points, wait_for
-from jobs.submit.states import State, states
+from jobs.rundir import RunDir, SweepDir, provenance_of
+from jobs.schema import LauncherKind, Objective
+from jobs.submit.commands import cancel_run, look, resume, submit_points, wait_for
+from jobs.submit.progress import latest_tokens_per_s
+from jobs.submit.states import RunState, State, states
 from jobs.tune.budget import Spent, confirmation_runs, first_rung, rungs
 from jobs.tune.folder import BEST
+from jobs.tune.monitor import hopeless, repeat_elsewhere, slower_than_models, spare_nodes
 from jobs.tune.result import attempt_name, entry_of, pairs_to_run, verdict_of, write_best
-from jobs.tune.sampler import Prior, proposals, require_optuna
+from jobs.tune.sampler import is_ruled_out, proposals, require_optuna
 from jobs.tune.space import Candidate, Space, excluded, read_space
 
 # Settings of a tuning that cannot change when it goes on; a budget can.
 FIXED = ("objective", "steps", "loss_tolerance")
 NEXT = 3
 INTERRUPTED = 130
+UNREPEATED = {State.failed}
 
 
-def tune(overrides: list[str], prior: Prior | None = None) -> int:
+def tune(overrides: list[str]) -> int:
     """Tune the space of some overrides, or go on with it, and return the exit code.
 
-    `prior` is a prediction of scores. Raises ConfigError, before anything is prepared, for a space without a choice, a
-    budget that is too small and an objective that is not measured.
+    Raises ConfigError, before anything is prepared, for a space without a choice, a budget that is too small and an
+    objective that is not measured.
     """
     require_optuna()
     space = read_space(overrides)
@@ -52,12 +57,9 @@ def tune(overrides: list[str], prior: Prior | None = None) -> int:
         print(line)
     if kind.is_preview:
         return 0
-    if not (kind.in_slurm or kind.on_this_machine):
-        raise ConfigError(
-            f"launcher={kind.name} starts nothing, and tuning waits for results. Set launcher=slurm, pilot or local."
-        )
+    refuse_unstarted(kind)
     with space.folder.held():
-        tuning = Tuning(space, first, begin(space, first), prior)
+        tuning = Tuning(space, first, begin(space, first))
         try:
             code = tuning.explore() or tuning.conclude()
         except KeyboardInterrupt:
@@ -68,6 +70,14 @@ def tune(overrides: list[str], prior: Prior | None = None) -> int:
                 f"{space.folder.trials.quoted}` ends the trials."
             )
         return code
+
+
+def refuse_unstarted(kind: LauncherKind) -> None:
+    """Raise ConfigError for a launcher that starts nothing."""
+    if not (kind.in_slurm or kind.on_this_machine):
+        raise ConfigError(
+            f"launcher={kind.name} starts nothing, and tuning waits for results. Set launcher=slurm, pilot or local."
+        )
 
 
 def plan_lines(space: Space, first: int) -> list[str]:
@@ -82,7 +92,7 @@ def plan_lines(space: Space, first: int) -> list[str]:
     tight = sum(candidate.tight for candidate in space.candidates)
     return [
         f"Space: {plural(space.points, 'point')}, {len(space.candidates)} legal"
-        f"{f' ({tight} of tight memory, tried last)' if tight else ''}.",
+        f"{f' ({tight} of tight memory)' if tight else ''}.",
         *(f"  {clause}" for clause in excluded(space)),
         f"Baseline: {' '.join(space.baseline.choices)}",
         f"At most {', '.join(counts)}{end}; objective {settings.objective.name}.",
@@ -126,7 +136,10 @@ class Tuning:
     first: int
     """Trials of the first rung that the budget of runs allows."""
     begun: str
-    prior: Prior | None = None
+    finished: frozenset[str] = frozenset()
+    """Names of the trials that had finished when `leaders` was made."""
+    leaders: Mapping[int, TrialRun] = field(default_factory=dict)
+    """The best finished trial of each rung."""
 
     # --- trials ------------------------------------------------------------------------------------------------
 
@@ -137,13 +150,36 @@ class Tuning:
 
     def explore(self) -> int:
         """Run all rungs; return an exit code other than 0 if the user stops it."""
-        if code := self.go_on(self.space.folder.trials):
+        sweep = self.space.folder.trials
+        if code := self.go_on(sweep):
             return code
         for rung, steps in enumerate(self.space.settings.steps):
             while batch := self.next_batch(rung):
-                if code := self.run([self.space.trial(each, steps) for each in batch], self.space.folder.trials):
+                if code := self.run([self.space.trial(each, steps) for each in batch], sweep):
+                    return code
+            for again in self.repeats_elsewhere(steps):
+                if code := self.run([again], sweep):
                     return code
         return 0
+
+    def repeats_elsewhere(self, steps: int) -> Iterator[Point]:
+        """Yield a repeat of each trial of a rung that was slower than any model of it allows, as the budget allows."""
+        space, trials = self.space, self.trials()
+        known = {record["run"] for record in space.folder.records("suspect")} | {trial.repeats for trial in trials}
+        by_choices = {each.choices: each for each in space.candidates}
+        for trial in trials:
+            new = trial.steps == steps and trial.run.name not in known and not (trial.repeats or trial.is_baseline)
+            reason = slower_than_models(trial, trials) if new and trial.choices in by_choices else None
+            if reason is None:
+                continue
+            spent = self.spent(self.trials())
+            allowed = not spent.is_late() and spent.allows([1], [steps], confirmation_runs(space.settings))
+            reason += " It is repeated once." if allowed else " The budget has no repeat."
+            print(f"{trial.run.name}: {reason}")
+            if allowed:
+                candidate = by_choices[trial.choices]
+                yield repeat_elsewhere(space, trial, candidate, spare_nodes(candidate.point.run))
+            space.folder.record("suspect", run=trial.run.name, reason=reason)
 
     def go_on(self, sweep: SweepDir) -> int:
         """Launch runs of an earlier start of the command that were stopped or not launched, and wait for all."""
@@ -151,7 +187,7 @@ class Tuning:
             return 0
         todo = {State.prepared, State.stopped, State.cancelled, State.lost}
         if any(item.state in todo for item in states(sweep)):
-            resume(sweep.path, launcher=None, wait=False, but={State.failed})
+            resume(sweep.path, launcher=None, wait=False, but=UNREPEATED, without=self.stopped())
         return self.wait(sweep, {item.run.name for item in states(sweep) if not item.state.is_open})
 
     def run(self, points: list[Point], sweep: SweepDir) -> int:
@@ -163,13 +199,51 @@ class Tuning:
         """Wait for the runs of a sweep; return 0, also where some failed, unless the user stops waiting."""
         if not any(item.state.is_open for item in look(sweep)) and set(known) >= {run.name for run in sweep.runs()}:
             return 0
-        code = wait_for(sweep, known)
+        code = wait_for(sweep, known, self.stop_hopeless if sweep == self.space.folder.trials else None)
         return code if code == INTERRUPTED else 0
+
+    def stopped(self) -> set[str]:
+        """Return the names of the trials that were stopped early."""
+        return {str(record["run"]) for record in self.space.folder.records("stopped_early")}
+
+    def stop_hopeless(self, found: Sequence[RunState]) -> bool:
+        """Cancel trials that cannot win any more, and start those behind them again; return whether any was cancelled.
+
+        Runs of a pilot share its job and are left to end. Other objectives than throughput do not follow from steps.
+        """
+        shares_job = self.space.baseline.point.run.launcher.kind.one_job
+        if shares_job or self.space.settings.objective is not Objective.throughput:
+            return False
+        finished = frozenset(item.run.name for item in found if item.state is State.finished)
+        if finished != self.finished:
+            self.finished, self.leaders = finished, leaders(self.trials())
+        reasons = {item.run: self.reason_to_stop(item.run) for item in found if item.state is State.running}
+        stopped = {run: reason for run, reason in reasons.items() if reason is not None}
+        for run, reason in stopped.items():
+            print(f"{run.name}: {reason}", flush=True)
+            cancel_run(run)
+        if stopped:
+            resume(self.space.folder.trials.path, launcher=None, wait=False, but=UNREPEATED, without=self.stopped())
+        return bool(stopped)
+
+    def reason_to_stop(self, run: RunDir) -> str | None:
+        """Return why a running trial cannot win, and record it; None if it can."""
+        facts = provenance_of(run)["trial"]
+        leader = self.leaders.get(facts["steps"])
+        if leader is None or facts["baseline"]:
+            return None
+        own, best_rates = latest_tokens_per_s(run), latest_tokens_per_s(RunDir(leader.run.path))
+        reason = hopeless(own, best_rates)
+        if reason is not None:
+            so_far = (leader.score or 0) * statistics.median(own) / statistics.median(best_rates)
+            self.space.folder.record("stopped_early", run=run.name, reason=reason, score=so_far)
+        return reason
 
     def next_batch(self, rung: int) -> list[Candidate]:
         """Return the candidates to run next in a rung; empty if it is complete, or the budget is used."""
         settings, trials = self.space.settings, self.trials()
-        here = [trial for trial in trials if trial.steps == settings.steps[rung]]
+        rung_trials = [trial for trial in trials if trial.steps == settings.steps[rung]]
+        here = [trial for trial in rung_trials if not trial.repeats]
         refuse_failed_baseline(here)
         spent = self.spent(trials)
         if spent.is_late():
@@ -177,7 +251,7 @@ class Tuning:
         if rung == 0:
             most = min(settings.parallel, self.first - len(here))
             count = next((n for n in range(most, 0, -1) if self.allows(spent, rung, len(here), n)), 0)
-            return proposals(self.space, here, count, self.prior)
+            return proposals(self.space, rung_trials, count)
         tried = {trial.choices for trial in here}
         missing = [each for each in self.promoted(trials, rung) if each.choices not in tried]
         return missing if self.allows(spent, rung, len(here), len(missing)) else []
@@ -194,7 +268,7 @@ class Tuning:
         before = [trial for trial in trials if trial.steps == settings.steps[rung - 1]]
         counting = sorted((each for each in before if each.score is not None), key=lambda each: -(each.score or 0))
         best_first = [each.choices for each in counting if not each.is_baseline]
-        count = rungs(settings, len(before))[1] - 1
+        count = rungs(settings, sum(not each.repeats for each in before))[1] - 1
         by_choices = {each.choices: each for each in self.space.candidates}
         return [self.space.baseline, *(by_choices[each] for each in best_first[:count] if each in by_choices)]
 
@@ -219,8 +293,9 @@ class Tuning:
         if code:
             return code
         following = proposals(space, [each for each in trials if each.steps == space.settings.steps[0]], NEXT)
+        ruled_out = [each.name for each in space.candidates if is_ruled_out(each, trials)]
         file = write_best(space, chosen, verdict)
-        space.folder.record("ended", best=list(chosen.choices), verdict=verdict,
+        space.folder.record("ended", best=list(chosen.choices), verdict=verdict, ruled_out=ruled_out,
                             next=[list(each.choices) for each in following])  # fmt: skip
         page = report([space.folder.path], None)
         self.print_end(trials, found, verdict)
@@ -275,6 +350,12 @@ class Tuning:
             soft_wrap=True,
         )
         out.print(verdict, highlight=False, soft_wrap=True)
+
+
+def leaders(trials: Sequence[TrialRun]) -> dict[int, TrialRun]:
+    """Return the best trial of each number of steps."""
+    counting = sorted((trial for trial in trials if trial.score is not None), key=lambda each: each.score or 0)
+    return {trial.steps: trial for trial in counting}
 
 
 def refuse_failed_baseline(rung: Sequence[TrialRun]) -> None:

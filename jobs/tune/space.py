@@ -18,7 +18,8 @@ from jobs.errors import ConfigError
 from jobs.plan.compose import Point, compose
 from jobs.plan.legality import only_memory_is_short, problems
 from jobs.plan.predict.memory import memory
-from jobs.plan.rules.memory import Verdict, verdict
+from jobs.plan.predict.speed import expected_s, speed
+from jobs.plan.rules.memory import Verdict, chance_to_fit, verdict
 from jobs.schema import Objective, Run, Tune
 from jobs.tune.folder import TRIALS, TuningFolder
 
@@ -38,6 +39,8 @@ class Candidate:
     point: Point
     tight: bool
     """True if its predicted memory may be larger than that of the GPU."""
+    expected_s: float | None = None
+    """Predicted time of a step over the chance that it fits the memory; None where the GPU's rates are not known."""
 
     @property
     def name(self) -> str:
@@ -106,6 +109,8 @@ def read_space(overrides: list[str]) -> Space:
     assert run.tune is not None
     settings = run.tune
     refuse_settings(settings, run)
+    if settings.objective is Objective.micro_batch:
+        raise ConfigError("tune.objective=micro_batch belongs to tune=batch_finder. Set tune=batch_finder.")
     tuned = [
         replace(
             point,
@@ -135,7 +140,7 @@ def checked(
                 + "\nPut a legal value first in every list."
             )
         if not reasons:
-            legal.append(Candidate(choices, point, run.gpu.memory_gb is not None and is_tight(run)))
+            legal.append(candidate(choices, point, run))
         elif only_memory_is_short(run):
             too_large.append(str(run.name))
         else:
@@ -150,9 +155,11 @@ def checked(
     return space
 
 
-def is_tight(run: Run) -> bool:
-    """Return whether the predicted memory of a legal run may be larger than that of its GPU."""
-    return verdict(run, memory(run)) is Verdict.tight
+def candidate(choices: tuple[str, ...], point: Point, run: Run) -> Candidate:
+    """Return a legal point with the predictions of its run."""
+    held, found = memory(run), speed(run)
+    expected = None if found is None else expected_s(found.step_time_s.point, chance_to_fit(run, held))
+    return Candidate(choices, point, verdict(run, held) is Verdict.tight, expected)
 
 
 def excluded(space: Space) -> list[str]:
@@ -175,6 +182,11 @@ def without_numbers(reason: str) -> str:
 def key_of(override: str) -> str:
     """Return the key of an override."""
     return override.lstrip("+~").partition("=")[0]
+
+
+def value_of(override: str) -> str:
+    """Return the value of an override."""
+    return override.partition("=")[2]
 
 
 def is_of_tune(override: str) -> bool:
@@ -216,6 +228,8 @@ def refuse_settings(settings: Tune, run: Run) -> None:
     for key, value in positive.items():
         if value is not None and value <= 0:
             raise ConfigError(f"tune.{key}={value} is not positive. Set tune.{key} to 1 or more.")
+    if not 0 < settings.memory_share <= 1 or (settings.memory_gb is not None and settings.memory_gb <= 0):
+        raise ConfigError("tune.memory_share must be above 0 and at most 1, and tune.memory_gb above 0.")
     if settings.reduction < 2 or settings.pairs < 0:
         raise ConfigError("tune.reduction must be 2 or more and tune.pairs 0 or more.")
     steps = settings.steps
@@ -235,7 +249,7 @@ def refuse_objective(settings: Tune, run: Run) -> None:
         raise ConfigError(
             f"tune.objective={name} is measured in training, and job.train=false trains nothing. Set job.train=true."
         )
-    if settings.objective is Objective.throughput:
+    if settings.objective in {Objective.throughput, Objective.micro_batch}:
         return
     if settings.loss_tolerance is None:
         raise ConfigError(

@@ -22,10 +22,11 @@ def a_trial(
     baseline: bool = False,
     failure: dict[str, Any] | None = None,
     loss: float = 2.0,
+    name: str | None = None,
     **facts: Any,
 ) -> RunDir:
     """Write the run of a trial, of 1,024 tokens a step; with `failure` it ended with these fields of a failed event."""
-    name = "-".join([*choices, f"{steps}steps"]).replace("/", "_")
+    name = name or "-".join([*choices, f"{steps}steps"]).replace("/", "_")
     known: dict[str, Any] = {
         "choices": list(choices),
         "steps": steps,

@@ -7,18 +7,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from analysis.compare.tuning import UNITS, Effect, TrialRun, best, effects, tunings
+from analysis.compare.tuning import MORE_IS_BETTER, UNITS, Effect, TrialRun, best, effects, tunings
 from analysis.formatting import ABSENT, plural, short, significant
 from analysis.report.figures.style import Section, word_of
 from analysis.run import RunResult
 from analysis.untrusted import as_list
 from jobs.rundir import TUNING, read_records
-from jobs.schema import Objective
 
 DIGITS = 4
 LONGEST_REASON = 160
 MOST_REFUSALS = 3
-BETTER = {Objective.throughput: "more is better"}
 
 
 def tuning_sections(runs: Iterable[RunResult]) -> list[Section]:
@@ -44,6 +42,7 @@ def trials_section(folder: Path, trials: Sequence[TrialRun], ledger: Sequence[di
     """Return a row a trial: those of the longest rung first, the best first, those that do not count last."""
     baselines = {trial.steps: trial.score for trial in trials if trial.is_baseline}
     objective = trials[0].objective
+    suspects = {record.get("run"): str(record.get("reason")) for record in ledger if record.get("event") == "suspect"}
     rows = [
         [
             " ".join(trial.choices),
@@ -51,7 +50,7 @@ def trials_section(folder: Path, trials: Sequence[TrialRun], ledger: Sequence[di
             ABSENT if trial.value is None else significant(trial.value, DIGITS),
             gain(trial.score, baselines.get(trial.steps)),
             significant(trial.rank_hours, 3),
-            "baseline" if trial.is_baseline and not trial.reason else short(trial.reason or "", LONGEST_REASON),
+            remark(trial, suspects.get(trial.run.name, "")),
         ]
         for trial in sorted(trials, key=lambda each: (each.score is None, -each.steps, -(each.score or 0)))
     ]
@@ -61,12 +60,18 @@ def trials_section(folder: Path, trials: Sequence[TrialRun], ledger: Sequence[di
     return Section(f"Tuning {folder.name}", note, headings, rows)
 
 
+def remark(trial: TrialRun, suspicion: str) -> str:
+    """Return why a trial does not count, or what is odd about it."""
+    words = "baseline" if trial.is_baseline else suspicion
+    return short(trial.reason or words, LONGEST_REASON)
+
+
 def lead(trials: Sequence[TrialRun]) -> str:
     """Return what was tried, on which hardware."""
     hours = sum(trial.rank_hours for trial in trials)
     failed = sum(trial.score is None for trial in trials)
     configurations = len({trial.choices for trial in trials})
-    better = BETTER.get(trials[0].objective, "less is better")
+    better = "more is better" if trials[0].objective in MORE_IS_BETTER else "less is better"
     return (
         f"{word_of(trial.run for trial in trials)}: {plural(len(trials), 'trial')} of "
         f"{plural(configurations, 'configuration')}, {significant(hours, 3)} rank-hours, {failed} that do not count; "
@@ -96,7 +101,11 @@ def end_words(ledger: Sequence[dict[str, Any]]) -> list[str]:
         return ["The tuning has not ended; the same command goes on."]
     following = [" ".join(map(str, as_list(each))) for each in as_list(ended[-1].get("next"))]
     after = f"To be tried next: {'; '.join(following)}." if following else "Every legal point was tried."
-    return [str(ended[-1].get("verdict")), after]
+    ruled_out = len(as_list(ended[-1].get("ruled_out")))
+    of_memory = [
+        f"{ruled_out} points need more memory than trials of their kind that ran out of it, and are not tried."
+    ]
+    return [str(ended[-1].get("verdict")), *(of_memory if ruled_out else []), after]
 
 
 def gain(score: float | None, baseline: float | None) -> str:

@@ -75,16 +75,30 @@ def test_the_report_shows_trials_costs_choices_and_what_is_next(folder: Path) ->
     append_record(
         folder / "tuning.jsonl",
         {"event": "begun", "points": 8, "legal": 6, "refused": {"GBS N is not a multiple": 2}, "too_large": []},
-        {"event": "ended", "verdict": "Confirmed.", "next": [[MBS4, FSDP]]},
+        {"event": "suspect", "run": f"{MBS2}-{FSDP}-6steps", "reason": "node, network or fault?"},
+        {"event": "ended", "verdict": "Confirmed.", "ruled_out": ["a", "b"], "next": [[MBS4, FSDP]]},
     )
     content = build(read([folder]))
     trials, cost, choices = (each for each in content.rankings if "tuned" in each.heading)
     assert trials.note.startswith("CPU: 8 trials of 6 configurations")
+    assert "8 points, 6 of them legal (2 refused: GBS N is not a multiple). Confirmed. 2 points need" in trials.note
     assert (
-        "8 points, 6 of them legal (2 refused: GBS N is not a multiple). Confirmed. To be tried next: " in trials.note
+        "more memory than trials of their kind that ran out of it, and are not tried. To be tried next: " in trials.note
     )
+    assert [row[-1] for row in trials.rows if row[0] == f"{MBS2} {FSDP}"] == ["node, network or fault?"]
     assert list(trials.rows[0][:4]) == [f"{MBS2} {DDP}", "12", "2,276", "1.111"]
     assert [row[0] for row in cost.rows] == ["6 steps", "12 steps"]
     assert [list(row[1:3]) for row in cost.rows] == [["6", "2"], ["2", "0"]]
     assert {row[0] for row in choices.rows} == {MBS2, MBS4, FSDP}
     assert content.unknown == []
+
+
+def test_the_report_of_a_batch_finder_has_the_sizes_and_what_ran_out_of_memory(tmp_path: Path) -> None:
+    facts: dict[str, Any] = {"objective": "micro_batch", "loss_tolerance": None}
+    a_trial(tmp_path / "found", [MBS1], 0.5, **facts)
+    a_trial(tmp_path / "found", [MBS4], 0.5, failure={"cause": "out_of_host_memory", "error": "not enough"}, **facts)
+    trials, *_ = build(read([tmp_path / "found"])).rankings
+    assert trials.headings[2] == "Micro batch (sequences)"
+    assert [row[0] for row in trials.rows] == [MBS1, MBS4]
+    assert "out of host memory" in trials.rows[1][-1]
+    assert trials.rows[0][2] == "1.000"

@@ -11,24 +11,11 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
-from jobs.run_events import run_events
 from jobs.rundir import SweepDir, load_run, read_records
 from tests.support.cli import printed, run_cli
 from tests.support.paths import ROOT
-from tests.support.real_run import SMALL
+from tests.support.tune_command import command, starts
 from tests.support.waiting import wait_until
-
-
-def command(where: Path, *overrides: str) -> list[str]:
-    return [
-        "tune", *SMALL, f"runs_dir={where}", "sweep=t", f"data.cache_dir={where}/cache", "ranks_per_node=1",
-        "scaling.global_batch_size=4", "job.unmeasured_steps=1", *overrides,
-    ]  # fmt: skip
-
-
-def starts(sweep: SweepDir) -> dict[str, int]:
-    """Return the number of starts of each run."""
-    return {run.name: sum(event["event"] == "started" for event in run_events(run)) for run in sweep.runs()}
 
 
 def shell(given: list[str]) -> subprocess.Popen[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,9 +13,10 @@ import pytest
 from analysis.compare.tuning import TrialRun
 from analysis.run import RunResult
 from jobs.cli import main
-from jobs.schema import Run, Tune
+from jobs.failures import FailureCause
+from jobs.schema import Tune
 from jobs.tune.budget import Spent, first_rung, rungs
-from jobs.tune.sampler import Expected, Study, proposals
+from jobs.tune.sampler import Study, needs_as_much, proposals
 from jobs.tune.space import Candidate, Space, read_space
 from tests.support.cli import printed_words
 from tests.support.real_run import SMALL
@@ -37,6 +38,8 @@ def test_illegal_points_are_counted_by_their_refusal_and_named_where_memory_is_s
     gpus = ["model=llama2_7b", "cluster=xe9680_h100", "data=random", "job.precision=bfloat16", f"runs_dir={tmp_path}"]
     values = ["parallelism=fsdp_full,ddp", "job.micro_batch_size=1,2", "scaling.global_batch_size=16"]
     large = read_space([*gpus, *values])
+    one, two = (each.expected_s or 0 for each in large.candidates)
+    assert 0 < two < one, "the prediction of a GPU's rates: larger micro-batches are faster"
     assert len(large.candidates) == 2
     assert len(large.too_large) == 2
     assert all("ddp" in name for name in large.too_large)
@@ -97,11 +100,13 @@ def landscape(choices: Sequence[str]) -> float:
     return 1 + 0.1 * a + 0.05 * b * (1 - c) + 0.1 * d + 0.15 * (a == 3 and b == 3)
 
 
-def a_space(seed: int) -> Space:
+def a_space(seed: int, *, predicted: bool = False) -> Space:
     points: list[tuple[str, ...]] = [()]
     for key, size in AXES.items():
         points = [(*before, f"{key}={value}") for before in points for value in range(size)]
-    candidates = [Candidate(each, cast(Any, SimpleNamespace(run=each)), tight=False) for each in points]
+    candidates = [
+        Candidate(each, cast(Any, None), False, 1 / landscape(each) if predicted else None) for each in points
+    ]
     settings = Tune(runs=100, steps=[1], parallel=4, seed=seed)
     return Space(cast(Any, None), settings, [], candidates)
 
@@ -110,10 +115,10 @@ def a_result(choices: Sequence[str], score: float | None) -> TrialRun:
     return TrialRun(RunResult(Path()), {"choices": list(choices), "steps": 1}, score)
 
 
-def replayed(seed: int, budget: int, **how: Any) -> Iterator[float]:
-    space, trials = a_space(seed), list[TrialRun]()
+def replayed(seed: int, budget: int, *, predicted: bool = False) -> Iterator[float]:
+    space, trials = a_space(seed, predicted=predicted), list[TrialRun]()
     while len(trials) < budget:
-        for each in proposals(space, trials, min(4, budget - len(trials)), **how):
+        for each in proposals(space, trials, min(4, budget - len(trials))):
             assert each.choices not in {trial.choices for trial in trials}
             trials.append(a_result(each.choices, landscape(each.choices)))
     yield from (trial.value or 0 for trial in trials)
@@ -126,11 +131,8 @@ def test_the_sampler_repeats_no_point_and_finds_better_ones_than_random_choice()
     assert sum(found) / len(found) > sum(chosen) / len(chosen)
 
 
-def test_a_prior_chooses_the_first_points() -> None:
-    def knows(run: Run) -> Expected:
-        return Expected(landscape(cast(Any, run)), 0.0)
-
-    first = list(replayed(1, 4, prior=knows))
+def test_the_prediction_chooses_the_first_points() -> None:
+    first = list(replayed(1, 4, predicted=True))
     assert max(first) == max(landscape(each.choices) for each in a_space(0).candidates)
 
 
@@ -139,5 +141,25 @@ def test_a_failed_trial_teaches_the_sampler_to_avoid_its_choice() -> None:
     trials = [a_result(each.choices, None if each.choices[2] == "c=1" else 1.0) for each in space.candidates[::5]]
     left = [each for each in space.candidates if each.choices not in {trial.choices for trial in trials}]
     study = Study(space, trials)
-    drawn = [study.ask(left, None).choices[2] for _ in range(20)]
+    drawn = [study.ask(left).choices[2] for _ in range(20)]
     assert drawn.count("c=1") <= 5
+
+
+def test_what_needs_more_memory_than_a_trial_that_ran_out_of_it_is_never_tried() -> None:
+    def choices(size: int, mode: str, layout: str = "ddp") -> tuple[str, ...]:
+        return (f"job.micro_batch_size={size}", f"engine.activation_checkpointing={mode}", f"parallelism={layout}")
+
+    failed = choices(2, "selective")
+    larger = (choices(4, "selective"), choices(16, "none"), choices(2, "none"))
+    other = (choices(1, "none"), choices(4, "full"), choices(4, "selective", "fsdp_full"))
+    assert all(needs_as_much(each, failed) for each in larger)
+    assert not any(needs_as_much(each, failed) for each in other)
+    candidates = [
+        Candidate(each, cast(Any, None), tight=False) for each in (choices(1, "full"), failed, *larger, *other)
+    ]
+    space = Space(cast(Any, None), Tune(runs=9, steps=[1]), [], candidates)
+    trials = [
+        a_result(candidates[0].choices, 1.0),
+        replace(a_result(failed, None), cause=FailureCause.out_of_gpu_memory),
+    ]
+    assert {each.choices for each in proposals(space, trials, 9)} == set(other)
