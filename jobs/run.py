@@ -101,6 +101,10 @@ def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
         from jobs.workloads.storage import storage_test
 
         return storage_test
+    if run.images is not None:
+        from jobs.workloads.train_images import train_images
+
+        return train_images
     if not run.job.train:
         from jobs.workloads.evaluate_only import evaluate_only
 

@@ -12,6 +12,7 @@ from jobs.metrics import Metric
 
 OVER_SAMPLES: Mapping[Metric, Callable[[Sequence[float]], float]] = {
     m.OTHER_LOAD: statistics.fmean,
+    m.CPU_CORES: statistics.fmean,
     m.CPU_STEAL: statistics.fmean,
     m.CPU_CLOCK: statistics.fmean,
     m.CPU_THROTTLED: sum,
