@@ -528,6 +528,12 @@ MEMORY_AVAILABLE = Metric(
     4,
     GIBIBYTE,
 )
+GPU_BUSY = Metric(
+    "gpu_busy",
+    "1",
+    "Share of the time in which any kernel ran on the GPU, on however small a part of it; of a run of ours the mean "
+    "over readings, each of the second before it, the GPU of rank 0.",
+)
 GPU_CLOCK = Metric(
     "gpu_clock_hz",
     "Hz",

@@ -17,6 +17,7 @@ OVER_SAMPLES: Mapping[Metric, Callable[[Sequence[float]], float]] = {
     m.CPU_CLOCK: statistics.fmean,
     m.CPU_THROTTLED: sum,
     m.MEMORY_AVAILABLE: min,
+    m.GPU_BUSY: statistics.fmean,
     m.GPU_CLOCK: statistics.fmean,
     m.GPU_THROTTLED: statistics.fmean,
     m.GPU_MEMORY_FREE: min,

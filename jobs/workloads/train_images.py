@@ -69,7 +69,7 @@ def train_images(run: Run, lease: Lease, rank: Rank) -> None:
     refuse_unusable_gpu(run, rank)
     device = join(run, lease, rank)
     startup.begins(m.STARTUP_DATA_TIME)
-    parts = images_of(run, directory, rank)
+    parts = images_of(run, directory, rank, watchdog)
     startup.begins(m.STARTUP_MODEL_TIME)
     trainer = Trainer(run, device, steps)
     startup.begins(m.STARTUP_CHECKPOINT_TIME)
@@ -117,7 +117,7 @@ def train_images(run: Run, lease: Lease, rank: Rank) -> None:
     dist.destroy_process_group()
 
 
-def images_of(run: Run, directory: RunDir, rank: Rank) -> list[Part]:
+def images_of(run: Run, directory: RunDir, rank: Rank, watchdog: Watchdog) -> list[Part]:
     """Return the parts of the images, at least one a reader; make them first where the run has no path.
 
     Every rank calls it, and raises the error of any rank.
@@ -132,6 +132,7 @@ def images_of(run: Run, directory: RunDir, rank: Rank) -> list[Part]:
             if rank.is_first:
                 refuse_full(directory.images, images.count, images.mean_kb)
             for number in range(rank.rank, images.shards, run.ranks):
+                watchdog.begins(f"making shard {number} of the images", 1000 * images.mean_kb * images.count)
                 write_shard(
                     directory.images, number, count=images.count, shards=images.shards, mean_kb=images.mean_kb,
                     classes=images.classes, seed=run.job.seed,
