@@ -371,7 +371,9 @@ def dispatch(options: argparse.Namespace) -> int:
 
         how = {key: getattr(options, key) for key in ("count", "shards", "mean_kb", "classes", "seed", "kind")}
         size_bytes = make_images(options.directory, **how)
-        print(f"{options.count:,} images in {options.shards:,} shards, {size_bytes / 1e9:,.3g} GB, in {options.directory}")
+        print(
+            f"{options.count:,} images in {options.shards:,} shards, {size_bytes / 1e9:,.3g} GB, in {options.directory}"
+        )
         return 0
     if options.command == "tune":
         from jobs.tune.command import tune

@@ -488,7 +488,7 @@ OTHERS_OWN_TIME = Metric(
 OTHER_LOAD = Metric(
     "other_load",
     "1",
-    "Processor time of a node outside the run's own processes, divided by the time of all its processors; mean over the "
+    "Processor time of a node outside the run's processes, divided by the time of all its processors; mean over the "
     "steady steps, the node of rank 0.",
     Better.low,
     3,

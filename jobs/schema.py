@@ -2,9 +2,9 @@
 
 The YAML files under conf/ hold the values. Hydra merges them onto these classes and refuses unknown keys and wrong
 types; jobs/plan/rules/ holds the rules between keys, jobs/parallelism.py the keys of `parallelism`,
-jobs/serving/settings.py those of `serving`, jobs/storage/settings.py those of `storage`, jobs/images/settings.py those
-of `images`. A YAML file must set a key that has no default here. `None` (null in YAML) is the only spelling of "not set". A user sets a choice by the
-name of its Enum member.
+jobs/serving/settings.py those of `serving`, jobs/storage/settings.py of `storage`, jobs/images/settings.py of
+`images`. A YAML file must set a key that has no default here. `None` (null in YAML) is the only spelling of "not set".
+A user sets a choice by the name of its Enum member.
 The text below a field or member is what `slurmscale explain KEY` prints.
 Treat a `Run` as read-only: OmegaConf cannot compose frozen dataclasses, so nothing enforces it.
 """

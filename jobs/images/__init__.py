@@ -6,6 +6,7 @@
     make       random images of ImageNet's sizes, written as shards; `slurmscale images`
     loader     images decoded and augmented by the workers of each rank
     resnet     the model
+    trainer    model and optimizer of a rank, and checkpoints
 
-jobs.workloads.train_images trains. Only loader and resnet import torch.
+jobs.workloads.train_images trains. Only loader, resnet and trainer import torch.
 """

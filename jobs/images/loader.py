@@ -1,4 +1,4 @@
-"""Images of a rank: read, decoded and augmented by the workers of torch's DataLoader, normalised on the device.
+"""Images of a rank: read, decoded and augmented by the workers of torch's DataLoader.
 
 Augmentation as in training on ImageNet: a crop of 8 to 100 % of the area with an aspect ratio of 3/4 to 4/3, resized,
 mirrored half of the time (https://arxiv.org/abs/1409.4842, section 6). Workers send bytes, a quarter of float32.
@@ -10,7 +10,7 @@ import io
 import math
 import random
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,6 @@ from jobs.failures import STOPS
 from jobs.images.settings import ImageTraining
 from jobs.images.shards import Part, stream
 
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's channels (https://docs.pytorch.org/vision/stable/models.html), in shares of 255."""
 AREAS, RATIOS = (0.08, 1.0), (3 / 4, 4 / 3)
 TRIES = 10
 """Crops that are drawn until one lies within the image."""
@@ -55,15 +53,20 @@ class Images(IterableDataset[tuple[Pixels, int] | DataError]):
                     place = draw.randrange(len(waiting))
                     waiting[place], waiting[-1] = waiting[-1], waiting[place]
                     file, name, jpeg, label = waiting.pop()
-                    if not 0 <= label < self.settings.classes:
-                        raise DataError(
-                            f"{file}: {name} has label {label}, and images.classes={self.settings.classes} allows 0 to "
-                            f"{self.settings.classes - 1}. Set images.classes to the number of classes of the data."
-                        )
+                    refuse_unknown_class(label, self.settings.classes, f"{file}: {name}")
                     yield augmented(decoded(jpeg, f"{file}: {name}"), self.settings.size, draw), label
         except DataError as error:
             # As a value: the loader would put the worker's traceback in front of its text.
             yield error
+
+
+def refuse_unknown_class(label: int, classes: int, name: str) -> None:
+    """Raise DataError for a label that the network has no logit for."""
+    if not 0 <= label < classes:
+        raise DataError(
+            f"{name} has label {label}, and images.classes={classes} allows 0 to {classes - 1}. Set images.classes to "
+            "the number of classes of the data."
+        )
 
 
 def decoded(jpeg: bytes, name: str) -> Image.Image:
@@ -97,7 +100,7 @@ def random_box(width: int, height: int, draw: random.Random) -> tuple[float, flo
     return (width - w) / 2, (height - h) / 2, (width + w) / 2, (height + h) / 2
 
 
-def batches(images: Images, batch_size: int, count: int, *, pinned: bool) -> Iterator[list[Batch]]:
+def batches(images: Images, batch_size: int, count: int, *, pinned: bool) -> Generator[list[Batch]]:
     """Yield for each step its `count` micro-batches, without end; raise the DataError of a worker."""
     settings = images.settings
     loader = DataLoader(
@@ -132,14 +135,6 @@ def collated(samples: Sequence[tuple[Pixels, int] | DataError]) -> Batch | DataE
 
 
 def outlive_requests_to_stop(_worker: int) -> None:
-    """Let a worker ignore the signals that ask the whole job to stop: its rank ends a step first, and then the worker."""
+    """Let a worker ignore the signals that ask the whole job to stop: its rank ends a step, and then the worker."""
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
-
-
-def normalised(pixels: Tensor, device: torch.device, *, channels_last: bool) -> Tensor:
-    """Return bytes (N, H, W, 3) as float32 (N, 3, H, W) on the device with ImageNet's mean and deviation."""
-    mean, deviation = (torch.tensor(values, device=device) * 255 for values in (MEAN, DEVIATION))
-    images = ((pixels.to(device, non_blocking=True).float() - mean) / deviation).permute(0, 3, 1, 2)
-    # Permuted, the channels of a pixel lie together already.
-    return images if channels_last else images.contiguous()

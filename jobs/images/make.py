@@ -104,8 +104,9 @@ def random_images(numbers: Iterable[int], *, mean_kb: float, classes: int, seed:
         # The mean of a log-normal distribution is exp(mu + sigma^2 / 2).
         pixels = max(LEAST_PIXELS, draw.lognormal(math.log(mean_pixels) - SPREAD**2 / 2, SPREAD))
         shape = math.exp(draw.uniform(math.log(3 / 4), math.log(4 / 3)))
-        yield random_jpeg(draw, round(math.sqrt(pixels * shape)), round(math.sqrt(pixels / shape))), int(
-            draw.integers(classes)
+        yield (
+            random_jpeg(draw, round(math.sqrt(pixels * shape)), round(math.sqrt(pixels / shape))),
+            int(draw.integers(classes)),
         )
 
 

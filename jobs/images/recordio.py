@@ -115,7 +115,9 @@ def positions(file: Path) -> list[int]:
         try:
             return [int(line.split("\t")[1]) for line in lines]
         except (ValueError, IndexError) as error:
-            raise DataError(f"{index} has a line other than NUMBER, a tab, BYTE. Remove it, or make it again.") from error
+            raise DataError(
+                f"{index} has a line other than NUMBER, a tab, BYTE. Remove it, or make it again."
+            ) from error
     found, size = [], file.stat().st_size
     with reading(file), file.open("rb") as content:
         while (position := content.tell()) < size:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from jobs.errors import DataError
@@ -83,7 +84,7 @@ def parts_of(shards: list[Path], readers: int) -> list[Part]:
                 raise without_images(file)
             pieces = min(len(positions), -(-readers // len(shards)))
             bounds = [len(positions) * piece // pieces for piece in range(pieces + 1)]
-            parts += [Part(file, tuple(positions[a:b])) for a, b in zip(bounds, bounds[1:], strict=False)]
+            parts += [Part(file, tuple(positions[a:b])) for a, b in pairwise(bounds)]
     if len(parts) < readers:
         raise DataError(
             f"{shards[0].parent} has {len(parts)} shards, and {readers} readers (ranks x images.workers) each need "

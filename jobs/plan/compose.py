@@ -362,7 +362,7 @@ def absolute(path: str) -> str:
 
 
 def named(run: Run, swept: list[Override]) -> Run:
-    """Return the run with its name, made from its choices unless the user set one; a network of images names its model."""
+    """Return the run with its name, made from its choices unless the user set one; images name their network."""
     if run.images is not None:
         run.model.name = run.images.network.name + (rehearsal.ENDING if run.rehearsal else "")
     if run.name is None:

@@ -63,7 +63,8 @@ def weights_bytes(run: Run) -> int:
 def checkpoint_bytes(run: Run) -> int:
     """Return the size of a checkpoint: the trained weights and the optimizer's; 0 if a run that stops writes none.
 
-    AdamW has two moments, SGD of images one, in float32. NeMo in bfloat16 adds float32 copies of the weights: 2 + 3 x 4 bytes.
+    AdamW has two moments, SGD of images one, in float32.
+    NeMo in bfloat16 adds float32 copies of the weights: 2 + 3 x 4 bytes.
     """
     if run.job.checkpoint_every_steps is None:
         return 0

@@ -194,7 +194,9 @@ def image_notes(run: Run) -> list[str]:
         return []
     where = f"read from {run.images.path}"
     if run.images.path is None:
-        where = f"{run.images.count:,} random ones, {image_bytes(run) / 1e9:,.3g} GB, are made in the run directory unless images.path is set"
+        where = (
+            f"{run.images.count:,} random ones, {image_bytes(run) / 1e9:,.3g} GB, are made unless images.path is set"
+        )
     return [f"{where}; memory of activations, speed and hours are not predicted"]
 
 

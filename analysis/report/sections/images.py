@@ -1,4 +1,4 @@
-"""The table of runs on images: images/s, the wait for data, and what storage and processors did, by storage and nodes."""
+"""The table of runs on images: images/s, the wait for data, what storage and processors did, by storage and nodes."""
 
 from __future__ import annotations
 

@@ -12,7 +12,9 @@ def replicas_train_images(run: Run) -> str | None:
     if run.images is None:
         return None
     if run.engine.kind is not EngineKind.native:
-        return f"job={run.job.name} runs by engine=native, and engine={run.engine.kind.name} is chosen. Set engine=native."
+        return (
+            f"job={run.job.name} runs by engine=native, and engine={run.engine.kind.name} is chosen. Set engine=native."
+        )
     divided = undivided(run)
     if run.parallelism.strategy not in {Strategy.single, Strategy.ddp} or divided:
         return (

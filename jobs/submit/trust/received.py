@@ -85,7 +85,8 @@ def executed_by(run: Run, directory: RunDir) -> Iterator[str]:
         "Python of the server": [server.python] if server and server.python else [],
         "load generator": [shlex.join(client)] if client else [],
         "reads": [
-            path for path in (run.data.path, run.data.tokenizer, run.job.init_from, data.path if data else None, images)
+            path
+            for path in (run.data.path, run.data.tokenizer, run.job.init_from, data.path if data else None, images)
             if path
         ],
         "writes and removes its files in": [run.storage.path] if run.storage and run.storage.path else [],

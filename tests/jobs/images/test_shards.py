@@ -42,9 +42,7 @@ def images(where: Path, readers: int = 4) -> list[tuple[bytes, int]]:
     return [(jpeg, label) for part in parts_of(shards_of(where), readers) for _, jpeg, label in part.images()]
 
 
-def test_both_formats_hold_the_same_images_whatever_the_shards(
-    tmp_path: Path, shards_by_kind: dict[str, Path]
-) -> None:
+def test_both_formats_hold_the_same_images_whatever_the_shards(tmp_path: Path, shards_by_kind: dict[str, Path]) -> None:
     tar, records = shards_by_kind["tar"], made(tmp_path / "rec", "recordio", "--shards", "2")
     assert sorted(images(tar)) == sorted(images(records)) == sorted(images(records, readers=7))
     assert len(set(images(tar))) == 20

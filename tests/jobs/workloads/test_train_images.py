@@ -182,7 +182,9 @@ def test_a_request_to_stop_ends_at_a_step_with_a_checkpoint_and_resume_continues
     (stopped,) = events(run, "stopped")
     assert int(str(stopped["step"])) >= 5
     assert run.images.exists(), "the next start reads the same images"
-    run.config.write_text(run.config.read_text().replace("steps: 100000\n", f"steps: {int(str(stopped['step'])) + 3}\n"))
+    run.config.write_text(
+        run.config.read_text().replace("steps: 100000\n", f"steps: {int(str(stopped['step'])) + 3}\n")
+    )
     assert train(run) == [0], printed(run)
     assert events(run, "started")[1]["from_step"] == stopped["step"]
 
