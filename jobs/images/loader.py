@@ -84,7 +84,8 @@ def augmented(image: Image.Image, size: int, draw: random.Random) -> Pixels:
     """Return a random crop (size, size, 3), mirrored half of the time."""
     cropped = image.resize((size, size), Image.Resampling.BILINEAR, box=random_box(image.width, image.height, draw))
     pixels = np.asarray(cropped)
-    return np.ascontiguousarray(pixels[:, ::-1] if draw.random() < 0.5 else pixels)
+    # A copy: the pixels of Pillow cannot be written, which torch wants.
+    return np.array(pixels[:, ::-1] if draw.random() < 0.5 else pixels, order="C")
 
 
 def random_box(width: int, height: int, draw: random.Random) -> tuple[float, float, float, float]:
