@@ -1030,6 +1030,13 @@ MOUNT_READ_PEAK = Metric(
     shown_in=MEGABYTE_PER_S,
 )
 MOUNT_WRITE_PEAK = Metric("mount_write_peak_bytes_per_s", "B/s", "The same, sent.", digits=4, shown_in=MEGABYTE_PER_S)
+MOUNT_OPERATIONS = Metric(
+    "mount_operations",
+    "1",
+    "Operations that the nodes of the run asked of the servers of its NFS mounts, other processes of these nodes "
+    "included.",
+    digits=4,
+)
 STATISTICS = {"peak": "Most bytes in any second", "mean": "Bytes divided by seconds"}
 # --- tests of storage, derived by analysis from the events of the run; medians over repeats ---------------------------
 CHECKPOINT_IO_RATES = {

@@ -32,7 +32,7 @@ class ImageTraining:
     images are made in the run directory, and removed when the run has finished."""
     count: int = 512
     """Images that are made, in all files together."""
-    shards: int = 16
+    shards: int = 64
     """Files that are made."""
     mean_kb: float = 115.0
     """Mean size of an image that is made, in kB; ImageNet's is 115."""

@@ -19,6 +19,7 @@ NUMBERS = (
     m.GPU_BUSY,
     m.STORAGE_READ_PEAK,
     m.MOUNT_READ_PEAK,
+    m.MOUNT_OPERATIONS,
 )
 GB = 1e9
 
