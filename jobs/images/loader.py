@@ -97,8 +97,8 @@ def random_box(width: int, height: int, draw: random.Random) -> tuple[float, flo
         if 0 < w <= width and 0 < h <= height:
             left, upper = draw.randint(0, width - w), draw.randint(0, height - h)
             return left, upper, left + w, upper + h
-    w, h = min(width, height * RATIOS[1]), min(height, width / RATIOS[0])
-    return (width - w) / 2, (height - h) / 2, (width + w) / 2, (height + h) / 2
+    widest, highest = min(width, height * RATIOS[1]), min(height, width / RATIOS[0])
+    return (width - widest) / 2, (height - highest) / 2, (width + widest) / 2, (height + highest) / 2
 
 
 def batches(images: Images, batch_size: int, count: int, *, pinned: bool) -> Generator[list[Batch]]:
