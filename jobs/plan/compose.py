@@ -365,6 +365,7 @@ def named(run: Run, swept: list[Override]) -> Run:
     """Return the run with its name, made from its choices unless the user set one; images name their network."""
     if run.images is not None:
         run.model.name = run.images.network.name + (rehearsal.ENDING if run.rehearsal else "")
+        run.data.name = "jpeg"
     if run.name is None:
         engine = [] if run.engine.kind is EngineKind.native else [run.engine.kind.name]
         parts = [run.model.name, *engine, run.parallelism.name, f"n{run.nodes}x{run.ranks_per_node}"]
