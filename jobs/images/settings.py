@@ -27,7 +27,7 @@ class ImageTraining:
 
     network: Network = Network.resnet50
     """Residual network with bottleneck blocks, version 1.5: the stride is in the 3x3 convolution."""
-    path: str | None
+    path: str | None = None
     """Directory of .tar shards (WebDataset: KEY.jpg and KEY.cls) or of .rec files (MXNet's RecordIO); null: random
     images are made in the run directory, and removed when the run has finished."""
     count: int = 512

@@ -57,7 +57,7 @@ MOST_POINTS = 10_000
 # Repeats and bookkeeping name themselves; every other swept key is appended to the name with its value.
 NAMED_AXES = {"model", "images.network", "engine", "parallelism", "nodes", "ranks_per_node", "repeat", "name"}
 # Keys that some files leave to the user, and that a plan does without.
-ONLY_TO_SUBMIT = ("cluster.account", "data.path", "images.path")
+ONLY_TO_SUBMIT = ("cluster.account", "data.path")
 DEFAULT_GLOBAL_BATCH = 8
 Place = tuple[str, ...]
 """Names of a key's sections and its own."""
@@ -271,9 +271,7 @@ def differences(first: Any, other: Any, path: Place = ()) -> Iterator[tuple[Plac
 def leave_unset(config: DictConfig) -> tuple[str, ...]:
     """Set to null what only a submission needs, and return those keys."""
     sections = [(key, *key.split(".")) for key in ONLY_TO_SUBMIT]
-    unset = tuple(
-        key for key, section, name in sections if config[section] and OmegaConf.is_missing(config[section], name)
-    )
+    unset = tuple(key for key, section, name in sections if OmegaConf.is_missing(config[section], name))
     for key in unset:
         OmegaConf.update(config, key, None)
     return unset

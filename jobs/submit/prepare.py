@@ -34,7 +34,7 @@ from jobs.plan.litgpt_names import litgpt_fields
 from jobs.plan.model_file import from_config_json
 from jobs.plan.predict.memory import memory
 from jobs.plan.predict.speed import speed
-from jobs.plan.storage_space import refused_space
+from jobs.plan.storage_space import image_bytes, refused_space
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
 from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, Run
@@ -53,6 +53,8 @@ SIZES = ("layers", "hidden_size", "heads", "kv_heads", "head_size", "intermediat
 """Keys of `model` that decide the memory of a replica."""
 LITGPT_SIZES = ("n_layer", "n_embd", "n_head", "n_query_groups", "head_size", "intermediate_size", "padded_vocab_size")
 """The same by their names in LitGPT's configuration."""
+MOST_MADE_BYTES = 10e9
+"""Images that a run makes in its own directory; a core makes some MB a second."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,12 @@ def refuse_unusable_images(runs: list[Run], sweep: SweepDir) -> None:
         if run.images is None:
             continue
         if run.images.path is None:
+            if image_bytes(run) > MOST_MADE_BYTES:
+                raise DataError(
+                    f"{run.name}: images.path is not set, and a run makes at most {MOST_MADE_BYTES / 1e9:g} GB of "
+                    f"images, not {image_bytes(run) / 1e9:,.0f}. Make them once by `slurmscale images DIRECTORY` and set "
+                    "images.path=DIRECTORY, or set a smaller images.count."
+                )
             refuse_full(sweep.path, run.images.count, run.images.mean_kb)
         elif Path(run.images.path).exists():
             # A path of the nodes alone is examined there (jobs.workloads.train_images).

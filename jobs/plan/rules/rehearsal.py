@@ -23,7 +23,7 @@ def shrink(config: DictConfig, given: Collection[str]) -> None:
     """Make the configuration of a rehearsal small, but for the keys given, and name it one; leave any other as it is.
 
     Divide the sizes of a large model, lower larger values to their limits, and take the samples made for rehearsals
-    where the instruction data have no path; images are made.
+    where the instruction data have no path.
     """
     limits: Rehearsal | None = config.rehearsal
     if limits is None:
@@ -43,8 +43,6 @@ def shrink(config: DictConfig, given: Collection[str]) -> None:
         config.engine.kind, config.engine.distributed_optimizer = EngineKind.native, False
     if config.data.source in INSTRUCTIONS and OmegaConf.is_missing(config.data, "path"):
         config.data.path = str(samples())
-    if config.images is not None and OmegaConf.is_missing(config.images, "path"):
-        config.images.path = None
     config.model.name, config.model.litgpt_name = config.model.name + ENDING, None
     if config.sweep is not None and "sweep" not in given:
         config.sweep += ENDING
