@@ -189,8 +189,8 @@ def refuse_unusable_images(runs: list[Run], sweep: SweepDir) -> None:
             if image_bytes(run) > MOST_MADE_BYTES:
                 raise DataError(
                     f"{run.name}: images.path is not set, and a run makes at most {MOST_MADE_BYTES / 1e9:g} GB of "
-                    f"images, not {image_bytes(run) / 1e9:,.0f}. Make them once by `slurmscale images DIRECTORY` and set "
-                    "images.path=DIRECTORY, or set a smaller images.count."
+                    f"images, not {image_bytes(run) / 1e9:,.0f}. Make them once by `slurmscale images DIRECTORY` and "
+                    "set images.path=DIRECTORY, or set a smaller images.count."
                 )
             refuse_full(sweep.path, run.images.count, run.images.mean_kb)
         elif Path(run.images.path).exists():
