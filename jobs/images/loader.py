@@ -114,14 +114,19 @@ def batches(images: Images, batch_size: int, count: int, *, pinned: bool) -> Gen
         pin_memory=pinned,
     )
     found = iter(loader)
-    while True:
-        step = []
-        for _ in range(count):
-            batch = next(found)
-            if isinstance(batch, DataError):
-                raise batch
-            step.append(batch)
-        yield step
+    try:
+        while True:
+            step = []
+            for _ in range(count):
+                batch = next(found)
+                if isinstance(batch, DataError):
+                    raise batch
+                step.append(batch)
+            yield step
+    finally:
+        if settings.workers:
+            # At its end Python would wait for workers, which ignore its request to end; torch has no public name.
+            found._shutdown_workers()  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def collated(samples: Sequence[tuple[Pixels, int] | DataError]) -> Batch | DataError:
