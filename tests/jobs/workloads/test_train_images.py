@@ -38,6 +38,7 @@ SMALL_IMAGES = (
 )  # fmt: skip
 
 
+@pytest.mark.long
 def test_two_ranks_train_on_images_and_the_report_has_their_rate(tmp_path: Path) -> None:
     run = make_run(
         tmp_path, *SMALL_IMAGES, "ranks_per_node=2", "images.storage=scratch", "job.checkpoint_every_steps=5",
@@ -84,7 +85,7 @@ def test_16_bits_accumulation_and_restarts_train_as_well(tmp_path: Path, further
     assert [int(row["step"]) for row in steps(run)] == list(range(1, 35))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_damaged_image_ends_the_run_with_its_name(tmp_path: Path) -> None:
     make_images(tmp_path / "images", count=8, shards=2, mean_kb=3, classes=5, seed=1)
     with tarfile.open(tmp_path / "images/000001.tar", "w") as shard:
