@@ -234,7 +234,7 @@ def parser() -> Parser:
 
 
 def composing_commands(command: Callable[[str, str], Parser]) -> None:
-    """Add the parsers of plan, submit, data, tune and explain."""
+    """Add the parsers of plan, submit, data, tune, images and explain."""
     for name, text in (
         ("plan", "print the plan table, warnings and mesh of the overrides; prepare nothing"),
         ("submit", "prepare all points and submit all or none; return at once"),
@@ -284,6 +284,16 @@ def composing_commands(command: Callable[[str, str], Parser]) -> None:
             choices=INFO,
             help="print the composition: files, search path, plugins",
         )
+    sub = command("images", "make shards of random JPEG images with the sizes of ImageNet's, for job=image_train")
+    sub.add_argument("directory", type=folder, metavar="DIRECTORY", help="new or empty directory")
+    sub.add_argument("--count", type=int, required=True, metavar="N", help="images; ImageNet has 1281167")
+    sub.add_argument("--shards", type=int, default=16, metavar="N", help="files (default 16)")
+    sub.add_argument("--mean-kb", type=float, default=115.0, metavar="KB", help="mean size of an image (default 115)")
+    sub.add_argument("--classes", type=int, default=1000, metavar="N", help="classes of the labels (default 1000)")
+    sub.add_argument("--seed", type=int, default=1234, metavar="N", help="seed (default 1234)")
+    sub.add_argument(
+        "--kind", choices=("tar", "recordio"), default="tar", help="WebDataset's tar or MXNet's RecordIO (default tar)"
+    )
     sub = command("explain", "print type, choices, default, unit and meaning of a key")
     sub.add_argument("key", nargs="?", metavar="KEY", help="such as job.steps or model; default: list all keys")
     sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="show the defaults of this composition")
@@ -362,6 +372,15 @@ def dispatch(options: argparse.Namespace) -> int:
         from jobs.data.command import make_data
 
         return make_data(options.overrides, multirun=options.multirun, megatron=options.megatron)
+    if options.command == "images":
+        from jobs.images.make import make_images
+
+        how = {key: getattr(options, key) for key in ("count", "shards", "mean_kb", "classes", "seed", "kind")}
+        size_bytes = make_images(options.directory, **how)
+        print(
+            f"{options.count:,} images in {options.shards:,} shards, {size_bytes / 1e9:,.3g} GB, in {options.directory}"
+        )
+        return 0
     if options.command == "tune":
         return tune(options)
     if options.command == "model":

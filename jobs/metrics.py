@@ -169,6 +169,15 @@ TOKENS = Metric("tokens", "1", "Tokens of the global batch, padding excluded.", 
 PADDED_TOKENS = Metric(
     "padded_tokens", "1", "Tokens of the global batch, padding and virtual tokens included.", digits=9, group=Group.step
 )
+DATA_WAIT_TIME = Metric(
+    "data_wait_time_s",
+    "s",
+    "The part of step_time_s in which a rank waited for images that its loader had not ready; the rank that waited "
+    "longest.",
+    Better.low,
+    4,
+    group=Group.step,
+)
 CHECKPOINT_TIME = Metric(
     "checkpoint_time_s",
     "s",
@@ -479,11 +488,18 @@ OTHERS_OWN_TIME = Metric(
 OTHER_LOAD = Metric(
     "other_load",
     "1",
-    "Processor time of a node outside the run's own ranks, divided by the time of all its processors; mean over the "
+    "Processor time of a node outside the run's processes, divided by the time of all its processors; mean over the "
     "steady steps, the node of rank 0.",
     Better.low,
     3,
     PERCENT,
+)
+CPU_CORES = Metric(
+    "cpu_cores",
+    "1",
+    "Processor time of the run's ranks and of the processes that they started, divided by wall time and ranks: the "
+    "cores that a rank kept busy; mean over the steady steps, the node of rank 0.",
+    heading="Busy cores a rank",
 )
 CPU_STEAL = Metric(
     "cpu_steal",
@@ -511,6 +527,12 @@ MEMORY_AVAILABLE = Metric(
     Better.high,
     4,
     GIBIBYTE,
+)
+GPU_BUSY = Metric(
+    "gpu_busy",
+    "1",
+    "Share of the time in which any kernel ran on the GPU, on however small a part of it; of a run of ours the mean "
+    "over readings, each of the second before it, the GPU of rank 0.",
 )
 GPU_CLOCK = Metric(
     "gpu_clock_hz",
@@ -772,6 +794,15 @@ SAMPLES_PER_STEP = Metric("samples_per_step", "1", "Samples of the recorded step
 SAMPLES_TRAINED = Metric(
     "samples_trained", "1", "Samples of the recorded steps that the final model results from.", digits=9
 )
+DATA_WAIT_SHARE = Metric(
+    "data_wait_share",
+    "1",
+    "Sum of data_wait_time_s of the steady steps, divided by the sum of their step times.",
+    Better.low,
+    3,
+    PERCENT,
+    "Waiting for data",
+)
 STEP_TIME_MEDIAN = Metric("step_time_median_s", "s", "Median of the steady step times.", Better.low, 4, on_page=True)
 STEP_TIME_P10 = Metric("step_time_p10_s", "s", "10th percentile of the steady step times.", Better.low, 4, on_page=True)
 STEP_TIME_P90 = Metric("step_time_p90_s", "s", "90th percentile of the steady step times.", Better.low, 4, on_page=True)
@@ -999,6 +1030,13 @@ MOUNT_READ_PEAK = Metric(
     shown_in=MEGABYTE_PER_S,
 )
 MOUNT_WRITE_PEAK = Metric("mount_write_peak_bytes_per_s", "B/s", "The same, sent.", digits=4, shown_in=MEGABYTE_PER_S)
+MOUNT_OPERATIONS = Metric(
+    "mount_operations",
+    "1",
+    "Operations that the nodes of the run asked of the servers of its NFS mounts, other processes of these nodes "
+    "included.",
+    digits=4,
+)
 STATISTICS = {"peak": "Most bytes in any second", "mean": "Bytes divided by seconds"}
 # --- tests of storage, derived by analysis from the events of the run; medians over repeats ---------------------------
 CHECKPOINT_IO_RATES = {

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import jobs
@@ -103,6 +104,11 @@ def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
         from jobs.workloads.storage import storage_test
 
         return storage_test
+    if run.images is not None:
+        refuse_missing_pillow(run)
+        from jobs.workloads.train_images import train_images
+
+        return train_images
     if not run.job.train:
         from jobs.workloads.evaluate_only import evaluate_only
 
@@ -123,6 +129,15 @@ def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
         case EngineKind.vllm:
             raise ConfigError("engine=vllm serves a model, and this run has no section `serving`. Set job=serve.")
     return train
+
+
+def refuse_missing_pillow(run: Run) -> None:
+    """Raise ConfigError where the Python of the ranks has no Pillow."""
+    if find_spec("PIL") is None:
+        raise ConfigError(
+            f"job={run.job.name} decodes JPEG files by Pillow, and the nodes' Python has none. Run pip install "
+            "--editable '.[train,images]' in the checkout, or set a container or cluster.python that has it."
+        )
 
 
 def prepare_for_torch(run: Run, version: str) -> None:

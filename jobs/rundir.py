@@ -32,6 +32,7 @@
             serving/                    of a run that serves: prompts, logs of replicas, balancer and load generator,
                                         the load generator's results, and counters and gauges of each replica in each
                                         second (replica-0.jsonl)
+            images/                     of a run that makes its images, until it has finished: the shards
             storage-results/            of a run that starts fio: its results
             slurmscale-storage-test/    of a run that measures storage, while it does: its files
 
@@ -228,6 +229,11 @@ class RunDir:
     def replica_samples(self, number: int) -> Path:
         """Return the counters and gauges of a replica over time."""
         return self.serving / f"replica-{number}.jsonl"
+
+    @property
+    def images(self) -> Path:
+        """Shards of a run that makes its images."""
+        return self.path / "images"
 
     @property
     def storage_results(self) -> Path:

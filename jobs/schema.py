@@ -2,9 +2,9 @@
 
 The YAML files under conf/ hold the values. Hydra merges them onto these classes and refuses unknown keys and wrong
 types; jobs/plan/rules/ holds the rules between keys, jobs/parallelism.py the keys of `parallelism`,
-jobs/serving/settings.py those of `serving`, jobs/storage/settings.py those of `storage`. A YAML file must set a key
-that has no default here. `None` (null in YAML) is the only spelling of "not set". A user sets a choice by the
-name of its Enum member.
+jobs/serving/settings.py those of `serving`, jobs/storage/settings.py of `storage`, jobs/images/settings.py of
+`images`. A YAML file must set a key that has no default here. `None` (null in YAML) is the only spelling of "not set".
+A user sets a choice by the name of its Enum member.
 The text below a field or member is what `slurmscale explain KEY` prints.
 Treat a `Run` as read-only: OmegaConf cannot compose frozen dataclasses, so nothing enforces it.
 """
@@ -15,6 +15,7 @@ import os
 from dataclasses import dataclass, field
 from enum import Enum
 
+from jobs.images.settings import ImageTraining
 from jobs.parallelism import Parallelism
 from jobs.serving.settings import Server, Serving
 from jobs.storage.settings import StorageTest
@@ -962,11 +963,18 @@ class Run:
     """Replicas and load of a run that serves (job=serve); null: it does not serve."""
     storage: StorageTest | None = None
     """Work of a run that measures storage (job=checkpoint_io, data_read, fio); null: another run."""
+    images: ImageTraining | None = None
+    """Images and network of a run that trains an image classifier (job=image_train); null: another run."""
 
     @property
     def reads_samples(self) -> bool:
-        """Return whether the run trains or evaluates: it has samples, a global batch and a loss."""
-        return self.serving is None and self.storage is None
+        """Return whether the run trains or evaluates a language model: it has samples of tokens."""
+        return self.serving is None and self.is_predicted
+
+    @property
+    def is_predicted(self) -> bool:
+        """Return whether memory and speed follow from the language model: not of tests of storage, nor of images."""
+        return self.storage is None and self.images is None
 
     @property
     def evaluates(self) -> bool:

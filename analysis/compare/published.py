@@ -153,7 +153,12 @@ def experiment_of(run: RunResult) -> str | None:
 
 def figures_for(run: RunResult) -> list[Published]:
     """Return the results published for the run's experiment, or else for equal settings, and the rates of its GPU."""
-    named = [each for each in published() if each.experiment and each.experiment == experiment_of(run)]
+    label = run.setting("images.storage")
+    named = [
+        each
+        for each in published()
+        if each.experiment and each.experiment == experiment_of(run) and label in {None, each.variant}
+    ]
     equal = [each for each in published() if not list(conflicts(run, each))]
     per_gpu = [each for each in equal if each.metric in PER_GPU]
     return (named or [each for each in equal if each not in per_gpu]) + nearest_sizes(per_gpu, run.ranks or 1)

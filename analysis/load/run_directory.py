@@ -40,6 +40,7 @@ from analysis.metrics.step_variation import far_out, far_out_share, step_variati
 from analysis.metrics.storage import read_storage
 from analysis.metrics.storage_test import storage_test_values
 from analysis.metrics.stragglers import straggler_share, stragglers
+from analysis.parsers import log_metrics as a
 from analysis.run import RunResult, last_event
 from analysis.untrusted import lookup, number, printed_number
 from jobs import metrics as m
@@ -86,6 +87,8 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         if lookup(config, "storage") is not None:
             refuse_unfinished(events, config, last=0)
             return storage_test(path, config, plan, provenance, events)
+        if lookup(config, "images") is not None:
+            config = without_tokens(config)
         if lookup(config, "job.train") is False:
             return evaluation(path, config, plan, provenance, events)
         records = step_records(records_of(contents, AT.metrics))
@@ -194,6 +197,11 @@ def read_config(contents: Contents) -> Mapping[str, Any]:
     return with_defaults(config, Run)
 
 
+def without_tokens(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of a run on images, which has no sequences."""
+    return {**config, "job": {key: value for key, value in config["job"].items() if key != "sequence_length"}}
+
+
 def read_plan(contents: Contents) -> Mapping[str, Any]:
     """Return the plan. Raise UnusableError if it is missing, is no JSON object, or has another value than a batch."""
     plan = read_json(contents, AT.plan)
@@ -267,7 +275,8 @@ def steady_steps(steps: dict[int, dict[str, Any]], unmeasured: int, first: dict[
     steady = []
     for step, record in steps.items():
         attempt, time_s = number(record, m.ATTEMPT), number(record, m.STEP_TIME)
-        timed = time_s is not None and time_s > 0 and (number(record, m.TOKENS) or 0) > 0
+        work = number(record, m.TOKENS if m.TOKENS.name in record else m.SAMPLES)
+        timed = time_s is not None and time_s > 0 and (work or 0) > 0
         if (
             timed
             and not number(record, m.PROFILED)
@@ -335,18 +344,20 @@ def measured(
 ) -> dict[Metric, float]:
     """Return the metrics of one run, by their definitions in jobs.metrics; the steps `torn` are not in its rate."""
     times_s = [record[m.STEP_TIME.name] for record in steady]
-    tokens = sum(record[m.TOKENS.name] for record in steady)
     kept = [record for record in steady if int(record[m.STEP.name]) not in torn]
-    tokens_per_s = sum(record[m.TOKENS.name] for record in kept) / math.fsum(
-        record[m.STEP_TIME.name] for record in kept
-    )
+    kept_s = math.fsum(record[m.STEP_TIME.name] for record in kept)
+    values = {m.FINAL_LOSS: float(steps[max(steps)][m.LOSS.name])}
+    if all(m.TOKENS.name in record for record in steady):
+        tokens_per_s = sum(record[m.TOKENS.name] for record in kept) / kept_s
+        values |= {m.TOKENS_PER_S: tokens_per_s, m.TOKENS_PER_S_PER_RANK: tokens_per_s / ranks}
+        values[m.TOKENS_PER_STEP] = sum(record[m.TOKENS.name] for record in steady) / len(steady)
+    else:
+        images_per_s = sum(number(record, m.SAMPLES) or 0.0 for record in kept) / kept_s
+        values |= {a.SAMPLES_PER_S: images_per_s, a.SAMPLES_PER_S_PER_RANK: images_per_s / ranks}
+    waits_s = [waited_s for record in steady if (waited_s := number(record, m.DATA_WAIT_TIME)) is not None]
+    if len(waits_s) == len(steady):
+        values[m.DATA_WAIT_SHARE] = math.fsum(waits_s) / math.fsum(times_s)
     trained = [number(record, m.TOKENS) for record in steps.values()]
-    values = {
-        m.TOKENS_PER_S: tokens_per_s,
-        m.TOKENS_PER_S_PER_RANK: tokens_per_s / ranks,
-        m.TOKENS_PER_STEP: tokens / len(steady),
-        m.FINAL_LOSS: float(steps[max(steps)][m.LOSS.name]),
-    }
     percentiles = ((m.STEP_TIME_MEDIAN, 50), (m.STEP_TIME_P10, 10), (m.STEP_TIME_P90, 90))
     values |= {metric: float(np.percentile(times_s, percent)) for metric, percent in percentiles}
     # The sums are unknown if one step has no count.

@@ -12,10 +12,12 @@ from jobs.metrics import Metric
 
 OVER_SAMPLES: Mapping[Metric, Callable[[Sequence[float]], float]] = {
     m.OTHER_LOAD: statistics.fmean,
+    m.CPU_CORES: statistics.fmean,
     m.CPU_STEAL: statistics.fmean,
     m.CPU_CLOCK: statistics.fmean,
     m.CPU_THROTTLED: sum,
     m.MEMORY_AVAILABLE: min,
+    m.GPU_BUSY: statistics.fmean,
     m.GPU_CLOCK: statistics.fmean,
     m.GPU_THROTTLED: statistics.fmean,
     m.GPU_MEMORY_FREE: min,

@@ -37,6 +37,8 @@ class Storage:
     """Traffic of the ranks and of an evaluation, by node and phase."""
     mounts: Seconds
     """Traffic of its nodes' processes with the network file systems that hold its files; empty if not recorded."""
+    operations: float | None = None
+    """What its nodes asked of the servers of its NFS mounts; None without such a mount."""
 
     def phase(self, phase: StoragePhase) -> Seconds:
         """Return the traffic of all nodes together in a phase; empty if it had none."""
@@ -77,7 +79,7 @@ class Storage:
         for metrics, seconds in overall.items():
             if seconds:
                 found |= dict(zip(metrics, peaks(seconds), strict=True))
-        return found
+        return found | ({} if self.operations is None else {m.MOUNT_OPERATIONS: self.operations})
 
 
 def peaks(seconds: Seconds) -> Moved:
@@ -104,9 +106,10 @@ def read_storage(run: RunDir) -> Storage | None:
     """Return the storage traffic that the processes of a run recorded; None if they recorded none."""
     processes: dict[tuple[str, StoragePhase], dict[int, Moved]] = defaultdict(dict)
     mounts: dict[str, list[dict[int, Moved]]] = defaultdict(list)
+    asked: dict[str, list[float]] = defaultdict(list)
     room = MOST_SECONDS
     for file in run.storage_logs:
-        node, of_mounts = "", dict[int, Moved]()
+        node, of_mounts, operations = "", dict[int, Moved](), list[float]()
         with suppress(OSError):
             for record in read_records(file):
                 node = str(record["node"]) if isinstance(record.get("node"), str) else node
@@ -114,16 +117,20 @@ def read_storage(run: RunDir) -> Storage | None:
                     continue
                 room -= spread(record, ("read_bytes", "write_bytes"), processes[node, phase])
                 room -= spread(record, ("mount_read_bytes", "mount_write_bytes"), of_mounts)
+                operations += [count] if (count := as_number(record.get("mount_operations"))) is not None else []
                 if room < 0:
                     break
         mounts[node].append(of_mounts)
+        if operations:
+            asked[node].append(math.fsum(operations))
     # Several processes of one machine (emulated nodes) see the same counters.
     of_nodes = [
         {second: max(each.get(second, (0.0, 0.0)) for each in series) for second in set().union(*series)}
         for series in mounts.values()
     ]
     known = {key: seconds for key, seconds in processes.items() if seconds}
-    return Storage(known, added(of_nodes)) if known else None
+    operations_asked = math.fsum(max(of_processes) for of_processes in asked.values()) if asked else None
+    return Storage(known, added(of_nodes), operations_asked) if known else None
 
 
 def phase_of(record: Mapping[str, Any]) -> StoragePhase | None:

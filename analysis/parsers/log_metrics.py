@@ -5,6 +5,7 @@ Values are SI base units, as there: a parser converts what its format prints in 
 
 from __future__ import annotations
 
+from jobs import metrics as m
 from jobs.metrics import GIGABYTE_PER_S, MICROSECOND, PERCENT, Better, Metric
 
 # --- what was run ------------------------------------------------------------------------------------------------
@@ -233,9 +234,7 @@ CONVERSION_EFFICIENCY = Metric(
     "conversion_efficiency", "1", "MLPerf: factor on the readings for the losses of the power supply."
 )
 TEMPERATURE = Metric("temperature_celsius", "°C", "Temperature of the GPU.", digits=3)
-GPU_BUSY = Metric(
-    "gpu_busy", "1", "Share of the time in which any kernel ran on the GPU, on however small a part of it."
-)
+GPU_BUSY = m.GPU_BUSY
 GPU_MEMORY = Metric("gpu_memory_bytes", "B", "Memory of the GPU.", digits=4)
 GPU_MEMORY_USED = Metric("gpu_memory_used_bytes", "B", "Memory of the GPU in use by any process.", digits=4)
 GPU_MEMORY_BUSY = Metric("gpu_memory_busy", "1", "Share of the time in which the GPU's memory was read or written.")

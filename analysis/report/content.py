@@ -34,6 +34,7 @@ from analysis.report.sections.customization import customization_section
 from analysis.report.sections.data import data_section
 from analysis.report.sections.evaluations import evaluation_section
 from analysis.report.sections.goodput import goodput_section
+from analysis.report.sections.images import image_section
 from analysis.report.sections.laws import fits_section
 from analysis.report.sections.mfu import utilization_section
 from analysis.report.sections.mlperf import mlperf_section
@@ -144,6 +145,7 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
             each
             for each in (
                 published_section(groups),
+                image_section(used),
                 fits_section(groups),
                 mlperf_section(runs),
                 utilization_section(used),

@@ -26,20 +26,33 @@ from jobs.schema import Batching
 Indices = npt.NDArray[np.intp]
 
 
-@dataclass(frozen=True)
-class StepBatch:
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """The size of the global batch of one optimizer step, in the units of the run."""
+
+    samples: int
+    """Samples: rows of tokens, or images."""
+    tokens: int | None = None
+    """Inputs, padding and virtual tokens excluded; None for images."""
+    padded_tokens: int | None = None
+    """Inputs, padding and virtual tokens included; None for images."""
+
+    def rate(self, time_s: float) -> str:
+        """Return the work of a second in words."""
+        count, unit = (self.samples, "images") if self.tokens is None else (self.tokens, "tokens")
+        return f"{count / time_s:,.0f} {unit}/s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepBatch(Work):
     """The micro-batches of a rank in one optimizer step, and the size of the whole global batch."""
 
     micro_batches: list[MicroBatch[Tokens]]
     """Those of this rank, (micro_batch_size, padded length); packed (1, padded sum of the lengths)."""
     labels: int
     """Targets of the global batch that contribute to the loss."""
-    samples: int
-    """Samples of the global batch."""
     tokens: int
-    """Inputs of the global batch, padding and virtual tokens excluded."""
     padded_tokens: int
-    """Inputs of the global batch, padding and virtual tokens included."""
 
 
 class Batches:

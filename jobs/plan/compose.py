@@ -55,7 +55,7 @@ MOST_EXPLAINED = 10
 # Ten times what a Slurm array holds by default.
 MOST_POINTS = 10_000
 # Repeats and bookkeeping name themselves; every other swept key is appended to the name with its value.
-NAMED_AXES = {"model", "engine", "parallelism", "nodes", "ranks_per_node", "repeat", "name"}
+NAMED_AXES = {"model", "images.network", "engine", "parallelism", "nodes", "ranks_per_node", "repeat", "name"}
 # Keys that some files leave to the user, and that a plan does without.
 ONLY_TO_SUBMIT = ("cluster.account", "data.path")
 DEFAULT_GLOBAL_BATCH = 8
@@ -340,6 +340,7 @@ def settled(run: Run) -> Run:
         (run.data, "tokenizer"),
         (run.data, "cache_dir"),
         *([(run.storage, "path"), (run.storage.data, "path")] if run.storage else []),
+        *([(run.images, "path")] if run.images else []),
     ]
     for config, key in parts:
         value = getattr(config, key, None)
@@ -359,7 +360,10 @@ def absolute(path: str) -> str:
 
 
 def named(run: Run, swept: list[Override]) -> Run:
-    """Return the run with its name, made from its choices unless the user set one."""
+    """Return the run with its name, made from its choices unless the user set one; images name their network."""
+    if run.images is not None:
+        run.model.name = run.images.network.name + (rehearsal.ENDING if run.rehearsal else "")
+        run.data.name = "jpeg"
     if run.name is None:
         engine = [] if run.engine.kind is EngineKind.native else [run.engine.kind.name]
         parts = [run.model.name, *engine, run.parallelism.name, f"n{run.nodes}x{run.ranks_per_node}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobs.images import settings as images
 from jobs.parallelism import Strategy
 from jobs.plan.predict.weights import (
     adapter_weights,
@@ -20,13 +21,18 @@ def parameters(model: Model) -> int:
     return embeddings + model.layers * layer_parameters(model) + norm_parameters(model)
 
 
+def parameters_of(run: Run) -> int:
+    """Return the weights of the model that a run computes with."""
+    return images.parameters(run.images.network, run.images.classes) if run.images else parameters(run.model)
+
+
 def trained_parameters(run: Run) -> int:
     """Return the weights that a run trains: all of the model, its adapters, or virtual tokens and their encoder."""
     lora, prompt = run.job.lora, run.job.prompt_tuning
     if lora is not None:
         fused = run.engine.kind is EngineKind.nemo
         return run.model.layers * size(adapter_weights(run.model, lora, fused=fused))
-    return parameters(run.model) if prompt is None else size(prompt_weights(run.model, prompt))
+    return parameters_of(run) if prompt is None else size(prompt_weights(run.model, prompt))
 
 
 def embedding_parameters(model: Model) -> int:
@@ -51,16 +57,19 @@ def gated_parameters(width: int, hidden: int) -> int:
 
 def weights_bytes(run: Run) -> int:
     """Return the size of the weights in float32, as `job.init_from` and an export may contain them."""
-    return 4 * parameters(run.model)
+    return 4 * parameters_of(run)
 
 
 def checkpoint_bytes(run: Run) -> int:
-    """Return the size of a checkpoint: the trained weights and AdamW's two moments; 0 if a run that stops writes none.
+    """Return the size of a checkpoint: the trained weights and the optimizer's; 0 if a run that stops writes none.
 
+    AdamW has two moments, SGD of images one, in float32.
     NeMo in bfloat16 adds float32 copies of the weights: 2 + 3 x 4 bytes.
     """
     if run.job.checkpoint_every_steps is None:
         return 0
+    if run.images is not None:
+        return 2 * 4 * parameters_of(run)
     match run.engine.kind:
         case EngineKind.native:
             per_parameter = 3 * (2 if run.engine.parameters is Precision.bfloat16 else 4)

@@ -13,6 +13,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from jobs import parallelism, schema
+from jobs.images import settings as images
 from jobs.schema import Run
 from jobs.serving import settings as serving
 from jobs.storage import settings as storage
@@ -114,7 +115,7 @@ def keys_of(owner: type, prefix: str = "") -> Iterator[Key]:
 def meanings() -> dict[str, dict[str, str]]:
     """Return the text of each class of the schema (key "") and of its fields or members, read from the source."""
     found: dict[str, dict[str, str]] = {}
-    for owner in ast.parse("".join(map(inspect.getsource, (schema, parallelism, serving, storage)))).body:
+    for owner in ast.parse("".join(map(inspect.getsource, (schema, parallelism, serving, storage, images)))).body:
         if isinstance(owner, ast.ClassDef):
             found[owner.name] = {"": one_line(ast.get_docstring(owner) or "")}
             for field, text in zip(owner.body, owner.body[1:], strict=False):

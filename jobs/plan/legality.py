@@ -11,6 +11,7 @@ from jobs.plan.rules import (
     calibration,
     contest,
     deepspeed,
+    images,
     layout,
     litgpt,
     memory,
@@ -40,6 +41,7 @@ GENERAL: tuple[tuple[Rule, ...], ...] = (
         *profile.RULES,
         *contest.RULES,
         *rehearsal.RULES,
+        *images.RULES,
         *layout.RULES,
     ),
     (*batch.RULES, *storage.OF_LAYOUT),
@@ -67,6 +69,12 @@ WARNINGS: tuple[Rule, ...] = (
 
 # The others are of a training.
 WARNINGS_OF_STORAGE: tuple[Rule, ...] = (values.nodes_are_emulated, values.ranks_have_one_core)
+WARNINGS_OF_IMAGES: tuple[Rule, ...] = (
+    *WARNINGS_OF_STORAGE,
+    *rehearsal.WARNINGS,
+    values.nothing_is_steady,
+    values.last_checkpoint_takes_longer,
+)
 
 
 def problems(run: Run) -> list[str]:
@@ -91,7 +99,8 @@ def value_problems(run: Run) -> list[str]:
 
 def warnings(run: Run) -> list[str]:
     """Return warnings: settings that run, but are rarely intended."""
-    return list(broken(WARNINGS if run.storage is None else WARNINGS_OF_STORAGE, run))
+    of_kind = WARNINGS_OF_STORAGE if run.storage else WARNINGS_OF_IMAGES if run.images else WARNINGS
+    return list(broken(of_kind, run))
 
 
 def broken(rules: Iterable[Rule], run: Run) -> Iterator[str]:

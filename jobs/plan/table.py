@@ -7,7 +7,7 @@ from rich.table import Table
 from jobs.console import plain
 from jobs.layout import accumulation, has_gpus, layout_of, loss_chunk, replicas_of
 from jobs.parallelism import TABLE_AXES
-from jobs.plan.cost import checkpoint_bytes, gpu_hours_limit, parameters, trained_parameters
+from jobs.plan.cost import checkpoint_bytes, gpu_hours_limit, parameters_of, trained_parameters
 from jobs.plan.legality import warnings
 from jobs.plan.predict.memory import memory, source_of
 from jobs.plan.predict.speed import speed
@@ -15,7 +15,7 @@ from jobs.plan.predict.states import states
 from jobs.plan.rules import sbatch_variables
 from jobs.plan.rules.memory import Verdict, gigabytes, in_words, verdict
 from jobs.plan.rules.predicted_time import allowed_starts, starts
-from jobs.plan.storage_space import needed_bytes, node_memory_bytes
+from jobs.plan.storage_space import image_bytes, needed_bytes, node_memory_bytes
 from jobs.plan.time_limit import STOP_S, stop_before_limit_s
 from jobs.schema import Batching, EngineKind, Run
 
@@ -30,7 +30,7 @@ def plan_table(runs: list[Run]) -> Table:
     layouts = [layout_of(run) for run in runs]
     axes = [axis for axis in TABLE_AXES if not axis.rare or any(layout.degree(axis) > 1 for layout in layouts)]
     frozen = any(not run.job.trains_all_weights for run in runs)
-    serves, trains = any(run.serving is not None for run in runs), any(run.reads_samples for run in runs)
+    serves, trains = any(run.serving is not None for run in runs), any(has_batch(run) for run in runs)
     for column in (
         "nodes",
         "ranks",
@@ -54,7 +54,7 @@ def plan_table(runs: list[Run]) -> Table:
             " x ".join(map(str, degrees)),
             *(load(run) if serves else ()),
             *((batch(run),) if trains else ()),
-            f"{parameters(run.model):,}",
+            f"{parameters_of(run):,}",
             *((f"{trained_parameters(run):,}",) if frozen else ()),
             f"{held_bytes(run) / 1e9:,.3g}",
             duration(run.wall_time_min),
@@ -65,6 +65,9 @@ def plan_table(runs: list[Run]) -> Table:
 
 def held_bytes(run: Run) -> float:
     """Return the least that a rank holds in memory: the states of its GPU, of a test of storage the host's."""
+    if run.images is not None:
+        # Weights, gradients and momentum in float32.
+        return 3 * 4 * parameters_of(run)
     return node_memory_bytes(run) / run.ranks_per_node if run.storage is not None else states(run).total
 
 
@@ -73,9 +76,14 @@ def load(run: Run) -> tuple[str, str]:
     return ("-", "-") if run.serving is None else (str(replicas_of(run)), f"{run.serving.concurrency:,}")
 
 
+def has_batch(run: Run) -> bool:
+    """Return whether the run has a global batch: of sequences or of images."""
+    return run.reads_samples or run.images is not None
+
+
 def batch(run: Run) -> str:
     """Return the batches of a run that trains."""
-    if not run.reads_samples:
+    if not has_batch(run):
         return "-"
     return f"{run.job.micro_batch_size} x {accumulation(run)} = {run.global_batch_size}{batching(run)}"
 
@@ -98,6 +106,7 @@ def plan_notes(runs: list[Run]) -> list[str]:
         memories = [("memory", sentence) for sentence in memory_notes(run)] if len(runs) <= MOST_FITTING else []
         losses = [("loss", sentence) for sentence in loss_notes(run)]
         losses += [("storage", sentence) for sentence in storage_notes(run)]
+        losses += [("images", sentence) for sentence in image_notes(run)]
         for note in [*memories, *stops, *networks, *losses, *(("warning", sentence) for sentence in warnings(run))]:
             found.setdefault(note, []).append(run.name or "")
     for (kind, sentence), names in found.items():
@@ -108,7 +117,7 @@ def plan_notes(runs: list[Run]) -> list[str]:
 
 def memory_notes(run: Run) -> list[str]:
     """Return the predicted memory of a run on GPUs; one that is tight has a warning instead."""
-    if not has_gpus(run) or run.storage is not None:
+    if not has_gpus(run) or not run.is_predicted:
         return []
     predicted = memory(run)
     match verdict(run, predicted):
@@ -166,7 +175,7 @@ def network_notes(run: Run) -> list[str]:
 
 def loss_notes(run: Run) -> list[str]:
     """Return how the loss is computed, where that is not from all logits at once."""
-    chunk = loss_chunk(run) if run.engine.kind is EngineKind.native and run.storage is None else None
+    chunk = loss_chunk(run) if run.engine.kind is EngineKind.native and run.is_predicted else None
     return [f"from the logits of {chunk:,} labels at a time (engine.loss=chunked)"] if chunk else []
 
 
@@ -177,6 +186,18 @@ def storage_notes(run: Run) -> list[str]:
     checkpoint = run.storage.checkpoint
     reduced = f", REDUCED to {checkpoint.fraction:g} of its rows" if checkpoint and checkpoint.fraction < 1 else ""
     return [f"needs {needed_bytes(run) / 1e9:,.3g} GB in {run.storage.path or 'the run directory'}{reduced}"]
+
+
+def image_notes(run: Run) -> list[str]:
+    """Return the images of a run that trains on them, and what is not predicted."""
+    if run.images is None:
+        return []
+    where = f"read from {run.images.path}"
+    if run.images.path is None:
+        where = (
+            f"{run.images.count:,} random ones, {image_bytes(run) / 1e9:,.3g} GB, are made unless images.path is set"
+        )
+    return [f"{where}; memory of activations, speed and hours are not predicted"]
 
 
 def duration(minutes: int) -> str:

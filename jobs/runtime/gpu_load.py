@@ -1,4 +1,4 @@
-"""Read the clock and the throttling of a rank's GPU through NVML, where NVIDIA's Python binding is installed.
+"""Read the use, the clock and the throttling of a rank's GPU through NVML, where NVIDIA's Python binding is installed.
 
 Nothing is imported on a node without a GPU. Each value that NVML does not give is absent.
 """
@@ -32,6 +32,7 @@ class GpuLoad:
     def sample(self) -> dict[Metric, float]:
         """Return its values now."""
         reading: dict[Metric, Callable[[], float]] = {
+            m.GPU_BUSY: lambda: self.nvml.nvmlDeviceGetUtilizationRates(self.handle).gpu / 100,
             m.GPU_CLOCK: lambda: MHZ * self.nvml.nvmlDeviceGetClockInfo(self.handle, self.nvml.NVML_CLOCK_SM),
             m.GPU_THROTTLED: lambda: float(bool(self.reasons() & SLOWED_DOWN)),
             m.GPU_MEMORY_FREE: lambda: float(self.nvml.nvmlDeviceGetMemoryInfo(self.handle).free),

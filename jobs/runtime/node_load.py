@@ -1,7 +1,8 @@
 """Record the load of the node of rank 0 while a run trains: other processes, steal, clocks, throttling, free memory.
 
 Rank 0 reads /proc, /sys and its GPU between two steps, every EVERY_S seconds and at the end; nothing is started. The
-ranks' own processor time is not other work. Where the ranks of the node cannot be found, other work is absent.
+processor time of the ranks and of what they started, such as loader workers, is not other work. Where the ranks of the
+node cannot be found, other work is absent.
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ class NodeLoad:
         self.throttled = throttle_count()
 
     def own_time_s(self) -> float | None:
-        """Return the processor time of the run's ranks on this node; None if it is not known."""
+        """Return the processor time of the run's ranks on this node and of what they started; None if not known."""
         try:
-            return sum(sum(rank.cpu_times()[:2]) for rank in self.ranks) if self.ranks else None
+            # Those that have ended are in the times of their parents.
+            processes = [each for rank in self.ranks for each in (rank, *rank.children(recursive=True))]
+            return sum(sum(process.cpu_times()) for process in processes) if processes else None
         except psutil.Error:
             return None
 
@@ -74,6 +77,7 @@ class NodeLoad:
         if self.own_s is not None and own_before is not None:
             others_s = busy_s(self.node) - busy_s(before) - (self.own_s - own_before)
             values[m.OTHER_LOAD] = min(1.0, max(0.0, others_s / available_s))
+            values[m.CPU_CORES] = max(0.0, self.own_s - own_before) / elapsed_s / len(self.ranks)
         if self.throttled is not None and throttled is not None:
             values[m.CPU_THROTTLED] = float(self.throttled - throttled)
         return values | now(self.gpu)

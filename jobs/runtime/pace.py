@@ -18,7 +18,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,12 +27,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from jobs import metrics as m
-from jobs.data.batches import StepBatch
 from jobs.layout import Layout
 from jobs.parallelism import INNER_AXES, PP
 from jobs.ranks import node_name
 from jobs.runtime.exchange import gather
 
+Ready = TypeVar("Ready")
+"""The batch of a step."""
 EVERY_STEPS = 10
 # The most that a window lists: 1,000 ranks must not write 1,000 numbers every few steps.
 SLOWEST_RANKS = 16
@@ -52,7 +53,7 @@ class Pace:
         self.own: list[tuple[float, float]] = []
         self.nodes = gather(node_name()) if self.every else []
 
-    def batch(self, ready: Iterator[StepBatch]) -> StepBatch:
+    def batch(self, ready: Iterator[Ready]) -> Ready:
         """Return the rank's batch of the next step, and time it."""
         asked = time.perf_counter()
         batch = next(ready)

@@ -20,7 +20,7 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from jobs import metrics as m
-from jobs.data.batches import StepBatch
+from jobs.data.batches import Work
 from jobs.failures import STOPS
 from jobs.lease import Lease
 from jobs.metrics import Metric, StoragePhase
@@ -109,7 +109,7 @@ class Recorder:
         rate: float,
         norm: float | None,
         step_time_s: float,
-        batch: StepBatch,
+        batch: Work,
         memory: Mapping[Metric, float],
         save_time_s: float | None,
         further: Mapping[Metric, float] | None = None,
@@ -295,9 +295,9 @@ class Recorder:
             yield
         self.bar = None
 
-    def show(self, step: int, loss: float, step_time_s: float, batch: StepBatch) -> None:
+    def show(self, step: int, loss: float, step_time_s: float, batch: Work) -> None:
         """Print the progress of the run."""
-        text = f"loss {loss:.4f}  {batch.tokens / step_time_s:,.0f} tokens/s"
+        text = f"loss {loss:.4f}  {batch.rate(step_time_s)}"
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], completed=step, description=text)
         elif step == self.steps or time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:

@@ -126,6 +126,7 @@ def recorded(run: Run, directory: RunDir, name: str, phase: StoragePhase, *, mou
     files = [directory.path, directory.data, directory.checkpoints]
     files += [Path(run.job.init_from)] if run.job.init_from else []
     files += [Path(run.storage.path)] if run.storage and run.storage.path else []
+    files += [Path(run.images.path)] if run.images and run.images.path else []
     _of_process = StorageIo(directory.storage_log(name), phase, files if mounts else [])
     try:
         yield
@@ -188,18 +189,21 @@ def live_children() -> list[str]:
 def mount_counters(paths: list[str]) -> Counters:
     """Return the bytes that this node read and wrote on the NFS mounts of these paths and on its Lustre file systems.
 
-    Empty without such a file system, or where its counters cannot be read.
+    With NFS also the operations that it asked of the servers. Empty without such a file system, or where its counters
+    cannot be read.
     """
     if not paths:
         return {}
-    found = [*nfs_bytes(paths), *lustre_bytes()]
+    nfs = list(nfs_traffic(paths))
+    found = [*((read, wrote) for read, wrote, _ in nfs), *lustre_bytes()]
     if not found:
         return {}
-    return {"mount_read_bytes": sum(read for read, _ in found), "mount_write_bytes": sum(wrote for _, wrote in found)}
+    sums = {"mount_read_bytes": sum(read for read, _ in found), "mount_write_bytes": sum(wrote for _, wrote in found)}
+    return sums | ({"mount_operations": sum(operations for *_, operations in nfs)} if nfs else {})
 
 
-def nfs_bytes(paths: list[str]) -> Iterator[tuple[int, int]]:
-    """Yield the bytes from and to the server of each NFS mount that holds one of these paths."""
+def nfs_traffic(paths: list[str]) -> Iterator[tuple[int, int, int]]:
+    """Yield bytes from and to the server of each NFS mount that holds one of these paths, and operations."""
     try:
         text = (PROC / "self/mountstats").read_text()
     except OSError:
@@ -210,7 +214,10 @@ def nfs_bytes(paths: list[str]) -> Iterator[tuple[int, int]]:
             # Blanks are octal escapes. Bytes: normal, direct, server, each read and written (fs/nfs/iostat.h); pages.
             point = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), where[1])
             counts = re.search(r"^\s*bytes:\s+(?:\d+ ){4}(\d+) (\d+)", mount, re.MULTILINE)
-            mounts[point] = (int(counts[1]), int(counts[2])) if counts and where[2].startswith("nfs") else None
+            # Each operation of the protocol: its name, then how often it was asked.
+            operations = sum(map(int, re.findall(r"^\s+[A-Z_0-9]+: (\d+) ", mount, re.MULTILINE)))
+            is_nfs = counts and where[2].startswith("nfs")
+            mounts[point] = (int(counts[1]), int(counts[2]), operations) if counts and is_nfs else None
     holding = {max((point for point in mounts if is_below(path, point)), key=len, default="") for path in paths}
     yield from filter(None, (mounts.get(point) for point in holding))
 

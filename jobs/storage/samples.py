@@ -83,10 +83,16 @@ def write_tar(file: Path, count: int, sample_bytes: int, draw: random.Random) ->
     """Write a shard of samples with random content and a class."""
     with tarfile.open(file, "w") as shard:
         for number in range(count):
-            for ending, content in (("bin", draw.randbytes(sample_bytes)), ("cls", str(draw.randrange(1000)).encode())):
-                entry = tarfile.TarInfo(f"{number:08d}.{ending}")
-                entry.size = len(content)
-                shard.addfile(entry, io.BytesIO(content))
+            parts = {"bin": draw.randbytes(sample_bytes), "cls": str(draw.randrange(1000)).encode()}
+            add_sample(shard, f"{number:08d}", parts)
+
+
+def add_sample(shard: tarfile.TarFile, key: str, parts: dict[str, bytes]) -> None:
+    """Add the files of a sample to a shard, KEY.ENDING for each ending."""
+    for ending, content in parts.items():
+        entry = tarfile.TarInfo(f"{key}.{ending}")
+        entry.size = len(content)
+        shard.addfile(entry, io.BytesIO(content))
 
 
 # --- reading -------------------------------------------------------------------------------------------------------
@@ -102,11 +108,22 @@ def sizes_of_text(file: Path) -> Iterator[int]:
 
 def sizes_of_tar(file: Path) -> Iterator[int]:
     """Yield the size of each sample of a shard, all its files together; raise DataError where it is no tar."""
+    for _, parts in samples_of_tar(file):
+        yield sum(map(len, parts.values()))
+
+
+def samples_of_tar(file: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Yield key and files, by ending, of each sample of a shard; raise DataError where it is no complete tar."""
+
+    def parted(entry: tarfile.TarInfo) -> tuple[str, str]:
+        key, _, ending = entry.name.rpartition("/")[2].partition(".")
+        return key, ending
+
     try:
         with reading(file), tarfile.open(file, "r|") as shard:
             entries = (entry for entry in shard if entry.isfile())
-            for _, parts in groupby(entries, key=lambda entry: entry.name.rpartition("/")[2].partition(".")[0]):
-                yield sum(len(content.read()) for part in parts if (content := shard.extractfile(part)))
+            for key, parts in groupby(entries, key=lambda entry: parted(entry)[0]):
+                yield key, {parted(part)[1]: content.read() for part in parts if (content := shard.extractfile(part))}
     except tarfile.TarError as error:
         raise DataError(f"{file} is no complete tar file: {error}. Copy it again from its source.") from error
 

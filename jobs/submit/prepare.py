@@ -21,18 +21,20 @@ from jobs.data import open_dataset, refuse_unready
 from jobs.data.tokenizer import CONFIG
 from jobs.errors import ConfigError, DataError, RunDirError
 from jobs.files import read_yaml, reason
+from jobs.images.make import refuse_full
+from jobs.images.shards import shards_of
 from jobs.layout import accumulation, has_gpus, layout_of
 from jobs.metrics import PARAMETERS_TRAINED
 from jobs.output import own_directory, write_file
 from jobs.plan.compose import Point
-from jobs.plan.cost import gpu_hours_limit, parameters, trained_parameters
+from jobs.plan.cost import gpu_hours_limit, parameters_of, trained_parameters
 from jobs.plan.legality import warnings
 from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.plan.litgpt_names import litgpt_fields
 from jobs.plan.model_file import from_config_json
 from jobs.plan.predict.memory import memory
 from jobs.plan.predict.speed import speed
-from jobs.plan.storage_space import refused_space
+from jobs.plan.storage_space import image_bytes, refused_space
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
 from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, Run
@@ -51,6 +53,8 @@ SIZES = ("layers", "hidden_size", "heads", "kv_heads", "head_size", "intermediat
 """Keys of `model` that decide the memory of a replica."""
 LITGPT_SIZES = ("n_layer", "n_embd", "n_head", "n_query_groups", "head_size", "intermediate_size", "padded_vocab_size")
 """The same by their names in LitGPT's configuration."""
+MOST_MADE_BYTES = 10e9
+"""Images that a run makes in its own directory; a core makes some MB a second."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ def prepared(points: list[Point]) -> Iterator[Prepared]:
     refuse_changed(sweep.path, runs[0].cluster.trusted_group)
     refuse_missing_weights(runs)
     refuse_short_storage(runs, sweep)
+    refuse_unusable_images(runs, sweep)
     samples = prepare_samples(runs)
     lock = FileLock(sweep.lock)
     try:
@@ -173,6 +178,24 @@ def refuse_short_storage(runs: list[Run], sweep: SweepDir) -> None:
             continue
         if (refusal := refused_space(run, where)) is not None:
             raise ConfigError(f"{run.name}: {refusal}")
+
+
+def refuse_unusable_images(runs: list[Run], sweep: SweepDir) -> None:
+    """Raise DataError if the images of a run that this machine sees cannot be used, or if made ones have no room."""
+    for run in runs:
+        if run.images is None:
+            continue
+        if run.images.path is None:
+            if image_bytes(run) > MOST_MADE_BYTES:
+                raise DataError(
+                    f"{run.name}: images.path is not set, and a run makes at most {MOST_MADE_BYTES / 1e9:g} GB of "
+                    f"images, not {image_bytes(run) / 1e9:,.0f}. Make them once by `slurmscale images DIRECTORY` and "
+                    "set images.path=DIRECTORY, or set a smaller images.count."
+                )
+            refuse_full(sweep.path, run.images.count, run.images.mean_kb)
+        elif Path(run.images.path).exists():
+            # A path of the nodes alone is examined there (jobs.workloads.train_images).
+            shards_of(Path(run.images.path))
 
 
 @contextmanager
@@ -288,10 +311,10 @@ def plan_of(run: Run, steps: int | None) -> dict[str, Any]:
         "accumulation": accumulation(run),
         "global_batch_size": run.global_batch_size,
         "steps": steps,
-        "parameters": parameters(run.model),
+        "parameters": parameters_of(run),
         PARAMETERS_TRAINED.name: trained_parameters(run),
         "gpu_hours_limit": gpu_hours_limit(run),
-        "memory": memory(run).record() if has_gpus(run) and run.storage is None else None,
+        "memory": memory(run).record() if has_gpus(run) and run.is_predicted else None,
         "speed": None if predicted is None else predicted.record(),
         "warnings": warnings(run),
     }

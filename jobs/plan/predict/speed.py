@@ -56,7 +56,7 @@ def speed(run: Run, steps: int | None = None) -> Speed | None:
     if run.serving is not None:
         return None
     work, peak = work_of(run), peak_flops_per_s(run)
-    if work is None or peak is None or run.storage is not None:
+    if work is None or peak is None or not run.is_predicted:
         return None
     fit = calibration_of(run).step_time
     known = fit or STEP_TIME_PRIOR

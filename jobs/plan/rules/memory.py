@@ -29,7 +29,7 @@ class Verdict(Enum):
 
 def states_fit(run: Run) -> str | None:
     """Refuse a run whose weights, gradients and optimizer state alone are larger than the memory of its GPU."""
-    if run.gpu.memory_gb is None or run.storage is not None or leaves_room(run, 1.0):
+    if run.gpu.memory_gb is None or not run.is_predicted or leaves_room(run, 1.0):
         return None
     needed = states(run)
     what, remedy = "training states alone take", "Shard them over more GPUs"
@@ -51,7 +51,7 @@ def states_fit(run: Run) -> str | None:
 
 def prediction_fits(run: Run) -> str | None:
     """Refuse a run whose predicted memory is larger than that of its GPU even at the lower end of the interval."""
-    if run.gpu.memory_gb is None or run.storage is not None or not leaves_room(run, 1.0):
+    if run.gpu.memory_gb is None or not run.is_predicted or not leaves_room(run, 1.0):
         return None
     predicted = memory(run)
     if verdict(run, predicted) is not Verdict.too_large:
@@ -65,7 +65,7 @@ def prediction_fits(run: Run) -> str | None:
 
 def memory_is_tight(run: Run) -> str | None:
     """Warn of a run whose predicted memory may be larger than that of its GPU."""
-    if run.gpu.memory_gb is None or run.storage is not None:
+    if run.gpu.memory_gb is None or not run.is_predicted:
         return None
     predicted = memory(run)
     if verdict(run, predicted) is not Verdict.tight:

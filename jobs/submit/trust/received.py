@@ -59,6 +59,7 @@ def executed_by(run: Run, directory: RunDir) -> Iterator[str]:
     """Yield what a run executes: its command and code, and what its cluster file adds to the script."""
     cluster, server = run.cluster, run.engine.server
     data = run.storage.data if run.storage else None
+    images = run.images.path if run.images else None
     client = run.serving.client_command if run.serving else None
     yield f"command: {rank_python(run)} -u -m jobs.run"
     yield f"code: {code_beside_installed(directory.code_snapshot)}"
@@ -84,7 +85,9 @@ def executed_by(run: Run, directory: RunDir) -> Iterator[str]:
         "Python of the server": [server.python] if server and server.python else [],
         "load generator": [shlex.join(client)] if client else [],
         "reads": [
-            path for path in (run.data.path, run.data.tokenizer, run.job.init_from, data.path if data else None) if path
+            path
+            for path in (run.data.path, run.data.tokenizer, run.job.init_from, data.path if data else None, images)
+            if path
         ],
         "writes and removes its files in": [run.storage.path] if run.storage and run.storage.path else [],
         "fio": run.storage.fio.arguments if run.storage and run.storage.fio else [],

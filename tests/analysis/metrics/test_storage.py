@@ -72,13 +72,14 @@ def test_peaks_and_means_are_those_of_all_ranks_in_the_same_second(tmp_path: Pat
 
 
 def test_mounts_of_a_node_count_once_whoever_reads_their_counters(tmp_path: Path) -> None:
-    mounts = {"mount_read_bytes": 30, "mount_write_bytes": 40}
+    mounts = {"mount_read_bytes": 30, "mount_write_bytes": 40, "mount_operations": 7}
     records = [interval(T + 1, 1, "train", 1, 1, **mounts)]
     run = recorded(
         tmp_path, one=[{"node": "a"}, *records], two=[{"node": "a"}, *records], far=[{"node": "b"}, *records]
     )
     values = storage_of(run).values
     assert (values[m.MOUNT_READ_PEAK], values[m.MOUNT_WRITE_PEAK], values[m.STORAGE_READ_PEAK]) == (60, 80, 3)
+    assert values[m.MOUNT_OPERATIONS] == 14
 
 
 def test_records_that_anybody_wrote_do_not_break_or_delay_a_report(tmp_path: Path) -> None:

@@ -110,7 +110,10 @@ def test_the_last_samples_are_held_out_of_every_epoch_and_come_in_order_where_th
     everything = [(inputs.tolist(), targets.tolist()) for inputs, targets in map(dataset.sample, range(8))]
     seen = [row for n in range(1, 41) for row in rows(trained.step(n))]
     assert {tuple(inputs) for inputs, _ in seen} == {tuple(inputs) for inputs, _ in everything[:5]}
-    held_out = [StepBatch([each], 0, 0, 0, 0) for each in held_out_batches(dataset, 3, 2)]
+    held_out = [
+        StepBatch(micro_batches=[each], labels=0, samples=0, tokens=0, padded_tokens=0)
+        for each in held_out_batches(dataset, 3, 2)
+    ]
     assert [inputs.shape for batch in held_out for inputs, *_ in batch.micro_batches] == [(2, 9), (1, 6)]
     assert [row for batch in held_out for row in rows(batch)] == everything[5:]
 

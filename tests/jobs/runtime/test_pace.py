@@ -168,7 +168,7 @@ def test_nothing_is_timed_where_it_is_not_wanted_or_there_is_nobody_to_compare_w
 def test_the_batch_is_the_next_one_and_getting_it_is_timed() -> None:
     def made() -> Iterator[StepBatch]:
         time.sleep(0.02)
-        yield StepBatch([], 7, 0, 0, 0)
+        yield StepBatch(micro_batches=[], labels=7, samples=0, tokens=0, padded_tokens=0)
 
     pace = Pace([], grid(nodes=1, ranks_per_node=1), torch.device("cpu"), every=1)
     assert pace.batch(made()).labels == 7

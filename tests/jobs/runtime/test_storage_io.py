@@ -144,6 +144,9 @@ device server:/home mounted on /home with fstype nfs4 statvers=1.1
 	bytes:	11 12 13 14 15 16 17 18
 device server:/pro mounted on /home/my\\040project with fstype nfs4 statvers=1.1
 	bytes:	1 2 3 4 5000 6000 7 8
+	per-op statistics
+	NULL: 1 1 0 44 24 0 0 0 0
+	READ: 40 41 0 6000 5000 1 2 3 0
 device server:/other mounted on /other with fstype nfs statvers=1.1
 	bytes:	1 1 1 1 1 1 1 1
 """
@@ -163,9 +166,10 @@ def test_the_mounts_that_hold_the_files_of_a_run_are_counted_once(
     (tmp_path / "self").mkdir()
     (tmp_path / "self/mountstats").write_text(MOUNTSTATS)
     run = ["/home/my project/run", "/home/my project/data", "/tmp/x", "/homestead"]
-    assert mount_counters(run) == {"mount_read_bytes": 5000, "mount_write_bytes": 6000}
-    assert mount_counters([*run, "/home/me"]) == {"mount_read_bytes": 5015, "mount_write_bytes": 6016}
+    assert mount_counters(run) == {"mount_read_bytes": 5000, "mount_write_bytes": 6000, "mount_operations": 41}
+    both = {"mount_read_bytes": 5015, "mount_write_bytes": 6016, "mount_operations": 41}
+    assert mount_counters([*run, "/home/me"]) == both
     client = tmp_path / "fs/lustre/llite/scratch-ffff"
     client.mkdir(parents=True)
     (client / "stats").write_text(LUSTRE)
-    assert mount_counters(run) == {"mount_read_bytes": 5200, "mount_write_bytes": 6300}
+    assert mount_counters(run) == {"mount_read_bytes": 5200, "mount_write_bytes": 6300, "mount_operations": 41}

@@ -1,0 +1,58 @@
+"""The table of runs on images: images/s, the wait for data, what storage and processors did, by storage and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis.formatting import ABSENT, shown, significant, title
+from analysis.metrics.storage import total
+from analysis.parsers import log_metrics as a
+from analysis.report.figures.style import Section
+from analysis.run import RunResult, hardware
+from jobs import metrics as m
+
+NUMBERS = (
+    a.SAMPLES_PER_S,
+    a.SAMPLES_PER_S_PER_RANK,
+    m.DATA_WAIT_SHARE,
+    m.CPU_CORES,
+    m.GPU_BUSY,
+    m.STORAGE_READ_PEAK,
+    m.MOUNT_READ_PEAK,
+    m.MOUNT_OPERATIONS,
+)
+GB = 1e9
+
+
+def image_section(runs: Sequence[RunResult]) -> Section | None:
+    """Return a row for each used run on images, by storage and nodes; None without any."""
+    found = [run for run in runs if run.setting("images") is not None]
+    known = [metric for metric in NUMBERS if any(metric in run.values for run in found)]
+    rows = [
+        [
+            f"{hardware([run])}: {run.name}",
+            storage_of(run),
+            str(run.setting("nodes")),
+            str(run.ranks),
+            *(shown(metric, run.values.get(metric)) for metric in known),
+            read_gb(run),
+        ]
+        for run in sorted(found, key=lambda run: (storage_of(run), run.ranks or 0, run.name))
+    ]
+    note = (
+        "One row a run; a sample is an image, decoded and augmented. What the page cache had is not read from storage: "
+        f"set more images than the memory of the nodes. {m.DATA_WAIT_SHARE.name}: {m.DATA_WAIT_SHARE.definition} "
+        f"{m.DATA_WAIT_TIME.name}: {m.DATA_WAIT_TIME.definition} {m.CPU_CORES.name}: {m.CPU_CORES.definition}"
+    )
+    headings = ("Run", "Storage", "Nodes", "Ranks", *map(title, known), "Read (GB)")
+    return Section("Images", note, headings, rows) if rows else None
+
+
+def storage_of(run: RunResult) -> str:
+    """Return the label of a run's storage, else the directory of its images."""
+    return str(run.setting("images.storage") or run.setting("images.path") or "run directory, made")
+
+
+def read_gb(run: RunResult) -> str:
+    """Return the bytes that all ranks and their workers read from storage, in GB."""
+    return ABSENT if run.storage is None else significant(total(run.storage.whole)[0] / GB, 3)

@@ -1,0 +1,12 @@
+"""Training of ResNet on JPEG images: shards made and read, decoding and augmentation, and the model.
+
+    settings   the keys `images`, and the sizes of the networks
+    shards     tar shards (WebDataset) and RecordIO files (MXNet): found, divided among readers, read
+    recordio   the RecordIO format
+    make       random images of ImageNet's sizes, written as shards; `slurmscale images`
+    loader     images decoded and augmented by the workers of each rank
+    resnet     the model
+    trainer    model and optimizer of a rank, and checkpoints
+
+jobs.workloads.train_images trains. Only loader, resnet and trainer import torch.
+"""

@@ -1,0 +1,71 @@
+"""The keys of `images` (job=image_train), and the sizes of the networks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Network(Enum):
+    """Residual network with bottleneck blocks, version 1.5: the stride is in the 3x3 convolution."""
+
+    resnet50 = "resnet50"
+    """ResNet-50: 3, 4, 6 and 3 blocks."""
+    resnet14 = "resnet14"
+    """One block a stage, a quarter as wide: for tests on CPUs."""
+
+
+SIZES = {Network.resnet50: ((3, 4, 6, 3), 64), Network.resnet14: ((1, 1, 1, 1), 16)}
+"""Blocks of each stage, and channels of the first convolution."""
+EXPANSION = 4
+"""Output channels of a block divided by its inner ones."""
+
+
+@dataclass(kw_only=True)
+class ImageTraining:
+    """Training of an image classifier on JPEG files (job=image_train)."""
+
+    network: Network = Network.resnet50
+    """Residual network with bottleneck blocks, version 1.5: the stride is in the 3x3 convolution."""
+    path: str | None = None
+    """Directory of .tar shards (WebDataset: KEY.jpg and KEY.cls) or of .rec files (MXNet's RecordIO); null: random
+    images are made in the run directory, and removed when the run has finished."""
+    count: int = 512
+    """Images that are made, in all files together."""
+    shards: int = 64
+    """Files that are made."""
+    mean_kb: float = 115.0
+    """Mean size of an image that is made, in kB; ImageNet's is 115."""
+    classes: int = 1000
+    """Classes of the labels, which count from 0."""
+    size: int = 224
+    """Height and width of an image after augmentation, in pixels."""
+    workers: int = 4
+    """Processes of each rank that read, decode and augment; 0: the rank does so itself."""
+    prefetch: int = 2
+    """Batches that each worker has ready."""
+    shuffle: int = 256
+    """Encoded images from which a worker draws the next one."""
+    channels_last: bool = True
+    """Keep the channels of a pixel together in memory (NHWC), as tensor cores want them."""
+    momentum: float = 0.9
+    """Momentum of SGD."""
+    label_smoothing: float = 0.1
+    """Share of a label that is spread over all classes."""
+    storage: str | None = None
+    """Label of the storage in tables and figures, such as 4_nodes; null: none."""
+
+
+def parameters(network: Network, classes: int) -> int:
+    """Return the weights of a network, those of batch normalization included."""
+    blocks, width = SIZES[network]
+    found, channels = 3 * 7 * 7 * width + 2 * width, width
+    for stage, count in enumerate(blocks):
+        inner = width * 2**stage
+        out = EXPANSION * inner
+        for block in range(count):
+            found += channels * inner + 9 * inner * inner + inner * out + 2 * (2 * inner + out)
+            # The shortcut of the first block changes the number of channels.
+            found += channels * out + 2 * out if block == 0 else 0
+            channels = out
+    return found + channels * classes + classes

@@ -1,0 +1,167 @@
+"""The network and optimizer of one rank of a run on images, and its checkpoints."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from jobs.engines.native.loss_scale import LossScale
+from jobs.errors import CheckpointError
+from jobs.images.resnet import ResNet
+from jobs.lease import Lease
+from jobs.metrics import Metric
+from jobs.plan.cost import checkpoint_bytes
+from jobs.runtime.checkpoint_directory import (
+    Saved,
+    group_of_files,
+    keep_newest,
+    save_archive,
+    size_bytes,
+    together,
+    written_aside,
+)
+from jobs.runtime.checkpoint_pickles import MALFORMED, load_weights
+from jobs.runtime.process_group import on_host
+from jobs.runtime.steps import learning_rate
+from jobs.runtime.watchdog import Watchdog
+from jobs.schema import Precision, Run
+
+STATE = "state.pt"
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet's channels (https://docs.pytorch.org/vision/stable/models.html), in shares of 255."""
+
+
+class Trainer:
+    """Network and optimizer of one rank."""
+
+    def __init__(self, run: Run, device: torch.device, steps: int) -> None:
+        assert run.images is not None
+        self.run, self.images, self.device, self.steps = run, run.images, device, steps
+        torch.manual_seed(run.job.seed)
+        network = ResNet(run.images.network, run.images.classes).to(device)
+        if run.images.channels_last:
+            network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch has it
+        self.network = network
+        # Each rank normalizes by its own images; the first one's running means are saved.
+        self.model: nn.Module = network
+        if run.ranks > 1:
+            self.model = DistributedDataParallel(
+                network, broadcast_buffers=False, gradient_as_bucket_view=True,
+                **({} if run.parallelism.bucket_mb is None else {"bucket_cap_mb": run.parallelism.bucket_mb}),
+            )  # fmt: skip
+        weights = list(network.parameters())
+        self.parameters = sum(weight.numel() for weight in weights)
+        # Neither normalization nor biases decay.
+        groups = [
+            {"params": [each for each in weights if each.ndim > 1], "weight_decay": run.job.weight_decay},
+            {"params": [each for each in weights if each.ndim == 1], "weight_decay": 0.0},
+        ]
+        self.optimizer = torch.optim.SGD(groups, lr=run.job.learning_rate, momentum=run.images.momentum)
+        self.criterion = nn.CrossEntropyLoss(label_smoothing=run.images.label_smoothing)
+        self.loss_scale = LossScale() if run.job.precision is Precision.float16 else None
+
+    def step(self, step: int, batch: list[tuple[Tensor, Tensor]]) -> tuple[float, float, float]:
+        """Run one update; return the mean loss of the global batch before it, the gradient norm and the rate."""
+        job, scale = self.run.job, self.loss_scale.value if self.loss_scale else 1.0
+        total = torch.zeros((), device=self.device)
+        narrow = None if job.precision is Precision.float32 else getattr(torch, job.precision.name)
+        for number, (pixels, labels) in enumerate(batch, 1):
+            waits = isinstance(self.model, DistributedDataParallel) and number < len(batch)
+            with self.model.no_sync() if waits else nullcontext():  # type: ignore[operator]  # DDP has it
+                with torch.autocast(self.device.type, narrow) if narrow else nullcontext():
+                    logits = self.model(normalised(pixels, self.device, channels_last=self.images.channels_last))
+                    loss = self.criterion(logits.float(), labels.to(self.device, non_blocking=True)) / len(batch)
+                (loss * scale).backward()
+            total += loss.detach()
+        weights = list(self.network.parameters())
+        norm = nn.utils.get_total_norm([each.grad for each in weights if each.grad is not None]) / scale
+        factor = 1 / scale
+        if job.clip_norm is not None:
+            factor *= min(1.0, job.clip_norm / (float(norm) + 1e-6))
+        if factor != 1:
+            torch._foreach_mul_([each.grad for each in weights if each.grad is not None], factor)
+        rate = learning_rate(job, step - (self.loss_scale.skipped if self.loss_scale else 0), self.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        if self.loss_scale is None or not self.loss_scale.overflows(norm):
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        dist.all_reduce(total)
+        loss_sum, norm_found = on_host(total, norm)
+        return loss_sum / self.run.ranks, norm_found, rate
+
+    def numbers(self) -> dict[Metric, float]:
+        """Return the loss scale and the skipped updates of float16."""
+        return {} if self.loss_scale is None else self.loss_scale.numbers()
+
+
+def normalised(pixels: Tensor, device: torch.device, *, channels_last: bool) -> Tensor:
+    """Return bytes (N, H, W, 3) as float32 (N, 3, H, W) on the device with ImageNet's mean and deviation."""
+    mean, deviation = (torch.tensor(values, device=device) * 255 for values in (MEAN, DEVIATION))
+    images = ((pixels.to(device, non_blocking=True).float() - mean) / deviation).permute(0, 3, 1, 2)
+    # Permuted, the channels of a pixel lie together already.
+    return images if channels_last else images.contiguous()
+
+
+class Saver:
+    """Write checkpoints of the first rank in the foreground, and load them on every rank."""
+
+    def __init__(self, run: Run, lease: Lease, trainer: Trainer, watchdog: Watchdog) -> None:
+        self.job, self.lease, self.trainer, self.watchdog = run.job, lease, trainer, watchdog
+        self.size_bytes = checkpoint_bytes(run)
+        self.group = group_of_files(run, self.size_bytes) if run.job.checkpoint_every_steps is not None else None
+        self.outcomes: list[Saved] = []
+
+    def is_due(self, step: int, *, last: bool) -> bool:
+        """Return whether a checkpoint follows this step."""
+        every = self.job.checkpoint_every_steps
+        return every is not None and (last or step % every == 0)
+
+    def save(self, step: int) -> float:
+        """Write the state after a step; return the seconds it took. Every rank calls it."""
+        self.watchdog.begins(f"writing the checkpoint of step {step}", self.size_bytes)
+        fence, first = time.perf_counter(), dist.get_rank() == 0
+        final = self.lease.run.checkpoints / f"step-{step:08d}"
+        try:
+            with written_aside(final, self.lease, self.group) as writing:
+                together((lambda: save_archive(self.state(step), writing / STATE)) if first else None, self.group)
+        except CheckpointError as error:
+            self.outcomes.append(Saved(step, error=str(error)))
+        else:
+            if first:
+                keep_newest(self.lease.run.checkpoints, self.job.keep_checkpoints)
+            self.outcomes.append(Saved(step, time.perf_counter() - fence, size_bytes(final) if first else 0))
+        return time.perf_counter() - fence
+
+    def state(self, step: int) -> dict[str, object]:
+        """Return the state of the run after a step."""
+        scale = self.trainer.loss_scale
+        return {
+            "model": self.trainer.network.state_dict(),
+            "optimizer": self.trainer.optimizer.state_dict(),
+            "loss_scale": scale.state if scale else None,
+            "step": step,
+        }
+
+    def load(self, path: Path) -> int:
+        """Restore the state and return the step of the checkpoint. Raise CheckpointError."""
+        try:
+            state = load_weights(path / STATE)
+            self.trainer.network.load_state_dict(state["model"])
+            self.trainer.optimizer.load_state_dict(state["optimizer"])
+            if self.trainer.loss_scale is not None and state["loss_scale"] is not None:
+                self.trainer.loss_scale.state.copy_(state["loss_scale"])
+            return int(state["step"])
+        except (OSError, RuntimeError, *MALFORMED) as error:
+            raise CheckpointError(f"Checkpoint {path} cannot be read: {error}.") from error
+
+    def ended(self) -> list[Saved]:
+        """Return the results of checkpoints since the last call."""
+        outcomes, self.outcomes = self.outcomes, []
+        return outcomes

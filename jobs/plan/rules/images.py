@@ -1,0 +1,96 @@
+"""Rules of runs that train on images. Checked at composition, so without torch and the images."""
+
+from __future__ import annotations
+
+from jobs.parallelism import Strategy
+from jobs.plan.rules.rule import Rule, undivided
+from jobs.schema import EngineKind, Run
+
+
+def replicas_train_images(run: Run) -> str | None:
+    """Require the native engine and DDP, or one rank: every rank holds the whole network."""
+    if run.images is None:
+        return None
+    if run.engine.kind is not EngineKind.native:
+        return (
+            f"job={run.job.name} runs by engine=native, and engine={run.engine.kind.name} is chosen. Set engine=native."
+        )
+    divided = undivided(run)
+    if run.parallelism.strategy not in {Strategy.single, Strategy.ddp} or divided:
+        return (
+            f"job={run.job.name} trains replicas, and parallelism={run.parallelism.name} divides the model. Set "
+            f"{' '.join(('parallelism=ddp', *divided))}."
+        )
+    return None
+
+
+def nothing_else_is_asked(run: Run) -> str | None:
+    """Refuse settings of language models, which training on images would not follow."""
+    if run.images is None:
+        return None
+    chosen = {
+        "job.train=true": not run.job.train,
+        "storage=null": run.storage is not None,
+        "serving=null": run.serving is not None,
+        "job.epochs=null job.steps=NUMBER": run.job.steps is None,
+        "job.lora=null": run.job.lora is not None,
+        "job.prompt_tuning=null": run.job.prompt_tuning is not None,
+        "job.export=false": run.job.export,
+        "job.init_from=null": run.job.init_from is not None,
+        "engine.compile=false": run.engine.compile,
+        "engine.float8=false": run.engine.float8,
+        "engine.profile.steps=[]": bool(run.engine.profile.steps),
+        "stages=train": bool(run.stages.prepare or run.stages.evaluate),
+    }
+    given = [remedy for remedy, is_set in chosen.items() if is_set]
+    if given:
+        key = given[0].partition("=")[0]
+        return f"{key} does not fit job={run.job.name}, which trains on images for a number of steps. Set {given[0]}."
+    return None
+
+
+def sizes_are_in_range(run: Run) -> str | None:
+    """Require counts and shares that mean something."""
+    if run.images is None:
+        return None
+    ranges: dict[str, tuple[float, float]] = {
+        "count": (1, 1e9),
+        "shards": (1, 1e6),
+        "mean_kb": (1, 10_000),
+        "classes": (1, 1e6),
+        # Five halvings of height and width.
+        "size": (32, 4096),
+        "workers": (0, 256),
+        "prefetch": (1, 256),
+        "shuffle": (1, 1e6),
+        "momentum": (0, 0.99999),
+        "label_smoothing": (0, 0.99999),
+    }
+    lines = []
+    for key, (least, most) in ranges.items():
+        value = getattr(run.images, key)
+        if not least <= value <= most:
+            near = most if value > most else least
+            lines.append(f"images.{key}={value:g} is outside {least:g} to {most:g}. Set images.{key}={near:g}.")
+    return "\n".join(lines) or None
+
+
+def shards_occupy_workers(run: Run) -> str | None:
+    """Require a shard for each reader, and an image for each shard, where they are made."""
+    if run.images is None or run.images.path is not None:
+        return None
+    readers = run.ranks * max(1, run.images.workers)
+    if run.images.shards < readers:
+        return (
+            f"images.shards={run.images.shards}, and {run.ranks} ranks x {max(1, run.images.workers)} workers = "
+            f"{readers} readers each need one. Set images.shards={readers} or more, or fewer images.workers."
+        )
+    if run.images.count < run.images.shards:
+        return (
+            f"images.count={run.images.count} do not fill images.shards={run.images.shards}. Set "
+            f"images.count={run.images.shards} or more."
+        )
+    return None
+
+
+RULES: tuple[Rule, ...] = (replicas_train_images, nothing_else_is_asked, sizes_are_in_range, shards_occupy_workers)
