@@ -225,6 +225,11 @@ class RunDir:
         """The output of the load generator; ApacheBench's result."""
         return self.serving / "load.log"
 
+    @staticmethod
+    def load_of_search(concurrency: int, repeat: int) -> str:
+        """Return the name of a load of a search, before .json, .log and -prompts.jsonl in serving/."""
+        return f"load-{concurrency}-{repeat}"
+
     def replica_samples(self, number: int) -> Path:
         """Return the counters and gauges of a replica over time."""
         return self.serving / f"replica-{number}.jsonl"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from jobs.data.tokenizer import load_tokenizer, tokenizer_files
 from jobs.output import write_file
 from jobs.rundir import RunDir
 from jobs.schema import Run
-from jobs.serving.prompts import drawn, pool
+from jobs.serving.prompts import pool
 from jobs.serving.settings import LoadGenerator, Serving
 from jobs.serving.weights import served_directory
 from jobs.serving.words import filled
@@ -42,26 +43,27 @@ REMEDY = {
 }
 
 
-def write_prompts(run: Run, directory: RunDir) -> dict[str, Path]:
-    """Write the prompts of warm-up and load, a JSON object a line, and the body of ApacheBench's only request."""
-    s = run.serving
-    assert s is not None
+def prompt_pool(run: Run) -> list[str]:
+    """Return the prompts that the requests of a run draw from."""
+    assert run.serving is not None
     assert run.job.init_from is not None
     tokenizer = load_tokenizer(tokenizer_files(Path(run.job.init_from)))
-    prompts = pool(s.prompts, s.input_tokens, run.job.seed, tokenizer.raw_encode)
-    counts = {"warmup": s.warmup_requests, "load": s.requests}
-    files = {name: directory.serving / f"{name}-prompts.jsonl" for name in counts}
-    for offset, (name, count) in enumerate(counts.items()):
-        lines = (json.dumps({"prompt": prompt}) for prompt in drawn(prompts, count, run.job.seed + offset))
-        write_file(files[name], "".join(f"{line}\n" for line in lines))
-    body = {"model": str(served_directory(run, directory)), "prompt": prompts[0], "max_tokens": s.output_tokens}
-    files["body"] = directory.serving / "request.json"
+    return pool(run.serving.prompts, run.serving.input_tokens, run.job.seed, tokenizer.raw_encode)
+
+
+def write_requests(run: Run, directory: RunDir, name: str, prompts: Sequence[str]) -> dict[str, Path]:
+    """Write the prompts of a load, a JSON object a line, and the body of ApacheBench's only request."""
+    assert run.serving is not None
+    files = {"prompts": directory.serving / f"{name}-prompts.jsonl", "body": directory.serving / "request.json"}
+    write_file(files["prompts"], "".join(f"{json.dumps({'prompt': prompt})}\n" for prompt in prompts))
+    model = str(served_directory(run, directory))
+    body = {"model": model, "prompt": prompts[0], "max_tokens": run.serving.output_tokens}
     write_file(files["body"], json.dumps(body))
     return files
 
 
 def load_command(
-    run: Run, directory: RunDir, url: str, requests: int, *, prompts: Path, body: Path, result: Path
+    run: Run, directory: RunDir, url: str, *, requests: int, concurrency: int, prompts: Path, body: Path, result: Path
 ) -> list[str]:
     """Return the command that sends this number of requests."""
     s = run.serving
@@ -76,7 +78,7 @@ def load_command(
         "body": body,
         "result": result,
         "requests": requests,
-        "concurrency": min(s.concurrency, requests),
+        "concurrency": min(concurrency, requests),
         "rate": "inf" if s.requests_per_s is None else s.requests_per_s,
         "output_tokens": s.output_tokens,
         "limits": " ".join(limits(s)),

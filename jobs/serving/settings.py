@@ -63,7 +63,10 @@ class LoadGenerator(Enum):
 
 @dataclass(kw_only=True)
 class Limits:
-    """Latencies within which a request is a good one; the report then has the rate of good requests. null: no limit."""
+    """Latencies within which a request is a good one; the report then has the rate of good requests. null: no limit.
+
+    A search takes them as limits of a percentile.
+    """
 
     time_to_first_token_s: float | None = None
     """From sending a request to its first token."""
@@ -71,6 +74,35 @@ class Limits:
     """Time of a token after the first, in the mean over a request."""
     request_latency_s: float | None = None
     """From sending a request to the end of its answer."""
+
+
+class Percentile(Enum):
+    """Statistic of the latencies of a load that its limits are about."""
+
+    median = "median"
+    p90 = "p90"
+    p95 = "p95"
+    p99 = "p99"
+
+
+@dataclass(kw_only=True)
+class Search:
+    """Search of the highest concurrency whose latencies stay within `serving.limits`, in one job.
+
+    It begins at `serving.concurrency`, doubles or halves it until one load is within the limits and one is not, then
+    halves the distance of the two. Each load has as many requests as `serving.requests` are in proportion to its
+    concurrency, so that all last about as long.
+    """
+
+    most_concurrency: int | None = None
+    """Highest concurrency to try; null: no search, one load."""
+    percentile: Percentile = Percentile.p99
+    """Statistic of a load's latencies that is within the limits."""
+    repeats: int = 3
+    """Loads of a concurrency; most of them decide. The next ones are left out once that is certain, except at the
+    answer and above it."""
+    resolution: float = 0.1
+    """Distance at which the search ends, as a part of the concurrency found; a distance of 1 always ends it."""
 
 
 @dataclass(kw_only=True)
@@ -102,3 +134,5 @@ class Serving:
     """Most tokens of an answer."""
     limits: Limits = field(default_factory=Limits)
     """Latencies of good requests."""
+    search: Search = field(default_factory=Search)
+    """Search of the highest concurrency within the limits."""

@@ -1,6 +1,7 @@
-"""A server of the OpenAI interface whose model answers `max_tokens` words: `python openai_server.py HOST PORT`.
+"""A server of the OpenAI interface whose model answers `max_tokens` words.
 
-Needs nothing but Python. Counts as vLLM does, at /metrics.
+`python openai_server.py HOST PORT [CAPACITY]`: a request beyond CAPACITY others takes OVERLOAD_S longer. Needs nothing
+but Python. Counts as vLLM does, at /metrics.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 TOKEN_S = 0.001
+# Much longer than any answer, however slow the machine is; an answer takes HELD_S then, so that requests do overlap.
+OVERLOAD_S, HELD_S = 1.5, 0.2
 counts = {"prompt_tokens_total": 0, "generation_tokens_total": 0}
 reasons = {"length": 0, "stop": 0}
 gauges = {"num_requests_running": 0}
 lock = threading.Lock()
+capacity = int(sys.argv[3]) if len(sys.argv) > 3 else None
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -43,7 +47,8 @@ class Handler(BaseHTTPRequestHandler):
         written = most if words % 2 else most - 1
         with lock:
             gauges["num_requests_running"] += 1
-        time.sleep(written * TOKEN_S)
+            overload = capacity is not None and gauges["num_requests_running"] > capacity
+        time.sleep(written * TOKEN_S + HELD_S * (capacity is not None) + OVERLOAD_S * overload)
         with lock:
             gauges["num_requests_running"] -= 1
             counts["prompt_tokens_total"] += words

@@ -37,6 +37,8 @@ def counts_are_positive(run: Run) -> str | None:
         "serving.prompts": s.prompts,
         "serving.input_tokens": s.input_tokens,
         "serving.output_tokens": s.output_tokens,
+        "serving.search.most_concurrency": s.search.most_concurrency,
+        "serving.search.repeats": s.search.repeats,
         "engine.server.startup_limit_s": run.engine.server.startup_limit_s,
     }
     wrong = [
@@ -55,6 +57,34 @@ def counts_are_positive(run: Run) -> str | None:
         if value is not None and not 0 < value < float("inf")
     ]
     return "\n".join(wrong) or None
+
+
+def search_has_a_limit(run: Run) -> str | None:
+    """Require limits, a range and repeats of a search of the highest concurrency."""
+    assert run.serving is not None
+    s, search = run.serving, run.serving.search
+    if search.most_concurrency is None:
+        return None
+    if not any(getattr(s.limits, each.name) is not None for each in fields(s.limits)):
+        return (
+            "serving.search finds the highest concurrency within limits, and there is none. Set "
+            "serving.limits.time_to_first_token_s, time_per_output_token_s or request_latency_s, or "
+            "serving.search.most_concurrency=null."
+        )
+    if search.most_concurrency < s.concurrency:
+        return (
+            f"serving.search.most_concurrency={search.most_concurrency} is below serving.concurrency={s.concurrency}, "
+            f"at which the search begins. Set serving.search.most_concurrency={s.concurrency} or more, or a lower "
+            "serving.concurrency."
+        )
+    if s.requests_per_s is not None:
+        return (
+            f"serving.requests_per_s={s.requests_per_s:g} holds the load at a rate, and serving.search changes its "
+            "concurrency. Set serving.requests_per_s=null, or serving.search.most_concurrency=null."
+        )
+    if not 0 <= search.resolution < 1:
+        return f"serving.search.resolution={search.resolution:g} is not from 0 to 1. Set serving.search.resolution=0.1."
+    return None
 
 
 def replicas_fit_ranks(run: Run) -> str | None:
@@ -212,6 +242,7 @@ RULES: tuple[Rule, ...] = (
     only_tensor_parallel,
     balancer_joins_replicas,
     load_is_the_clients,
+    search_has_a_limit,
     commands_have_known_names,
     nothing_trains,
     choices_are_native,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -25,10 +26,11 @@ from jobs.plan.compose import compose
 from jobs.rundir import RunDir
 from jobs.serving.counters import counters, gauges, growth
 from jobs.serving.ports import reserved_port
+from jobs.serving.search import highest
 from tests.support.cli import printed_words
 from tests.support.real_run import events, make_run, printed, train
 from tests.support.required import skip_or_fail
-from tests.support.serving import litgpt_directory, model_directory, tiny_serving
+from tests.support.serving import CLIENT, SERVER, listed, litgpt_directory, model_directory, tiny_serving
 from tests.support.waiting import wait_until
 
 LONG_LOAD = ("serving.requests=4000", "serving.output_tokens=256")
@@ -169,6 +171,94 @@ def test_settings_of_another_type_do_not_end_the_report(tmp_path: Path) -> None:
     run.load_result.write_text('{"duration": 2, "completed": 6, "request_throughput": 3}')
     report([tmp_path / "test"], tmp_path / "report")
     assert "3 requests/s by 1 replica" in (tmp_path / "report/report.md").read_text().replace("3.000", "3")
+
+
+# --- search of the highest concurrency -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kept", "found"),
+    [(0, (0, 1)), (1, (1, 2)), (5, (5, 6)), (64, (64, 68)), (100, (96, 104)), (511, (480, 512)), (3000, (2048, None))],
+)
+def test_a_search_brackets_the_highest_load_within_a_handful_of_loads(kept: int, found: tuple[int, int | None]) -> None:
+    tried: list[int] = []
+
+    def keeps(load: int) -> bool:
+        tried.append(load)
+        return load <= kept
+
+    assert highest(keeps, 64, 2048, 0.1) == found
+    assert len(tried) == len(set(tried)) <= 9
+
+
+def searching(where: Path, capacity: int, *overrides: str) -> RunDir:
+    run = served_by(
+        where,
+        f"engine.server.command={listed([*SERVER, str(capacity)])}",
+        "serving.concurrency=2", "serving.requests=4", "serving.warmup_requests=0", *overrides,
+    )  # fmt: skip
+    assert train(run) == [0], printed(run)
+    run.plan.write_text("{}")
+    return run
+
+
+@pytest.mark.long
+def test_the_highest_concurrency_within_a_limit_is_found_in_one_job_and_every_load_is_in_the_report(
+    tmp_path: Path,
+) -> None:
+    run = searching(tmp_path, 4, "serving.limits.request_latency_s=1", "serving.search.most_concurrency=64")
+    loads = [(event["concurrency"], event["kept"]) for event in events(run, "load")]
+    assert loads == [
+        (2, True), (2, True), (4, True), (4, True), (8, False), (8, False), (6, False), (6, False), (5, False),
+        (5, False), (4, True), (5, False),
+    ], "two of three decide, and the answer and the load above it have all three"  # fmt: skip
+    assert len(events(run, "started")) == 1
+    (served,) = events(run, "served")
+    assert served["highest_concurrency"] == 4
+    found = read_run(run.path)
+    assert found.values[m.HIGHEST_CONCURRENCY] == 4
+    assert 0.2 < found.values[a.REQUEST_LATENCY["p99"]] < 1
+    report([tmp_path / "test"], tmp_path / "report")
+    page = (tmp_path / "report/report.md").read_text()
+    assert "at concurrency 4; request latency" in page
+    assert "the highest found within its limits (request latency 1 s)" in page
+    search = page[page.index("## Highest concurrency within limits") :]
+    assert re.search(r"concurrency 4 kept 3 of 3: request_latency_p99 0\.\d+ s \(0\.\d+ to 0\.\d+\), limit 1 s", search)
+    assert re.search(r"concurrency 5 kept 0 of 3: request_latency_p99 \S+ s", search)
+    by_load = page[page.index("## Serving by load") :].partition("\n## ")[0]
+    assert [line.rpartition("n = ")[2][0] for line in by_load.splitlines() if "n = " in line] == list("23322")
+    with (tmp_path / "report/runs.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert row["highest_concurrency"] == "4"
+
+
+def test_a_search_without_an_answer_says_what_to_set(tmp_path: Path) -> None:
+    overrides = ("serving.search.repeats=1", "serving.search.most_concurrency=3")
+    ceiling = searching(tmp_path / "ceiling", 64, "serving.limits.request_latency_s=600", *overrides)
+    (served,) = events(ceiling, "served")
+    assert served["highest_concurrency"] == 3
+    assert "concurrency 3 kept 1 of 1" in str(served["answer"])
+    assert "the highest concurrency is 3 or more. Set serving.search.most_concurrency=6" in str(served["answer"])
+    impossible = searching(tmp_path / "impossible", 64, "serving.limits.request_latency_s=0.001", *overrides)
+    (served,) = events(impossible, "served")
+    assert served["highest_concurrency"] == 0
+    assert "no concurrency keeps the limits: concurrency 1 kept 0 of 1: request_latency_p99 0.2" in str(
+        served["answer"]
+    )
+    assert "Set a higher limit, a lower serving.output_tokens, or more GPUs a replica" in str(served["answer"])
+    report([tmp_path], tmp_path / "report")
+    assert (
+        "no concurrency is within its limits (request latency 0.001 s)" in (tmp_path / "report/report.md").read_text()
+    )
+
+
+def test_a_search_by_a_load_generator_without_the_latency_names_it(tmp_path: Path) -> None:
+    run = served_by(
+        tmp_path, "serving.warmup_requests=0", "serving.limits.time_to_first_token_s=1",
+        f"serving.client_command={listed([*CLIENT[:-1], 'e2el:1{limits}'])}", "serving.search.most_concurrency=8",
+    )  # fmt: skip
+    assert train(run) == [1]
+    assert "the load generator reports no time_to_first_token_p99_s" in failures(run)[0]
 
 
 # --- faults --------------------------------------------------------------------------------------------------
@@ -372,6 +462,13 @@ def test_a_run_without_a_model_or_with_another_one_is_not_submitted(
          "serving.client=ab measures no good requests"),
         (["serving.client_command=[x]", "serving.limits.request_latency_s=1"],
          "serving.client_command has no {limits}. Add it"),
+        (["serving.search.most_concurrency=64"], "serving.search finds the highest concurrency within limits"),
+        (["serving.search.most_concurrency=2", "serving.limits.request_latency_s=1"],
+         "serving.search.most_concurrency=2 is below serving.concurrency=4"),
+        (["serving.search.most_concurrency=8", "serving.limits.request_latency_s=1", "serving.requests_per_s=3"],
+         "Set serving.requests_per_s=null, or serving.search.most_concurrency=null"),
+        (["serving.search.most_concurrency=8", "serving.limits.request_latency_s=1", "serving.search.resolution=2"],
+         "serving.search.resolution=2 is not from 0 to 1"),
         (["engine.server.arguments=['{prot}']"], "engine.server.command: {prot} is not a name that is replaced"),
         (["serving.client_command=[]"], "serving.client_command is empty"),
         (["job.export=true"], "job.export belongs to a training, and job=serve trains nothing"),
