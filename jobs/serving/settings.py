@@ -20,8 +20,8 @@ class Server:
     """A server of the OpenAI interface, of which every replica is one process."""
 
     command: list[str]
-    """Words of its command. {python}, {model}, {host}, {port}, {tensor}, {precision}, {max_length} and {output_tokens}
-    are replaced."""
+    """Words of its command. {python}, {model}, {host}, {port}, {tensor}, {precision}, {max_length}, {output_tokens} and
+    {memory_fraction} are replaced."""
     arguments: list[str] = field(default_factory=list)
     """Further words at the end of the command."""
     python: str | None = None
@@ -37,6 +37,9 @@ class Server:
     """Path that answers with status 200 when a replica is ready."""
     metrics: str | None = "/metrics"
     """Path of its counters in Prometheus' text format; null: it has none."""
+    memory_fraction: float | None = 0.9
+    """Part of each GPU's memory that the server reserves for weights, working memory and KV cache; null: it reserves
+    none."""
     startup_limit_s: int = 1800
     """Longest time from the start of a replica until it is ready."""
 

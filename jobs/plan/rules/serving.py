@@ -6,8 +6,9 @@ from dataclasses import fields
 
 from jobs.layout import degree_of, degree_product, replicas_of
 from jobs.parallelism import CP, PP, Strategy
+from jobs.plan.predict.memory import memory
 from jobs.plan.predict.states import kv_bytes_per_token, states
-from jobs.plan.rules.memory import GIB
+from jobs.plan.rules.memory import usable_bytes
 from jobs.plan.rules.native_only import choices_are_native
 from jobs.plan.rules.rule import Rule, divisors, either, undivided
 from jobs.schema import EngineKind, Run
@@ -48,6 +49,12 @@ def counts_are_positive(run: Run) -> str | None:
     ]
     if s.warmup_requests < 0:
         wrong.append(f"serving.warmup_requests={s.warmup_requests} is negative. Set serving.warmup_requests=0 or more.")
+    part = run.engine.server.memory_fraction
+    if part is not None and not 0 < part <= 1:
+        wrong.append(
+            f"engine.server.memory_fraction={part:g} is no part of a GPU's memory. Set it to 0.9, or to null if the "
+            "server reserves none."
+        )
     rates = {"serving.requests_per_s": s.requests_per_s} | {
         f"serving.limits.{each.name}": getattr(s.limits, each.name) for each in fields(s.limits)
     }
@@ -210,19 +217,41 @@ def nothing_trains(run: Run) -> str | None:
     return None
 
 
-def requests_wait_for_memory(run: Run) -> str | None:
-    """Warn if the KV cache of all concurrent requests does not fit beside the weights."""
-    if run.serving is None or run.gpu.memory_gb is None:
+def kv_tokens(run: Run) -> int | None:
+    """Return the predicted tokens of a replica's KV cache: what weights and working memory leave of its GPUs.
+
+    None if the GPU's memory is not known, or the server reserves none.
+    """
+    assert run.engine.server is not None
+    if run.gpu.memory_gb is None or run.engine.server.memory_fraction is None:
+        return None
+    others = memory(run).device.point - states(run).kv_cache
+    return max(0, int(usable_bytes(run, run.gpu.memory_gb) - others) // kv_bytes_per_token(run))
+
+
+def kv_cache_note(run: Run) -> str | None:
+    """Return the predicted capacity of a replica's KV cache in tokens and requests; None where it is not known."""
+    if run.serving is None or (tokens := kv_tokens(run)) is None:
         return None
     s = run.serving
-    held = -(-s.concurrency // replicas_of(run))
-    needed = states(run).weights + held * (s.input_tokens + s.output_tokens) * kv_bytes_per_token(run)
-    if needed <= run.gpu.memory_gb * GIB:
+    length, longest = s.input_tokens + s.output_tokens, run.job.sequence_length
+    return (
+        f"predicted {tokens:,} tokens a replica: {tokens // length:,} requests of {s.input_tokens} + {s.output_tokens} "
+        f"tokens at once, {tokens // longest:,} of job.sequence_length={longest}; {replicas_of(run)} x as many in all"
+    )
+
+
+def requests_wait_for_memory(run: Run) -> str | None:
+    """Warn if the KV cache of a replica does not hold its part of the concurrent requests."""
+    if run.serving is None or (tokens := kv_tokens(run)) is None:
+        return None
+    s = run.serving
+    held, most = -(-s.concurrency // replicas_of(run)), tokens // (s.input_tokens + s.output_tokens)
+    if held <= most:
         return None
     return (
-        f"the KV cache of {held} requests of a replica and its weights take {needed / 1e9:,.1f} GB of each GPU, which "
-        f"has {run.gpu.memory_gb * GIB / 1e9:,.1f}: requests will wait. Set a lower serving.concurrency, or more "
-        "replicas."
+        f"serving.concurrency={s.concurrency} is {held} requests a replica, and its KV cache holds about {most}: "
+        "requests will wait. Set a lower serving.concurrency, more replicas, or a larger parallelism.tensor."
     )
 
 

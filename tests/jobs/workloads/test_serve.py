@@ -23,6 +23,8 @@ from jobs import metrics as m
 from jobs.cli import main
 from jobs.errors import ConfigError
 from jobs.plan.compose import compose
+from jobs.plan.rules.serving import kv_tokens
+from jobs.plan.table import plan_notes
 from jobs.rundir import RunDir
 from jobs.serving.counters import counters, gauges, growth
 from jobs.serving.ports import reserved_port
@@ -473,10 +475,32 @@ def test_a_run_without_a_model_or_with_another_one_is_not_submitted(
         (["serving.client_command=[]"], "serving.client_command is empty"),
         (["job.export=true"], "job.export belongs to a training, and job=serve trains nothing"),
         (["cluster=xe9680_h100", "model=llama3_70b"],
-         "weights and KV cache of one request take 141.3 GB on each (weights 141.1, KV cache 0.2)"),
+         "weights and KV cache of one request of job.sequence_length=512 tokens take 141.3 GB on each (weights 141.1, "
+         "KV cache 0.2). A server reserves 0.9 of it (engine.server.memory_fraction)"),
+        (["cluster=xe9680_h100", "model=llama3_70b", "ranks_per_node=8", "serving.replicas=8"],
+         "Nearest that can run: parallelism.tensor=4 serving.replicas=2"),
+        (["engine.server.memory_fraction=90"], "engine.server.memory_fraction=90 is no part of a GPU's memory"),
     ],
 )  # fmt: skip
 def test_what_cannot_serve_is_refused_in_words(overrides: list[str], words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         compose(["job=serve", "engine=vllm", "ranks_per_node=2", "serving.concurrency=4", *overrides], multirun=False)
     assert words in str(refused.value)
+
+
+def test_a_plan_has_the_kv_cache_of_a_replica_and_warns_of_requests_that_wait() -> None:
+    given = ["job=serve", "engine=vllm", "cluster=xe9680_h100", "parallelism=tp", "parallelism.tensor=4",
+             "model=llama2_70b"]  # fmt: skip
+    (point,) = compose(given, multirun=False)
+    tokens = kv_tokens(point.run)
+    assert tokens is not None
+    # Of 0.9 x 80 GiB: a quarter of 138.0 GB of weights, and of 80 layers 2 heads x 128 of keys and values in 2 bytes.
+    most = (0.9 * 80 * 2**30 - 138.0e9 / 4) / (2 * 80 * 2 * 128 * 2)
+    assert 0.9 * most < tokens < most, "working memory takes the rest"
+    notes = " ".join(plan_notes([point.run]))
+    assert f"predicted {tokens:,} tokens a replica: {tokens // 288:,} requests of 32 + 256 tokens at once" in notes
+    assert "requests will wait" not in notes
+    (many,) = compose([*given, f"serving.concurrency={2 * (tokens // 288) + 2}"], multirun=False)
+    assert f"its KV cache holds about {tokens // 288}: requests will wait" in " ".join(plan_notes([many.run]))
+    (unknown,) = compose([*given, "engine.server.memory_fraction=null"], multirun=False)
+    assert kv_tokens(unknown.run) is None
