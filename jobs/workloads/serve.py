@@ -108,7 +108,7 @@ def lead(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack
     part(others)
     stack.close()
     append_event(directory, "finished", attempt=attempt, step=0, **{m.TOTAL_TIME.name: time.time() - process_start()})
-    print(f"{run.name}: served {run.serving.requests if run.serving else 0} requests", flush=True)
+    print(f"{run.name}: served all requests", flush=True)
 
 
 def meet(

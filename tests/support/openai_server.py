@@ -1,7 +1,7 @@
 """A server of the OpenAI interface whose model answers `max_tokens` words.
 
-`python openai_server.py HOST PORT [CAPACITY]`: a request beyond CAPACITY others takes OVERLOAD_S longer. Needs nothing
-but Python. Counts as vLLM does, at /metrics.
+`python openai_server.py HOST PORT [CAPACITY]`: with CAPACITY it reports a latency that grows with the "concurrency" of
+a request, whatever the load of the machine. Needs nothing but Python. Counts as vLLM does, at /metrics.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 TOKEN_S = 0.001
-# Much longer than any answer, however slow the machine is; an answer takes HELD_S then, so that requests do overlap.
-OVERLOAD_S, HELD_S = 1.5, 0.2
+LATENCY_S = 0.25
 counts = {"prompt_tokens_total": 0, "generation_tokens_total": 0}
 reasons = {"length": 0, "stop": 0}
 gauges = {"num_requests_running": 0}
@@ -47,14 +46,15 @@ class Handler(BaseHTTPRequestHandler):
         written = most if words % 2 else most - 1
         with lock:
             gauges["num_requests_running"] += 1
-            overload = capacity is not None and gauges["num_requests_running"] > capacity
-        time.sleep(written * TOKEN_S + HELD_S * (capacity is not None) + OVERLOAD_S * overload)
+        time.sleep(written * TOKEN_S)
         with lock:
             gauges["num_requests_running"] -= 1
             counts["prompt_tokens_total"] += words
             counts["generation_tokens_total"] += written
             reasons["length" if written == most else "stop"] += 1
-        usage = {"prompt_tokens": words, "completion_tokens": written}
+        usage: dict[str, float] = {"prompt_tokens": words, "completion_tokens": written}
+        if capacity is not None:
+            usage["latency_s"] = LATENCY_S * -(-request["concurrency"] // capacity)
         self.answer(json.dumps({"choices": [{"text": "word " * written}], "usage": usage}))
 
     def answer(self, body: str, status: int = 200) -> None:
