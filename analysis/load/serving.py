@@ -11,7 +11,7 @@ from analysis.load.run_files import UnusableError
 from analysis.metrics.serving import cost_of_tokens, read_served
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Line, Record
-from analysis.parsers.benchmarks import apache_bench, vllm_bench
+from analysis.parsers.benchmarks import apache_bench, genai_perf, vllm_bench
 from analysis.run import RunResult, last_event
 from analysis.untrusted import as_number, count, lookup, number
 from jobs import metrics as m
@@ -78,15 +78,19 @@ def client_values(run: RunDir, client: object, name: str) -> dict[Metric, float]
     file = run.serving / f"{name}{'.log' if by_ab else '.json'}"
     try:
         document = None if by_ab else read_json(file)
-        records = list(apache_records(read_text(file)) if by_ab else vllm_records(document))
+        records = list(apache_records(read_text(file)) if by_ab else document_records(document))
     except (OSError, UnsuitableFileError, ValueError) as error:
         raise UnusableError("unmeasured", f"serving/{file.name} cannot be read: {reason(error)}") from error
     values = dict(records[-1].values) if records else {}
     if not (values.get(a.REQUESTS_COMPLETED) and values.get(a.REQUESTS_PER_S)):
         raise UnusableError("unmeasured", f"serving/{file.name} contains no completed request")
-    # Without limits the benchmark writes null, with limits that no request kept 0.
-    if isinstance(document, dict) and as_number(document.get("request_goodput")) == 0:
+    # Without limits the load generators write nothing here, or null; with limits that no request kept, 0.
+    if 0 in {as_number(lookup(document, key)) for key in ("request_goodput", "goodput.avg")}:
         values[a.GOOD_REQUESTS_PER_S] = 0.0
+    # AIPerf has the mean over the completed requests.
+    for tokens, length in ((a.INPUT_TOKENS, a.INPUT_LENGTH), (a.OUTPUT_TOKENS, a.OUTPUT_LENGTH)):
+        if length in values:
+            values.setdefault(tokens, round(values[length] * values[a.REQUESTS_COMPLETED]))
     return values
 
 
@@ -95,6 +99,8 @@ def apache_records(text: str) -> Iterator[Record]:
     return apache_bench.parse(Line(number, line) for number, line in enumerate(text.splitlines(), start=1))
 
 
-def vllm_records(document: Any) -> Iterator[Record]:
-    """Yield the summary of vLLM's benchmark; nothing for another document."""
-    return vllm_bench.parse_document(document) if vllm_bench.recognises(document) else iter(())
+def document_records(document: Any) -> Iterator[Record]:
+    """Yield the summary of vLLM's benchmark or AIPerf; nothing for another document."""
+    for form in (vllm_bench, genai_perf):
+        if form.recognises(document):
+            yield from form.parse_document(document)

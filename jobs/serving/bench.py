@@ -109,7 +109,7 @@ class Bench:
             piece.end()
         if piece.process.returncode:
             raise piece.failure()
-        if client is LoadGenerator.vllm and not result.exists():
+        if client is not LoadGenerator.ab and not result.exists():
             raise KnownCauseError(FailureCause.code, f"the load generator wrote no {result}")
 
     def counters(self, url: str) -> dict[Metric, float]:

@@ -60,6 +60,8 @@ class LoadGenerator(Enum):
 
     vllm = "vllm"
     """vLLM's serving benchmark: requests, tokens and latencies."""
+    aiperf = "aiperf"
+    """NVIDIA's AIPerf: the same, by worker processes."""
     ab = "ab"
     """ApacheBench: one prompt, whole answers, times in milliseconds, no tokens."""
 
@@ -118,9 +120,12 @@ class Serving:
     """Program in front of the replicas; null: haproxy, for one replica none."""
     client: LoadGenerator
     """Program that sends the requests."""
+    client_python: str | None = None
+    """Python that has the load generator ({python} in its command); null: that of the server."""
     client_command: list[str] | None = None
     """Words of its command, to replace its own; {python}, {url}, {endpoint}, {model}, {prompts}, {body}, {result},
-    {requests}, {concurrency}, {rate}, {output_tokens}, {limits} and {seed} are replaced."""
+    {requests}, {concurrency}, {rate}, {output_tokens}, {limits}, {seed}, and directory and name of the result,
+    {directory} and {name}, are replaced."""
     concurrency: int
     """Most requests under way at once."""
     requests_per_s: float | None = None

@@ -12,7 +12,7 @@ SERVER = frozenset(
 """Names in `engine.server.command` and `arguments`."""
 CLIENT = frozenset(
     ("python", "url", "endpoint", "model", "prompts", "body", "result", "requests", "concurrency", "rate",
-     "output_tokens", "limits", "seed")
+     "output_tokens", "limits", "seed", "directory", "name")
 )  # fmt: skip
 """Names in `serving.client_command`."""
 

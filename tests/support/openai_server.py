@@ -55,7 +55,21 @@ class Handler(BaseHTTPRequestHandler):
         usage: dict[str, float] = {"prompt_tokens": words, "completion_tokens": written}
         if capacity is not None:
             usage["latency_s"] = LATENCY_S * -(-request["concurrency"] // capacity)
-        self.answer(json.dumps({"choices": [{"text": "word " * written}], "usage": usage}))
+        if request.get("stream"):
+            self.stream(written, usage)
+        else:
+            self.answer(json.dumps({"choices": [{"text": "word " * written}], "usage": usage}))
+
+    def stream(self, written: int, usage: dict[str, float]) -> None:
+        """Send an answer as server-sent events: a word each, then the usage."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        for event in [*[{"choices": [{"text": "word "}]}] * written, {"choices": [], "usage": usage}]:
+            self.wfile.write(f"data: {json.dumps({'object': 'text_completion', **event})}\n\n".encode())
+            time.sleep(TOKEN_S)
+        self.wfile.write(b"data: [DONE]\n\n")
 
     def answer(self, body: str, status: int = 200) -> None:
         data = body.encode()

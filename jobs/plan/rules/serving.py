@@ -152,10 +152,10 @@ def load_is_the_clients(run: Run) -> str | None:
         )
     assert run.engine.server is not None
     endpoint = run.engine.server.endpoint
-    if s.client is LoadGenerator.vllm and s.client_command is None and not endpoint.endswith("/completions"):
+    if s.client is not LoadGenerator.ab and s.client_command is None and not endpoint.endswith("/completions"):
         return (
-            f"serving.client=vllm speaks the OpenAI interface, and engine.server.endpoint={endpoint} is none of its. "
-            "Set serving.client=ab serving.prompts=1, or an engine with that interface."
+            f"serving.client={s.client.name} speaks the OpenAI interface, and engine.server.endpoint={endpoint} is "
+            "none of its. Set serving.client=ab serving.prompts=1, or an engine with that interface."
         )
     if s.client is LoadGenerator.ab and s.requests < s.concurrency:
         return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import re
 import shutil
@@ -17,6 +18,7 @@ import psutil
 import pytest
 
 from analysis.load.run_directory import read_run
+from analysis.load.serving import client_values
 from analysis.parsers import log_metrics as a
 from analysis.report.report import report
 from jobs import metrics as m
@@ -27,9 +29,11 @@ from jobs.plan.rules.serving import kv_tokens
 from jobs.plan.table import plan_notes
 from jobs.rundir import RunDir
 from jobs.serving.counters import counters, gauges, growth
+from jobs.serving.load import load_command
 from jobs.serving.ports import reserved_port
 from jobs.serving.search import highest
 from tests.support.cli import printed_words
+from tests.support.paths import ROOT
 from tests.support.real_run import events, make_run, printed, train
 from tests.support.required import skip_or_fail
 from tests.support.serving import CLIENT, SERVER, listed, litgpt_directory, model_directory, tiny_serving
@@ -173,6 +177,38 @@ def test_settings_of_another_type_do_not_end_the_report(tmp_path: Path) -> None:
     run.load_result.write_text('{"duration": 2, "completed": 6, "request_throughput": 3}')
     report([tmp_path / "test"], tmp_path / "report")
     assert "3 requests/s by 1 replica" in (tmp_path / "report/report.md").read_text().replace("3.000", "3")
+
+
+# --- AIPerf ------------------------------------------------------------------------------------------------------
+
+
+def test_the_load_and_the_limits_of_a_run_reach_aiperf(tmp_path: Path) -> None:
+    (point,) = compose(
+        ["job=serve", "engine=vllm", "serving.client=aiperf", "serving.client_python=/opt/aiperf/bin/python",
+         "serving.limits.time_to_first_token_s=0.5", "serving.limits.time_per_output_token_s=0.05",
+         "serving.requests_per_s=7", f"job.init_from={tmp_path}"],
+        multirun=False,
+    )  # fmt: skip
+    files = {"prompts": tmp_path / "prompts.jsonl", "body": tmp_path / "request.json"}
+    command = load_command(
+        point.run, RunDir(tmp_path), "http://127.0.0.1:9", requests=40, concurrency=4,
+        result=tmp_path / "serving/load-4-1.json", **files,
+    )  # fmt: skip
+    options = dict(itertools.pairwise(command))
+    assert command[:4] == ["/opt/aiperf/bin/python", "-m", "aiperf", "profile"]
+    assert (options["--request-count"], options["--concurrency"], options["--request-rate"]) == ("40", "4", "7.0")
+    assert options["--goodput"] == "time_to_first_token:500 inter_token_latency:50"
+    assert (options["--artifact-dir"], options["--profile-export-prefix"]) == (str(tmp_path / "serving"), "load-4-1")
+
+
+def test_a_result_of_aiperf_has_the_metrics_of_vllms_benchmark(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.serving.mkdir()
+    shutil.copy(ROOT / "tests/analysis/parsers/samples/aiperf.json", run.load_result)
+    found = client_values(run, "aiperf", "load")
+    assert (found[a.REQUESTS_COMPLETED], found[a.REQUESTS_FAILED], found[a.OUTPUT_TOKENS]) == (12, 2, 360)
+    assert found[a.TIME_TO_FIRST_TOKEN["mean"]] == pytest.approx(0.064069, rel=1e-4)
+    assert found[a.TIME_PER_OUTPUT_TOKEN["mean"]] == pytest.approx(0.0012758, rel=1e-4)
 
 
 # --- search of the highest concurrency -------------------------------------------------------------------------
@@ -478,7 +514,7 @@ def test_a_run_without_a_model_or_with_another_one_is_not_submitted(
          "weights and KV cache of one request of job.sequence_length=512 tokens take 141.3 GB on each (weights 141.1, "
          "KV cache 0.2). A server reserves 0.9 of it (engine.server.memory_fraction)"),
         (["cluster=xe9680_h100", "model=llama3_70b", "ranks_per_node=8", "serving.replicas=8"],
-         "Nearest that can run: parallelism.tensor=4 serving.replicas=2"),
+         "Nearest that can run: parallelism.tensor=2 serving.replicas=4; or parallelism.tensor=4 serving.replicas=2"),
         (["engine.server.memory_fraction=90"], "engine.server.memory_fraction=90 is no part of a GPU's memory"),
     ],
 )  # fmt: skip
