@@ -45,7 +45,7 @@ def main(url: str, prompts: str, requests: str, concurrency: str, most: str, res
         "output_throughput": outputs / duration, "total_token_throughput": (inputs + outputs) / duration,
         "median_e2el_ms": statistics.median(latencies_ms), "p99_e2el_ms": max(latencies_ms),
     }  # fmt: skip
-    if limits:
+    if limits.startswith("e2el:"):
         good = sum(each <= float(limits.removeprefix("e2el:")) for each in latencies_ms)
         document["request_goodput"] = good / duration
     Path(result).write_text(json.dumps(document))
