@@ -216,6 +216,11 @@ class RunDir:
         return self.path / "serving"
 
     @property
+    def served(self) -> Path:
+        """The run directory of the load on the trained model (stages.serve)."""
+        return self.path / "served"
+
+    @property
     def load_result(self) -> Path:
         """The measured load's result, as vLLM's benchmark writes it."""
         return self.serving / "load.json"

@@ -207,6 +207,7 @@ def nothing_trains(run: Run) -> str | None:
         "job.checkpoint_every_steps=null": run.job.checkpoint_every_steps is not None,
         "stages.prepare=null": run.stages.prepare is not None,
         "stages.evaluate=null": run.stages.evaluate is not None,
+        "stages.serve=null": run.stages.serve is not None,
         "engine.profile.steps=[]": bool(run.engine.profile.steps),
         "engine.profile.program=torch": run.engine.profile.wraps_ranks,
     }

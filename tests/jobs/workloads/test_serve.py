@@ -36,7 +36,7 @@ from tests.support.cli import printed_words
 from tests.support.paths import ROOT
 from tests.support.real_run import events, make_run, printed, train
 from tests.support.required import skip_or_fail
-from tests.support.serving import CLIENT, SERVER, listed, litgpt_directory, model_directory, tiny_serving
+from tests.support.serving import SERVER, listed, litgpt_directory, model_directory, tiny_serving
 from tests.support.waiting import wait_until
 
 LONG_LOAD = ("serving.requests=4000", "serving.output_tokens=256")
