@@ -32,6 +32,7 @@
             serving/                    of a run that serves: prompts, logs of replicas, balancer and load generator,
                                         the load generator's results, and counters and gauges of each replica in each
                                         second (replica-0.jsonl)
+            served/                     a run directory: the load on the trained model (jobs.stages.serve)
             storage-results/            of a run that starts fio: its results
             slurmscale-storage-test/    of a run that measures storage, while it does: its files
 
