@@ -48,8 +48,8 @@ COMMANDS = {
 }  # fmt: skip
 # Names of the three limits, of vLLM's benchmark and of AIPerf, whose "inter token latency" is one value a request.
 LIMITS = {
-    False: ("ttft", "tpot", "e2el"),
-    True: ("time_to_first_token", "inter_token_latency", "request_latency"),
+    LoadGenerator.vllm: ("ttft", "tpot", "e2el"),
+    LoadGenerator.aiperf: ("time_to_first_token", "inter_token_latency", "request_latency"),
 }
 REMEDY = {
     LoadGenerator.vllm: "Set engine.server.python=PATH to the Python that has vLLM and pandas (its extra `bench`).",
@@ -119,7 +119,7 @@ def limits(serving: Serving) -> list[str]:
     """Return the limits of good requests as the load generator takes them, in milliseconds: `ttft:500`."""
     of = serving.limits
     given = (of.time_to_first_token_s, of.time_per_output_token_s, of.request_latency_s)
-    names = LIMITS[serving.client is LoadGenerator.aiperf]
+    names = LIMITS.get(serving.client, LIMITS[LoadGenerator.vllm])
     return [f"{name}:{1e3 * limit_s:g}" for name, limit_s in zip(names, given, strict=True) if limit_s is not None]
 
 

@@ -66,7 +66,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
-        for event in [*[{"choices": [{"text": "word "}]}] * written, {"choices": [], "usage": usage}]:
+        events: list[dict[str, object]] = [{"choices": [{"text": "word "}]} for _ in range(written)]
+        for event in [*events, {"choices": [], "usage": usage}]:
             self.wfile.write(f"data: {json.dumps({'object': 'text_completion', **event})}\n\n".encode())
             time.sleep(TOKEN_S)
         self.wfile.write(b"data: [DONE]\n\n")
