@@ -100,9 +100,8 @@ class Bench:
         command = load.load_command(
             run, self.directory, self.url, requests=requests, concurrency=concurrency, result=result, **files
         )
-        piece = Piece(
-            f"the load generator ({client.name}, {name})", command, log, run.engine.server.env, load.REMEDY[client]
-        )
+        env = run.engine.server.env | load.ENVIRONMENT.get(client, {})
+        piece = Piece(f"the load generator ({client.name}, {name})", command, log, env, load.REMEDY[client])
         try:
             self.until(piece.ended)
         finally:
