@@ -47,7 +47,7 @@ COMMANDS = {
     ],
 }  # fmt: skip
 # AIPerf 0.13 reads the tokenizer of a local directory only where it believes that it is online.
-ENVIRONMENT = {LoadGenerator.aiperf: {"HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "0"}}
+ENVIRONMENT = {LoadGenerator.aiperf: {"HF_HUB_OFFLINE": "", "TRANSFORMERS_OFFLINE": ""}}
 # Names of the three limits, of vLLM's benchmark and of AIPerf, whose "inter token latency" is one value a request.
 LIMITS = {
     LoadGenerator.vllm: ("ttft", "tpot", "e2el"),
