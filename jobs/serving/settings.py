@@ -85,9 +85,13 @@ class Percentile(Enum):
     """Statistic of the latencies of a load that its limits are about."""
 
     median = "median"
+    """Half of the requests are within them."""
     p90 = "p90"
+    """90 % are."""
     p95 = "p95"
+    """95 % are."""
     p99 = "p99"
+    """99 % are."""
 
 
 @dataclass(kw_only=True)

@@ -82,7 +82,7 @@ def trained_and_served(where: Path, *overrides: str) -> list[str]:
     return [
         *SMALL, f"runs_dir={where}/runs", f"data.cache_dir={where}/cache", "sweep=s", "data=stdlib",
         "data.max_samples=32", "data.held_out_samples=4", "model.max_sequence_length=512", "job.export=true",
-        "stages=serve", f"stages.serve.engine.server.command={listed(SERVER)}",
+        "stages=all_and_serve", f"stages.serve.engine.server.command={listed(SERVER)}",
         f"stages.serve.serving.client_command={listed(CLIENT)}", "stages.serve.serving.requests=20",
         "stages.serve.serving.concurrency=4", "stages.serve.serving.output_tokens=16", *overrides,
     ]  # fmt: skip

@@ -15,7 +15,7 @@ from tests.support.serving import CLIENT, MODEL, SERVER, listed, model_directory
 
 SERVED = (
     *MODEL, "data=stdlib", "data.held_out_samples=4", "model.max_sequence_length=512", "job.export=true",
-    "launcher=local", "stages=serve", "stages.serve.engine.server.layout=litgpt",
+    "launcher=local", "stages=all_and_serve", "stages.serve.engine.server.layout=litgpt",
     f"stages.serve.engine.server.command={listed(SERVER)}", f"stages.serve.serving.client_command={listed(CLIENT)}",
     "stages.serve.serving.requests=6", "stages.serve.serving.warmup_requests=0", "stages.serve.serving.prompts=4",
     "stages.serve.serving.concurrency=2", "stages.serve.serving.output_tokens=4",
