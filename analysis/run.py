@@ -64,6 +64,8 @@ class RunResult:
     """Bytes that its processes read and wrote, by second and phase; None if they did not record them."""
     served: ServedLoad | None = None
     """Its replicas under the load; None unless it served."""
+    loads: Sequence[RunResult] = ()
+    """The loads of its search (serving.search), each as a run; empty without one."""
     profiles: Sequence[RankProfile] = ()
     """The profiled ranks, from the latest attempt that recorded a profile."""
     far_out_s: Mapping[int, float] = field(default_factory=dict)

@@ -163,6 +163,12 @@ def replicas_of(run: Run) -> int:
     return run.serving.replicas or run.ranks // run.parallelism.tensor
 
 
+def most_concurrency(run: Run) -> int:
+    """Return the most requests under way at once in any load of a run that serves."""
+    assert run.serving is not None
+    return max(run.serving.concurrency, run.serving.search.most_concurrency or 0)
+
+
 def frees_weights(run: Run) -> bool:
     """Return whether FSDP frees gathered weights after the forward pass and gathers them again for backward."""
     return run.parallelism.sharding in {Sharding.FULL_SHARD, Sharding.HYBRID_SHARD}

@@ -654,6 +654,14 @@ LARGEST_REPLICA_SHARE = Metric(
     PERCENT,
     group=Group.serving,
 )
+HIGHEST_CONCURRENCY = Metric(
+    "highest_concurrency",
+    "1",
+    "Highest concurrency whose latencies stayed within serving.limits (serving.search); 0: not even 1.",
+    Better.high,
+    9,
+    group=Group.serving,
+)
 OUTPUT_TOKENS_GAP = Metric(
     "output_tokens_gap",
     "1",

@@ -32,6 +32,7 @@
             serving/                    of a run that serves: prompts, logs of replicas, balancer and load generator,
                                         the load generator's results, and counters and gauges of each replica in each
                                         second (replica-0.jsonl)
+            served/                     a run directory: the load on the trained model (jobs.stages.serve)
             images/                     of a run that makes its images, until it has finished: the shards
             storage-results/            of a run that starts fio: its results
             slurmscale-storage-test/    of a run that measures storage, while it does: its files
@@ -217,6 +218,11 @@ class RunDir:
         return self.path / "serving"
 
     @property
+    def served(self) -> Path:
+        """The run directory of the load on the trained model (stages.serve)."""
+        return self.path / "served"
+
+    @property
     def load_result(self) -> Path:
         """The measured load's result, as vLLM's benchmark writes it."""
         return self.serving / "load.json"
@@ -225,6 +231,11 @@ class RunDir:
     def load_log(self) -> Path:
         """The output of the load generator; ApacheBench's result."""
         return self.serving / "load.log"
+
+    @staticmethod
+    def load_of_search(concurrency: int, repeat: int) -> str:
+        """Return the name of a load of a search, before .json, .log and -prompts.jsonl in serving/."""
+        return f"load-{concurrency}-{repeat}"
 
     def replica_samples(self, number: int) -> Path:
         """Return the counters and gauges of a replica over time."""

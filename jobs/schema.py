@@ -802,9 +802,19 @@ class Stage:
     memory_gb: int | None = None
     """Memory of the stage; null: the partition's default."""
     gpus: int | None = None
-    """GPUs of the stage; null: one to evaluate where the cluster has GPUs, else none."""
+    """GPUs of the stage; null: one to evaluate or serve where the cluster has GPUs, else none."""
     wall_time_min: int
     """Time limit of the stage."""
+
+
+@dataclass(kw_only=True)
+class ServeStage(Stage):
+    """Resources of the load after training, with its server and requests: one replica on one GPU or CPU."""
+
+    engine: Engine
+    """The server, as `engine` of job=serve."""
+    serving: Serving
+    """The requests, as `serving` of job=serve."""
 
 
 @dataclass(kw_only=True)
@@ -815,6 +825,8 @@ class Stages:
     """One job that tokenizes the data of all runs before any of them trains; null: tokenize at submission."""
     evaluate: Stage | None = None
     """A job after each run that computes the loss on the held-out samples (`data.held_out_samples`)."""
+    serve: ServeStage | None = None
+    """A job after each run that serves the trained model under a load of requests (`job.export`)."""
     report: Stage | None = None
     """A job after all others that runs `slurmscale report`."""
 

@@ -34,7 +34,7 @@ from analysis.run import FACTS_FILE, RunResult
 from analysis.untrusted import canonical
 from jobs.errors import ReportError
 from jobs.files import DEEPEST, reason
-from jobs.rundir import FIGURES, TUNING, WRITTEN, SweepDir, read_records
+from jobs.rundir import FIGURES, TUNING, WRITTEN, RunDir, SweepDir, read_records
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,8 @@ def files_below(path: Path) -> tuple[set[Path], list[Path]]:
         # One such file is not enough: conf/config.yaml of a checkout is not a run.
         if len(of_a_run.intersection(files)) > 1:
             runs.add(Path(directory))
-            folders.clear()
+            # Of a run, another one: the load on its model (stages.serve).
+            folders[:] = [name for name in folders if name == RunDir(Path()).served.name]
         elif SweepDir(Path(directory)).submissions.name in files:
             folders[:] = [name for name in folders if name != SweepDir(Path()).logs.name]
         elif TUNING in files:

@@ -41,7 +41,7 @@ from analysis.report.sections.mlperf import mlperf_section
 from analysis.report.sections.predictions import predictions_section
 from analysis.report.sections.profile import kernel_section, profile_section
 from analysis.report.sections.published import published_section
-from analysis.report.sections.served_loads import load_section, replicas_section
+from analysis.report.sections.served_loads import load_section, replicas_section, search_section
 from analysis.report.sections.serving import serving_headlines, serving_section
 from analysis.report.sections.startup import startup_section
 from analysis.report.sections.storage import phases_section, storage_section
@@ -155,6 +155,7 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
                 customization_section(runs),
                 evaluation_section(runs),
                 serving_section(runs),
+                search_section(runs),
                 load_section(runs),
                 replicas_section(runs),
                 *tests,

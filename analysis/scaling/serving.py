@@ -1,9 +1,9 @@
 """Served loads: runs as points of lines over concurrency or request rate, their doubts, and the points on the frontier.
 
 A line has the runs that differ only in their load and in what no line compares (analysis.identity). Its axis is the
-request rate where that is limited, else the concurrency. Runs of one load are repeats. A run with failed requests, or
-whose servers counted other tokens than the load generator, is doubtful: it enters no median, unless all repeats are
-doubtful, and no frontier.
+request rate where that is limited, else the concurrency. Runs of one load are repeats; a search has many loads, each of
+which counts as a run. A run with failed requests, or whose servers counted other tokens than the load generator, is
+doubtful: it enters no median, unless all repeats are doubtful, and no frontier.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def load_lines(runs: Iterable[RunResult]) -> list[LoadLine]:
     """Return the lines of the runs that served, by label; runs of an unknown load are in none."""
     members: dict[bytes, list[RunResult]] = defaultdict(list)
     settings: dict[bytes, dict[str, Any]] = {}
-    for run in served(runs):
+    for run in (load for each in served(runs) for load in each.loads or [each]):
         if load_of(run) is not None:
             values = configuration(run)
             members[key := canonical(values)].append(run)
@@ -103,7 +103,11 @@ def configuration(run: RunResult) -> dict[str, Any]:
     """Return what the runs of a line have in common."""
     by_rate = axis_of(run) is a.OFFERED_REQUESTS_PER_S
     apart = LOAD - {"serving.concurrency"} if by_rate else LOAD
-    values = {key: value for key, value in compared(run).items() if key not in apart | {"serving.replicas"}}
+    values = {
+        key: value
+        for key, value in compared(run).items()
+        if key not in apart | {"serving.replicas"} and not key.startswith("serving.search.")
+    }
     idle = (run.ranks or 0) - replicas(run) * tensor(run)
     values |= {"nodes": run.setting("nodes"), "replicas": replicas(run), "load": by_rate}
     return values | ({"idle_ranks": idle} if idle else {})
@@ -166,6 +170,20 @@ def rate_of(lines: Iterable[LoadLine]) -> Metric:
     """Return the rate by which lines are compared: tokens if all points have them, else requests."""
     points = [point for line in lines for point in line.points]
     return next(rate for rate in RATES if all(point.median(rate) is not None for point in points) or rate is RATES[-1])
+
+
+def searches(runs: Iterable[RunResult]) -> list[RunResult]:
+    """Return the runs that searched the highest concurrency within limits, the highest first."""
+    found = [run for run in served(runs) if m.HIGHEST_CONCURRENCY in run.values]
+    return sorted(found, key=lambda run: (-run.values[m.HIGHEST_CONCURRENCY], *order(run)))
+
+
+def concurrency_of(run: RunResult) -> int | None:
+    """Return the most requests under way at once; of a search, at its answer."""
+    if m.HIGHEST_CONCURRENCY in run.values:
+        return max(1, int(run.values[m.HIGHEST_CONCURRENCY]))
+    given = run.setting("serving.concurrency")
+    return given if isinstance(given, int) else None
 
 
 def order(run: RunResult) -> tuple[bool, float, str]:

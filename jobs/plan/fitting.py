@@ -45,7 +45,7 @@ def fewer_activations(run: Run) -> list[tuple[Run, Values]]:
     batches: list[Values] = [(), *((("job.micro_batch_size", size // 2**i),) for i in range(1, size.bit_length())
                                    if size % 2**i == 0)]  # fmt: skip
     modes: list[Values] = [()]
-    if run.engine.activation_checkpointing is not ActivationCheckpointing.full:
+    if run.serving is None and run.engine.activation_checkpointing is not ActivationCheckpointing.full:
         modes.append((("engine.activation_checkpointing", ActivationCheckpointing.full),))
     every = [(*batch, *mode) for mode in modes for batch in batches]
     return [(applied(run, values), values) for values in every]
@@ -62,6 +62,7 @@ def changes(run: Run, before: Values = ()) -> Iterator[tuple[Run, Values]]:
     for nodes in doublings(run.nodes, run.cluster.max_nodes or MOST_NODES):
         for pipeline, tensor, sharding in degrees:
             values = (*sharding, ("parallelism.tensor", tensor), ("parallelism.pipeline", pipeline), ("nodes", nodes))
+            values += replicas(run, nodes, tensor)
             near = applied(run, values)
             if data_degree(near):
                 near, batch = with_whole_batch(near)
@@ -80,6 +81,13 @@ def shardings(run: Run) -> list[Values]:
             return [(), (("parallelism.strategy", Strategy.zero3),)]
         case _:
             return [()]
+
+
+def replicas(run: Run, nodes: int, tensor: int) -> Values:
+    """Return the replicas that a run set, fewer where TP groups of this size leave room for fewer."""
+    if run.serving is None or run.serving.replicas is None:
+        return ()
+    return (("serving.replicas", min(run.serving.replicas, nodes * run.ranks_per_node // tensor)),)
 
 
 def with_whole_batch(run: Run) -> tuple[Run, Values]:

@@ -84,9 +84,9 @@ class Key:
     @property
     def meaning(self) -> str:
         """Return the text below its field in the schema; of a section, that of its class."""
-        texts = meanings()
-        own = texts[self.owner.__name__].get(self.name.rpartition(".")[2])
-        return own or texts[self.kind.__name__][""]
+        texts, name = meanings(), self.name.rpartition(".")[2]
+        own = (texts[each.__name__].get(name) for each in self.owner.__mro__ if each.__name__ in texts)
+        return next(filter(None, own), None) or texts[self.kind.__name__][""]
 
 
 def is_enum(kind: Any) -> bool:

@@ -9,6 +9,9 @@
     balancer    configuration of haproxy and nginx
     prompts     the pool of prompts
     load        the command of the load generator
+    bench       the loads of a run: warm-up, load, loads of a search
+    search      the highest concurrency within limits
+    after_training  the run that serves a trained model (stages.serve)
     probe       health and counters of a server
     counters    counters of a server, from /metrics
     link        the connection of each rank with rank 0

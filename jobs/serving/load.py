@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from jobs.data.tokenizer import load_tokenizer, tokenizer_files
 from jobs.output import write_file
 from jobs.rundir import RunDir
 from jobs.schema import Run
-from jobs.serving.prompts import drawn, pool
+from jobs.serving.prompts import pool
 from jobs.serving.settings import LoadGenerator, Serving
 from jobs.serving.weights import served_directory
 from jobs.serving.words import filled
@@ -31,44 +32,64 @@ COMMANDS = {
         "--request-rate", "{rate}", "--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,95,99",
         "--seed", "{seed}", "--disable-tqdm", "--save-result", "--result-filename", "{result}",
     ],
+    # Tokens are those that the server reports: text that is tokenized again may have others.
+    LoadGenerator.aiperf: [
+        "{python}", "-m", "aiperf", "profile", "--model", "{model}", "--tokenizer", "{model}", "--url", "{url}",
+        "--custom-endpoint", "{endpoint}", "--endpoint-type", "completions", "--streaming", "--use-server-token-count",
+        "--use-legacy-max-tokens", "--input-file", "{prompts}", "--custom-dataset-type", "single_turn",
+        "--extra-inputs", "max_tokens:{output_tokens}", "--request-count", "{requests}", "--concurrency",
+        "{concurrency}", "--random-seed", "{seed}", "--artifact-dir", "{directory}", "--profile-export-prefix",
+        "{name}", "--export-level", "summary", "--ui", "none",
+    ],
     LoadGenerator.ab: [
         "ab", "-l", "-q", "-s", "3600", "-n", "{requests}", "-c", "{concurrency}", "-T", "application/json", "-p",
         "{body}", "{url}{endpoint}",
     ],
 }  # fmt: skip
+# AIPerf 0.13 reads the tokenizer of a local directory only where it believes that it is online.
+ENVIRONMENT = {LoadGenerator.aiperf: {"HF_HUB_OFFLINE": "", "TRANSFORMERS_OFFLINE": ""}}
+# Names of the three limits, of vLLM's benchmark and of AIPerf, whose "inter token latency" is one value a request.
+LIMITS = {
+    LoadGenerator.vllm: ("ttft", "tpot", "e2el"),
+    LoadGenerator.aiperf: ("time_to_first_token", "inter_token_latency", "request_latency"),
+}
 REMEDY = {
     LoadGenerator.vllm: "Set engine.server.python=PATH to the Python that has vLLM and pandas (its extra `bench`).",
+    LoadGenerator.aiperf: "Set serving.client_python=PATH to the Python that has AIPerf (pip install aiperf).",
     LoadGenerator.ab: "Install ApacheBench (Debian: apache2-utils), or set serving.client=vllm.",
 }
 
 
-def write_prompts(run: Run, directory: RunDir) -> dict[str, Path]:
-    """Write the prompts of warm-up and load, a JSON object a line, and the body of ApacheBench's only request."""
-    s = run.serving
-    assert s is not None
+def prompt_pool(run: Run) -> list[str]:
+    """Return the prompts that the requests of a run draw from."""
+    assert run.serving is not None
     assert run.job.init_from is not None
     tokenizer = load_tokenizer(tokenizer_files(Path(run.job.init_from)))
-    prompts = pool(s.prompts, s.input_tokens, run.job.seed, tokenizer.raw_encode)
-    counts = {"warmup": s.warmup_requests, "load": s.requests}
-    files = {name: directory.serving / f"{name}-prompts.jsonl" for name in counts}
-    for offset, (name, count) in enumerate(counts.items()):
-        lines = (json.dumps({"prompt": prompt}) for prompt in drawn(prompts, count, run.job.seed + offset))
-        write_file(files[name], "".join(f"{line}\n" for line in lines))
-    body = {"model": str(served_directory(run, directory)), "prompt": prompts[0], "max_tokens": s.output_tokens}
-    files["body"] = directory.serving / "request.json"
+    return pool(run.serving.prompts, run.serving.input_tokens, run.job.seed, tokenizer.raw_encode)
+
+
+def write_requests(run: Run, directory: RunDir, name: str, prompts: Sequence[str]) -> dict[str, Path]:
+    """Write the prompts of a load, a JSON object a line, and the body of ApacheBench's only request."""
+    assert run.serving is not None
+    files = {"prompts": directory.serving / f"{name}-prompts.jsonl", "body": directory.serving / "request.json"}
+    # The key that vLLM's benchmark reads, and AIPerf's.
+    lines = (json.dumps({"prompt": prompt, "text": prompt}) for prompt in prompts)
+    write_file(files["prompts"], "".join(f"{line}\n" for line in lines))
+    model = str(served_directory(run, directory))
+    body = {"model": model, "prompt": prompts[0], "max_tokens": run.serving.output_tokens}
     write_file(files["body"], json.dumps(body))
     return files
 
 
 def load_command(
-    run: Run, directory: RunDir, url: str, requests: int, *, prompts: Path, body: Path, result: Path
+    run: Run, directory: RunDir, url: str, *, requests: int, concurrency: int, prompts: Path, body: Path, result: Path
 ) -> list[str]:
     """Return the command that sends this number of requests."""
     s = run.serving
     assert s is not None
     assert run.engine.server is not None
     values = {
-        "python": server_python(run),
+        "python": found_python(s.client_python) if s.client_python else server_python(run),
         "url": url,
         "endpoint": run.engine.server.endpoint,
         "model": served_directory(run, directory),
@@ -76,25 +97,41 @@ def load_command(
         "body": body,
         "result": result,
         "requests": requests,
-        "concurrency": min(s.concurrency, requests),
+        "concurrency": min(concurrency, requests),
         "rate": "inf" if s.requests_per_s is None else s.requests_per_s,
         "output_tokens": s.output_tokens,
         "limits": " ".join(limits(s)),
         "seed": run.job.seed,
+        "directory": result.parent,
+        "name": result.stem,
     }
-    goodput = ["--goodput", *limits(s)] if limits(s) else []
-    return filled(s.client_command or [*COMMANDS[s.client], *goodput], values)
+    return filled(s.client_command or [*COMMANDS[s.client], *optional(s)], values)
+
+
+def optional(serving: Serving) -> list[str]:
+    """Return the options of a load generator that only some loads have."""
+    given = limits(serving)
+    if serving.client is not LoadGenerator.aiperf:
+        return ["--goodput", *given] if given else []
+    rate = [] if serving.requests_per_s is None else ["--request-rate", "{rate}"]
+    return [*rate, *(["--goodput", "{limits}"] if given else [])]
 
 
 def limits(serving: Serving) -> list[str]:
-    """Return the limits of good requests as vLLM's benchmark takes them, in milliseconds: `ttft:500`."""
+    """Return the limits of good requests as the load generator takes them, in milliseconds: `ttft:500`."""
     of = serving.limits
-    given = {"ttft": of.time_to_first_token_s, "tpot": of.time_per_output_token_s, "e2el": of.request_latency_s}
-    return [f"{name}:{1e3 * limit_s:g}" for name, limit_s in given.items() if limit_s is not None]
+    given = (of.time_to_first_token_s, of.time_per_output_token_s, of.request_latency_s)
+    names = LIMITS.get(serving.client, LIMITS[LoadGenerator.vllm])
+    return [f"{name}:{1e3 * limit_s:g}" for name, limit_s in zip(names, given, strict=True) if limit_s is not None]
+
+
+def found_python(python: str) -> str:
+    """Return the path of a Python by its name or path."""
+    return shutil.which(python) or python
 
 
 def server_python(run: Run) -> str:
     """Return the Python of server and load generator."""
     assert run.engine.server is not None
     python = run.engine.server.python
-    return sys.executable if python is None else shutil.which(python) or python
+    return sys.executable if python is None else found_python(python)

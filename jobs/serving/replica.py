@@ -65,6 +65,7 @@ def start_replica(run: Run, lease: Lease, rank: Rank, host: str, stack: ExitStac
         "precision": run.job.precision.name,
         "max_length": run.job.sequence_length,
         "output_tokens": run.serving.output_tokens,
+        "memory_fraction": server.memory_fraction,
     }
     command = filled([*server.command, *server.arguments], values)
     log = lease.run.serving / f"replica-{number}.log"

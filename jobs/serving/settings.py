@@ -20,8 +20,8 @@ class Server:
     """A server of the OpenAI interface, of which every replica is one process."""
 
     command: list[str]
-    """Words of its command. {python}, {model}, {host}, {port}, {tensor}, {precision}, {max_length} and {output_tokens}
-    are replaced."""
+    """Words of its command. {python}, {model}, {host}, {port}, {tensor}, {precision}, {max_length}, {output_tokens} and
+    {memory_fraction} are replaced."""
     arguments: list[str] = field(default_factory=list)
     """Further words at the end of the command."""
     python: str | None = None
@@ -37,6 +37,9 @@ class Server:
     """Path that answers with status 200 when a replica is ready."""
     metrics: str | None = "/metrics"
     """Path of its counters in Prometheus' text format; null: it has none."""
+    memory_fraction: float | None = 0.9
+    """Part of each GPU's memory that the server reserves for weights, working memory and KV cache; null: it reserves
+    none."""
     startup_limit_s: int = 1800
     """Longest time from the start of a replica until it is ready."""
 
@@ -57,13 +60,18 @@ class LoadGenerator(Enum):
 
     vllm = "vllm"
     """vLLM's serving benchmark: requests, tokens and latencies."""
+    aiperf = "aiperf"
+    """NVIDIA's AIPerf: the same, by worker processes."""
     ab = "ab"
     """ApacheBench: one prompt, whole answers, times in milliseconds, no tokens."""
 
 
 @dataclass(kw_only=True)
 class Limits:
-    """Latencies within which a request is a good one; the report then has the rate of good requests. null: no limit."""
+    """Latencies within which a request is a good one; the report then has the rate of good requests. null: no limit.
+
+    A search takes them as limits of a percentile.
+    """
 
     time_to_first_token_s: float | None = None
     """From sending a request to its first token."""
@@ -71,6 +79,39 @@ class Limits:
     """Time of a token after the first, in the mean over a request."""
     request_latency_s: float | None = None
     """From sending a request to the end of its answer."""
+
+
+class Percentile(Enum):
+    """Statistic of the latencies of a load that its limits are about."""
+
+    median = "median"
+    """Half of the requests are within them."""
+    p90 = "p90"
+    """90 % are."""
+    p95 = "p95"
+    """95 % are."""
+    p99 = "p99"
+    """99 % are."""
+
+
+@dataclass(kw_only=True)
+class Search:
+    """Search of the highest concurrency whose latencies stay within `serving.limits`, in one job.
+
+    It begins at `serving.concurrency`, doubles or halves it until one load is within the limits and one is not, then
+    halves the distance of the two. Each load has as many requests as `serving.requests` are in proportion to its
+    concurrency, so that all last about as long.
+    """
+
+    most_concurrency: int | None = None
+    """Highest concurrency to try; null: no search, one load."""
+    percentile: Percentile = Percentile.p99
+    """Statistic of a load's latencies that is within the limits."""
+    repeats: int = 3
+    """Loads of a concurrency; most of them decide. The next ones are left out once that is certain, except at the
+    answer and above it."""
+    resolution: float = 0.1
+    """Distance at which the search ends, as a part of the concurrency found; a distance of 1 always ends it."""
 
 
 @dataclass(kw_only=True)
@@ -83,9 +124,12 @@ class Serving:
     """Program in front of the replicas; null: haproxy, for one replica none."""
     client: LoadGenerator
     """Program that sends the requests."""
+    client_python: str | None = None
+    """Python that has the load generator ({python} in its command); null: that of the server."""
     client_command: list[str] | None = None
     """Words of its command, to replace its own; {python}, {url}, {endpoint}, {model}, {prompts}, {body}, {result},
-    {requests}, {concurrency}, {rate}, {output_tokens}, {limits} and {seed} are replaced."""
+    {requests}, {concurrency}, {rate}, {output_tokens}, {limits}, {seed}, and directory and name of the result,
+    {directory} and {name}, are replaced."""
     concurrency: int
     """Most requests under way at once."""
     requests_per_s: float | None = None
@@ -102,3 +146,5 @@ class Serving:
     """Most tokens of an answer."""
     limits: Limits = field(default_factory=Limits)
     """Latencies of good requests."""
+    search: Search = field(default_factory=Search)
+    """Search of the highest concurrency within the limits."""

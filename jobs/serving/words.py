@@ -6,11 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 
 NAME = re.compile(r"\{(\w+)\}")
-SERVER = frozenset(("python", "model", "host", "port", "tensor", "precision", "max_length", "output_tokens"))
+SERVER = frozenset(
+    ("python", "model", "host", "port", "tensor", "precision", "max_length", "output_tokens", "memory_fraction")
+)
 """Names in `engine.server.command` and `arguments`."""
 CLIENT = frozenset(
     ("python", "url", "endpoint", "model", "prompts", "body", "result", "requests", "concurrency", "rate",
-     "output_tokens", "limits", "seed")
+     "output_tokens", "limits", "seed", "directory", "name")
 )  # fmt: skip
 """Names in `serving.client_command`."""
 

@@ -15,8 +15,8 @@ from jobs.failures import STOPS
 from jobs.ranks import node_name, slurm_job_id
 from jobs.rundir import append_record, event_record
 
-DONE = {"prepare": "prepared", "evaluate": "evaluated", "report": "reported"}
-"""The event at the end of each stage, if it succeeded."""
+DONE = {"prepare": "prepared", "evaluate": "evaluated", "serve": "load_measured", "report": "reported"}
+"""The event at the end of each stage, if it succeeded, in their order."""
 
 
 def started(stage: str) -> str:

@@ -31,6 +31,7 @@ from jobs.errors import SuiteError
 from jobs.failures import FailureCause, record_failure
 from jobs.lease import successor
 from jobs.output import outlive_full_disk
+from jobs.plan.rules.stages import OF_EACH_RUN, stages_of_each_run
 from jobs.plan.time_limit import stop_before_limit_s
 from jobs.ranks import LOCAL_RESTART_COUNT, START, node_name, restart_count
 from jobs.run_events import events_or_failure
@@ -54,10 +55,10 @@ def main(sweep_path: str, codes: dict[str, str]) -> None:
         with turn, refusals_printed(name):
             if not finished(directory):
                 run_to_its_end(sweep, directory, code)
-            stages = load_run(directory.config).stages
-            report = (directory, code) if stages.report is not None else report
-            if stages.evaluate is not None:
-                do_stage("evaluate", directory, code)
+            run = load_run(directory.config)
+            report = (directory, code) if run.stages.report is not None else report
+            for stage in stages_of_each_run(run):
+                do_stage(stage, directory, code)
     if report is not None:
         with refusals_printed("report"):
             do_stage("report", *report)
@@ -80,7 +81,7 @@ def finished(directory: RunDir) -> bool:
 def do_stage(name: str, directory: RunDir, code: str) -> None:
     """Run a stage with the code of a run in a process of its own; the stage records its end, or here its refusal."""
     sweep = SweepDir(directory.path.parent)
-    path, record = (directory.path, directory.status) if name == "evaluate" else (sweep.path, sweep.stages)
+    path, record = (directory.path, directory.status) if name in OF_EACH_RUN else (sweep.path, sweep.stages)
     try:
         environment = checked_environment(sweep, directory, code)
     except SuiteError as refusal:

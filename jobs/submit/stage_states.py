@@ -13,6 +13,7 @@ from typing import Any
 from jobs.errors import SuiteError
 from jobs.event_fields import NO_JOB
 from jobs.files import exists
+from jobs.plan.rules.stages import OF_EACH_RUN, stages_of_each_run
 from jobs.rundir import SweepDir, load_to_launch, read_events, unreadable_event
 from jobs.stages.record import DONE, failed, started
 from jobs.submit.job_log import not_started, printed_since_start
@@ -174,23 +175,24 @@ def counted_states(items: list[StageState]) -> list[str]:
 
 
 def unevaluated(sweep: SweepDir, found: list[RunState]) -> list[Unevaluated]:
-    """Return the runs that train or have finished, want an evaluation, and have none that is done or waits."""
-    cared_for = {
-        item.run for item in stage_states(sweep) if item.stage == "evaluate" and (item.state.is_open or is_over(item))
-    }
+    """Return the runs that train or have finished, and want a stage after it that is not done and does not wait."""
+    cared_for = {(item.stage, item.run) for item in stage_states(sweep) if item.state.is_open or is_over(item)}
     missing = []
     for item in found:
         trains = item.state.is_alive and is_in_slurm(item.launcher) and item.job_id != NO_JOB
-        if item.run.name in cared_for or not (item.state is State.finished or trains):
+        if not (item.state is State.finished or trains):
+            continue
+        if all((name, item.run.name) in cared_for for name in OF_EACH_RUN):
             continue
         try:
             run = load_to_launch(item.run)
         except SuiteError as error:
-            # This run has finished; the others must not wait for its evaluation.
+            # This run has finished; the others must not wait for its stages.
             print(f"{item.run.name} is not evaluated: {error}", file=sys.stderr)
             continue
-        if run.stages.evaluate is not None:
-            missing.append(Unevaluated(run, item.run, item.job_id if trains else None))
+        wanted = tuple(name for name in stages_of_each_run(run) if (name, item.run.name) not in cared_for)
+        if wanted:
+            missing.append(Unevaluated(run, item.run, item.job_id if trains else None, wanted))
     return missing
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from jobs.errors import SubmitError
 from jobs.files import exists
-from jobs.plan.rules.stages import stages_of
+from jobs.plan.rules.stages import OF_EACH_RUN, stages_of, stages_of_each_run
 from jobs.rundir import RunDir, SweepDir, read_events
 from jobs.schema import Run
 from jobs.submit import slurm_commands
@@ -32,12 +32,14 @@ Group = list[tuple[Run, RunDir]]
 
 @dataclass(frozen=True)
 class Unevaluated:
-    """A run that needs an evaluation and no start."""
+    """A run that needs stages after it, and no start."""
 
     run: Run
     directory: RunDir
     job_id: str | None
     """The job that trains it; None if it has finished."""
+    stages: tuple[str, ...] = ("evaluate",)
+    """The stages after it that it needs."""
 
 
 def refuse_beyond_partition(run: Run) -> None:
@@ -93,7 +95,7 @@ class Chain:
         parameters = starting_after(stage_resources(run, name, directory.code_snapshot), after)
         parameters |= {} if mark is None else {"job_name": mark}
         command = f"{rank_python(run)} -u -m jobs.stages.{name}"
-        if name == "evaluate":
+        if name in OF_EACH_RUN:
             return task_script(command, [directory for _, directory in group], self.sweep.logs, parameters)
         runs = [each.name for each in self.unprepared] if name == "prepare" else []
         return batch_script(f"{command} {shlex.join([str(self.sweep.path), *runs])}", self.sweep.logs, parameters)
@@ -122,31 +124,34 @@ class Chain:
             self.submit("prepare", [self.first], None)
 
     def evaluate(self, group: Group, job_ids: list[str]) -> None:
-        """Submit an array of evaluations; each task waits for the task of its run."""
+        """Submit an array of each stage that follows a run; each task waits for the task of its run."""
         self.trained.append(job_ids[0].partition("_")[0])
-        if self.first[0].stages.evaluate is not None:
-            self.submit("evaluate", group, f"aftercorr:{self.trained[-1]}")
+        for name in stages_of_each_run(self.first[0]):
+            self.submit(name, group, f"aftercorr:{self.trained[-1]}")
 
     def finish(self) -> None:
-        """Submit the evaluations of runs that were started earlier, and the report."""
-        by_code: dict[Path, Group] = {}
+        """Submit the stages after runs that were started earlier, and the report."""
+        by_code: dict[tuple[str, Path], Group] = {}
         for each in self.unevaluated:
-            if each.job_id is None:
-                by_code.setdefault(each.directory.code_snapshot, []).append((each.run, each.directory))
-            else:
-                self.submit("evaluate", [(each.run, each.directory)], f"afterok:{each.job_id}")
+            for name in each.stages:
+                if each.job_id is None:
+                    by_code.setdefault((name, each.directory.code_snapshot), []).append((each.run, each.directory))
+                else:
+                    self.submit(name, [(each.run, each.directory)], f"afterok:{each.job_id}")
+            if each.job_id is not None:
                 self.trained.append(each.job_id)
-        for finished in by_code.values():
+        for (name, _), finished in by_code.items():
             for start in range(0, len(finished), self.most):
-                self.submit("evaluate", finished[start : start + self.most], None)
+                self.submit(name, finished[start : start + self.most], None)
         if self.first[0].stages.report is not None:
-            evaluated = dict.fromkeys(job_id.partition("_")[0] for job_id in self.jobs.get("evaluate", []))
-            after = f"afterany:{':'.join([*self.trained, *evaluated])}"
+            ids = [job_id for name in OF_EACH_RUN for job_id in self.jobs.get(name, [])]
+            followed = dict.fromkeys(job_id.partition("_")[0] for job_id in ids)
+            after = f"afterany:{':'.join([*self.trained, *followed])}"
             self.submit("report", [self.first], after)
 
     def submit(self, name: str, group: Group, after: str | None) -> None:
-        """Run one sbatch for a stage: `evaluate` of these runs, which have the same code, or one job of the sweep."""
-        directories = [directory for _, directory in group] if name == "evaluate" else [None]
+        """Run one sbatch for a stage: of each of these runs, which have the same code, or one job of the sweep."""
+        directories = [directory for _, directory in group] if name in OF_EACH_RUN else [None]
         tasks = [stage_task(self.sweep, name, directory) for directory in directories]
         with slurm_commands.refusals_of(f"stages.{name}"):
             self.jobs.setdefault(name, []).extend(
@@ -159,7 +164,6 @@ class Chain:
 
 def local_tasks(sweep: SweepDir, queued: Group) -> list[dict[str, Any]]:
     """Return the ledger's records of the stages of a local queue, without its process."""
-    stages = queued[0][0].stages
-    evaluated = [directory for _, directory in queued] if stages.evaluate is not None else []
-    tasks = [stage_task(sweep, "evaluate", directory) for directory in evaluated]
-    return [*tasks, stage_task(sweep, "report", None)] if stages.report is not None else tasks
+    first = queued[0][0]
+    tasks = [stage_task(sweep, name, directory) for name in stages_of_each_run(first) for _, directory in queued]
+    return [*tasks, stage_task(sweep, "report", None)] if first.stages.report is not None else tasks

@@ -18,9 +18,8 @@ from typing import Any
 
 from jobs import metrics as m
 from jobs.failures import STOPS, FailureCause, KnownCauseError
-from jobs.layout import replicas_of
+from jobs.layout import most_concurrency, replicas_of
 from jobs.lease import Lease
-from jobs.metrics import Metric
 from jobs.output import own_directory
 from jobs.ranks import Rank, node_name, restart_count, slurm_job_id
 from jobs.rendezvous import LOOPBACK, announce, await_file, listen
@@ -28,13 +27,13 @@ from jobs.rundir import append_event, read_events
 from jobs.runtime.machine import StopRequest, boot_id, cpu_name, process_start
 from jobs.schema import Run
 from jobs.serving import balancer, load
-from jobs.serving.counters import counters, growth
+from jobs.serving.bench import Bench
 from jobs.serving.link import Link, pause
 from jobs.serving.piece import Piece
 from jobs.serving.ports import reserved_port, url_of
-from jobs.serving.probe import fetched, is_healthy
+from jobs.serving.probe import is_healthy
 from jobs.serving.replica import PROBE_LIMIT_S, Replica, becomes_ready, check_replica, start_replica
-from jobs.serving.settings import Balancer, LoadGenerator
+from jobs.serving.settings import Balancer
 from jobs.serving.weights import conversion_command
 
 LOOK_S = 0.2
@@ -109,7 +108,7 @@ def lead(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack
     part(others)
     stack.close()
     append_event(directory, "finished", attempt=attempt, step=0, **{m.TOTAL_TIME.name: time.time() - process_start()})
-    print(f"{run.name}: served {run.serving.requests if run.serving else 0} requests", flush=True)
+    print(f"{run.name}: served all requests", flush=True)
 
 
 def meet(
@@ -161,36 +160,13 @@ def measured(run: Run, lease: Lease, rank: Rank, others: Others, stack: ExitStac
     """Start replicas, balancer and load; return the fields of the `served` event."""
     s = run.serving
     assert s is not None
-    files = load.write_prompts(run, lease.run)
+    prompts = load.prompt_pool(run)
     own = start_replica(run, lease, rank, LOOPBACK, stack)
     ready, startup_s = replicas_ready(run, lease, others, own)
     watch = Watch(run, lease, others, own)
     url = start_balancer(run, lease, list(ready.values()), watch, stack)
-    for name, requests in (("warmup", s.warmup_requests), ("load", s.requests)):
-        result = lease.run.serving / f"{name}.json"
-        result.unlink(missing_ok=True)
-        (lease.run.serving / f"{name}.log").unlink(missing_ok=True)
-        before = {number: counters_of(run, each) for number, each in ready.items()}
-        began_s = time.time()
-        if requests:
-            command = load.load_command(
-                run, lease.run, url, requests, prompts=files[name], body=files["body"], result=result
-            )
-            run_load(name, command, watch, stack)
-            if s.client is LoadGenerator.vllm and not result.exists():
-                raise KnownCauseError(FailureCause.code, f"the load generator wrote no {result}")
-    ended_s = time.time()
-    after = {number: growth(before[number], counters_of(run, each)) for number, each in ready.items()}
-    return {
-        m.SERVER_STARTUP_TIME.name: startup_s,
-        "load_began_s": began_s,
-        "load_ended_s": ended_s,
-        **sums(list(after.values())),
-        "replicas": [
-            {"replica": number, **{metric.name: value for metric, value in after[number].items()}}
-            for number in sorted(after)
-        ],
-    }
+    found = Bench(run, lease.run, url, ready, prompts, watch.until).measured()
+    return {m.SERVER_STARTUP_TIME.name: startup_s, **found}
 
 
 def convert_weights(run: Run, lease: Lease, others: Others, stack: ExitStack) -> None:
@@ -204,16 +180,6 @@ def convert_weights(run: Run, lease: Lease, others: Others, stack: ExitStack) ->
     Watch(run, lease, others, None).until(piece.ended)
     if piece.process.returncode:
         raise piece.failure()
-
-
-def sums(of_replicas: list[dict[Metric, float]]) -> dict[str, float]:
-    """Return each counter summed over the replicas, if all have it, and the largest share of the requests."""
-    shared = [metric for metric in m.SERVING_METRICS if all(metric in each for each in of_replicas)]
-    found = {metric.name: sum(each[metric] for each in of_replicas) for metric in shared}
-    requests = found.get(m.SERVER_REQUESTS.name)
-    if requests:
-        found[m.LARGEST_REPLICA_SHARE.name] = max(each[m.SERVER_REQUESTS] for each in of_replicas) / requests
-    return found
 
 
 def replicas_ready(run: Run, lease: Lease, others: Others, own: Replica | None) -> tuple[dict[int, str], float]:
@@ -266,9 +232,7 @@ def start_balancer(run: Run, lease: Lease, urls: list[str], watch: Watch, stack:
     assert run.engine.server is not None
     port = stack.enter_context(reserved_port(LOOPBACK))
     addresses = [url.removeprefix("http://") for url in urls]
-    command = balancer.balancer_command(
-        kind, lease.run.serving, f"{LOOPBACK}:{port}", addresses, run.serving.concurrency
-    )
+    command = balancer.balancer_command(kind, lease.run.serving, f"{LOOPBACK}:{port}", addresses, most_concurrency(run))
     watch.balancer = Piece(kind.name, command, lease.run.serving / f"{kind.name}.log", {}, balancer.REMEDY)
     stack.callback(watch.balancer.end)
     url, health = url_of(LOOPBACK, port), run.engine.server.health
@@ -278,30 +242,6 @@ def start_balancer(run: Run, lease: Lease, urls: list[str], watch: Watch, stack:
         if time.monotonic() > deadline:
             raise KnownCauseError(FailureCause.launch_failure, f"{kind.name} reaches no replica at {url}{health}")
     return url
-
-
-def run_load(name: str, command: list[str], watch: Watch, stack: ExitStack) -> None:
-    """Run the load generator to its end."""
-    run = watch.run
-    assert run.serving is not None
-    assert run.engine.server is not None
-    client = run.serving.client
-    log = watch.lease.run.serving / f"{name}.log"
-    piece = Piece(
-        f"the load generator ({client.name}, {name})", command, log, run.engine.server.env, load.REMEDY[client]
-    )
-    stack.callback(piece.end)
-    watch.until(piece.ended)
-    if piece.process.returncode:
-        raise piece.failure()
-
-
-def counters_of(run: Run, url: str) -> dict[Metric, float]:
-    """Return the counters of a replica; empty if it has none."""
-    assert run.engine.server is not None
-    path = run.engine.server.metrics
-    text = None if path is None else fetched(url, path, run.engine.hang_timeout_s)
-    return {} if text is None else counters(text.decode(errors="replace"))
 
 
 def part(others: Others) -> None:

@@ -15,14 +15,18 @@ import pytest
 from analysis.load.run_directory import read_run
 from analysis.parsers import log_metrics as a
 from jobs.cli import main
+from jobs.run_events import run_events
 from jobs.rundir import RunDir, SweepDir
 from tests.support.cli import printed
 from tests.support.paths import ROOT
-from tests.support.real_run import events, make_run, train
+from tests.support.real_run import SMALL, events, make_run, train
 from tests.support.real_run import printed as output
 from tests.support.required import skip_or_fail
 from tests.support.serving import (
+    CLIENT,
     MODEL,
+    SERVER,
+    listed,
     litgpt_directory,
     model_directory,
     tiny_serving,
@@ -71,6 +75,49 @@ def test_two_replicas_on_two_nodes_of_slurm_share_a_load(tmp_path: Path, capsys:
     assert len(started["nodes"]) == 2  # type: ignore[arg-type]  # a list, which events do not declare
     checked(run, row(sweep), 40)
     assert "Emulated nodes on CPU: tiny" in (sweep.path / "report.md").read_text()
+
+
+def trained_and_served(where: Path, *overrides: str) -> list[str]:
+    """Return the overrides of a small training whose model the tiny server serves afterwards."""
+    return [
+        *SMALL, f"runs_dir={where}/runs", f"data.cache_dir={where}/cache", "sweep=s", "data=stdlib",
+        "data.max_samples=32", "data.held_out_samples=4", "model.max_sequence_length=512", "job.export=true",
+        "stages=all_and_serve", f"stages.serve.engine.server.command={listed(SERVER)}",
+        f"stages.serve.serving.client_command={listed(CLIENT)}", "stages.serve.serving.requests=20",
+        "stages.serve.serving.concurrency=4", "stages.serve.serving.output_tokens=16", *overrides,
+    ]  # fmt: skip
+
+
+def check_served(sweep: SweepDir) -> None:
+    """Compare the load on the trained model, its stage and its row in the report."""
+    (run,) = sweep.runs()
+    assert [event["event"] for event in run_events(run)][-2:] == ["serve_started", "load_measured"]
+    assert (
+        str(run.export) in (run.served / "serving/request.json").read_text()
+        or (run.served / "serving/model/model.safetensors").exists()
+    )
+    assert main(["report", str(sweep.path)]) == 0
+    rows = {row["name"]: row for row in csv.DictReader((sweep.path / "runs.csv").read_text().splitlines())}
+    assert rows.keys() == {run.name, f"{run.name}-served"}
+    assert rows[f"{run.name}-served"]["state"] == "served"
+    assert rows[f"{run.name}-served"]["requests_completed"] == "20"
+    assert rows[run.name]["state"] == "finished"
+
+
+def test_a_model_that_was_just_trained_is_served_in_the_same_submission(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", "--wait", *trained_and_served(tmp_path, "launcher=local")]) == 0, printed(capsys)
+    check_served(SweepDir(tmp_path / "runs/s"))
+
+
+@pytest.mark.slurm
+@pytest.mark.usefixtures("empty_queue")
+def test_a_model_that_was_trained_on_slurm_is_served_by_a_job_that_waits_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", "--wait", *trained_and_served(tmp_path, "cluster=generic_slurm")]) == 0, printed(capsys)
+    check_served(SweepDir(tmp_path / "runs/s"))
 
 
 def test_two_replicas_of_vllm_serve_on_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

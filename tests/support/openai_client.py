@@ -1,6 +1,7 @@
-"""A load generator that writes its result as vLLM's benchmark does; needs nothing but Python.
+"""A load generator that writes its result as vLLM's benchmark does; latencies are those that a server reports, if any.
 
 `python openai_client.py URL PROMPTS REQUESTS CONCURRENCY OUTPUT_TOKENS RESULT LIMITS`; of the limits only `e2el:MS`.
+Needs nothing but Python.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 
-def send(url: str, prompt: str, most: int) -> tuple[float, dict[str, int]] | None:
+def send(url: str, prompt: str, most: int, concurrency: int) -> tuple[float, dict[str, int]] | None:
     """Return the latency and the usage of a request; None if it failed."""
-    body = json.dumps({"prompt": prompt, "max_tokens": most}).encode()
+    body = json.dumps({"prompt": prompt, "max_tokens": most, "concurrency": concurrency}).encode()
     request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
     began = time.monotonic()
     try:
         with urllib.request.urlopen(request) as answer:
-            return time.monotonic() - began, json.load(answer)["usage"]
+            usage = json.load(answer)["usage"]
+            return usage.get("latency_s", time.monotonic() - began), usage
     except OSError:
         return None
 
@@ -31,7 +33,9 @@ def main(url: str, prompts: str, requests: str, concurrency: str, most: str, res
     assert len(texts) == int(requests)
     began = time.monotonic()
     with ThreadPoolExecutor(int(concurrency)) as pool:
-        answers = [answer for answer in pool.map(lambda text: send(url, text, int(most)), texts) if answer]
+        answers = [
+            answer for answer in pool.map(lambda text: send(url, text, int(most), int(concurrency)), texts) if answer
+        ]
     duration = time.monotonic() - began
     inputs, outputs = (sum(usage[f"{key}_tokens"] for _, usage in answers) for key in ("prompt", "completion"))
     latencies_ms = [1e3 * seconds for seconds, _ in answers]
@@ -41,7 +45,7 @@ def main(url: str, prompts: str, requests: str, concurrency: str, most: str, res
         "output_throughput": outputs / duration, "total_token_throughput": (inputs + outputs) / duration,
         "median_e2el_ms": statistics.median(latencies_ms), "p99_e2el_ms": max(latencies_ms),
     }  # fmt: skip
-    if limits:
+    if limits.startswith("e2el:"):
         good = sum(each <= float(limits.removeprefix("e2el:")) for each in latencies_ms)
         document["request_goodput"] = good / duration
     Path(result).write_text(json.dumps(document))

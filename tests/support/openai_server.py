@@ -1,6 +1,7 @@
-"""A server of the OpenAI interface whose model answers `max_tokens` words: `python openai_server.py HOST PORT`.
+"""A server of the OpenAI interface whose model answers `max_tokens` words.
 
-Needs nothing but Python. Counts as vLLM does, at /metrics.
+`python openai_server.py HOST PORT [CAPACITY]`: with CAPACITY it reports a latency that grows with the "concurrency" of
+a request, whatever the load of the machine. Needs nothing but Python. Counts as vLLM does, at /metrics.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 TOKEN_S = 0.001
+LATENCY_S = 0.25
 counts = {"prompt_tokens_total": 0, "generation_tokens_total": 0}
 reasons = {"length": 0, "stop": 0}
 gauges = {"num_requests_running": 0}
 lock = threading.Lock()
+capacity = int(sys.argv[3]) if len(sys.argv) > 3 else None
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -49,8 +52,25 @@ class Handler(BaseHTTPRequestHandler):
             counts["prompt_tokens_total"] += words
             counts["generation_tokens_total"] += written
             reasons["length" if written == most else "stop"] += 1
-        usage = {"prompt_tokens": words, "completion_tokens": written}
-        self.answer(json.dumps({"choices": [{"text": "word " * written}], "usage": usage}))
+        usage: dict[str, float] = {"prompt_tokens": words, "completion_tokens": written}
+        if capacity is not None:
+            usage["latency_s"] = LATENCY_S * -(-request["concurrency"] // capacity)
+        if request.get("stream"):
+            self.stream(written, usage)
+        else:
+            self.answer(json.dumps({"choices": [{"text": "word " * written}], "usage": usage}))
+
+    def stream(self, written: int, usage: dict[str, float]) -> None:
+        """Send an answer as server-sent events: a word each, then the usage."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        events: list[dict[str, object]] = [{"choices": [{"text": "word "}]} for _ in range(written)]
+        for event in [*events, {"choices": [], "usage": usage}]:
+            self.wfile.write(f"data: {json.dumps({'object': 'text_completion', **event})}\n\n".encode())
+            time.sleep(TOKEN_S)
+        self.wfile.write(b"data: [DONE]\n\n")
 
     def answer(self, body: str, status: int = 200) -> None:
         data = body.encode()

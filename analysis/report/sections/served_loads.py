@@ -1,4 +1,4 @@
-"""The tables of served loads: a row a configuration and load with its repeats, and a row a replica."""
+"""The tables of served loads: a row a configuration and load with its repeats, a row a search, and a row a replica."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from analysis.formatting import ABSENT, plural, shown, shown_spread, title
 from analysis.parsers import log_metrics as a
 from analysis.report.figures.serving import replicas_figure
 from analysis.report.figures.style import Section
-from analysis.run import RunResult
-from analysis.scaling.serving import LoadLine, LoadPoint, frontier, load_lines, order, served
+from analysis.run import RunResult, hardware, last_event
+from analysis.scaling.serving import LoadLine, LoadPoint, frontier, load_lines, order, replicas, searches, served
 from jobs import metrics as m
 
 SPREADS = (a.OUTPUT_TOKENS_PER_S, a.REQUESTS_PER_S, a.GOOD_REQUESTS_PER_S, m.OUTPUT_TOKENS_PER_S_PER_RANK)
@@ -52,6 +52,39 @@ def load_section(runs: Sequence[RunResult]) -> Section | None:
     )
     headings = ("Configuration", "Load", *map(title, [*known[0], *known[1]]), "Repeats")
     return Section("Serving by load", note.strip(), headings, rows)
+
+
+def search_section(runs: Sequence[RunResult]) -> Section | None:
+    """Return a row for each search of the highest concurrency within limits; None without any."""
+    listed = searches(runs)
+    rates = [metric for metric in SPREADS if any(metric in run.values for run in listed)]
+    rows = [
+        [
+            run.name,
+            f"{replicas(run)}",
+            f"{run.setting('parallelism.tensor')}",
+            shown(m.HIGHEST_CONCURRENCY, run.values[m.HIGHEST_CONCURRENCY]),
+            *(shown(metric, run.values.get(metric)) for metric in rates),
+            plural(len(run.loads), "load"),
+            f"{hardware([run])}: {run.setting('model.name')}; {last_event(run.events, 'served').get('answer')}",
+        ]
+        for run in listed
+    ]
+    note = (
+        "One row a search, the highest concurrency first; rates are medians over its loads at that concurrency. All "
+        "its loads are in Serving by load. Compare rows of equal hardware, model, requests and limits. "
+        f"{m.HIGHEST_CONCURRENCY.name}: {m.HIGHEST_CONCURRENCY.definition}"
+    )
+    headings = (
+        "Run",
+        "Replicas",
+        "TP",
+        title(m.HIGHEST_CONCURRENCY),
+        *map(title, rates),
+        "Measured",
+        "Model and answer",
+    )
+    return Section("Highest concurrency within limits", note, headings, rows) if rows else None
 
 
 def load_words(line: LoadLine, point: LoadPoint) -> str:

@@ -8,7 +8,7 @@ from analysis.formatting import ABSENT, plural, shown, title, unit, within_sente
 from analysis.parsers import log_metrics as a
 from analysis.report.figures.style import Section
 from analysis.run import RunResult, hardware
-from analysis.scaling.serving import doubts, order, replicas, served
+from analysis.scaling.serving import concurrency_of, doubts, order, replicas, served
 from analysis.untrusted import as_number
 from jobs import metrics as m
 
@@ -74,6 +74,10 @@ def sentence(run: RunResult) -> str:
     if a.GOOD_REQUESTS_PER_S in run.values:
         good = shown(a.GOOD_REQUESTS_PER_S, run.values[a.GOOD_REQUESTS_PER_S])
         latencies.append(f"{good} requests/s within {limits(run)}")
+    if run.values.get(m.HIGHEST_CONCURRENCY):
+        latencies.append(f"the highest found within its limits ({limits(run)})")
+    elif m.HIGHEST_CONCURRENCY in run.values:
+        latencies.append(f"no concurrency is within its limits ({limits(run)})")
     found = doubts(run)
     return (
         f"{hardware([run])}: {run.setting('model.name')} served at {shown(rate, run.values[rate])} "
@@ -93,8 +97,8 @@ def limits(run: RunResult) -> str:
 
 def concurrency(run: RunResult) -> str:
     """Return the most requests under way at once."""
-    given = run.setting("serving.concurrency")
-    return f"{given:,}" if isinstance(given, int) else ABSENT
+    given = concurrency_of(run)
+    return ABSENT if given is None else f"{given:,}"
 
 
 def words(run: RunResult) -> str:

@@ -34,8 +34,10 @@ def states_fit(run: Run) -> str | None:
     needed = states(run)
     what, remedy = "training states alone take", "Shard them over more GPUs"
     if run.serving is not None:
-        what = "weights and KV cache of one request take"
+        what = f"weights and KV cache of one request of job.sequence_length={run.job.sequence_length} tokens take"
         remedy = "Split each replica over more GPUs (parallelism.tensor)"
+        if (part := reserved_part(run)) < 1:
+            remedy = f"A server reserves {part:g} of it (engine.server.memory_fraction). {remedy}"
     elif not run.job.train:
         return (
             f"{run.model.name} does not fit gpu={run.gpu.name} of {run.gpu.memory_gb:g} GB: its weights in float32 "
@@ -70,7 +72,7 @@ def memory_is_tight(run: Run) -> str | None:
     predicted = memory(run)
     if verdict(run, predicted) is not Verdict.tight:
         return None
-    probably = " and probably too small" if predicted.device.point > run.gpu.memory_gb * GIB else ""
+    probably = " and probably too small" if predicted.device.point > usable_bytes(run, run.gpu.memory_gb) else ""
     return in_words(run, predicted, f"memory is tight{probably}, ") + recomputation(run, predicted)
 
 
@@ -89,7 +91,7 @@ def verdict(run: Run, predicted: Prediction) -> Verdict | None:
     """Return the comparison with the GPU; None if its memory is unknown."""
     if run.gpu.memory_gb is None:
         return None
-    size = run.gpu.memory_gb * GIB
+    size = usable_bytes(run, run.gpu.memory_gb)
     if predicted.device.low > size:
         return Verdict.too_large
     return Verdict.fits if predicted.device.high <= size else Verdict.tight
@@ -101,13 +103,15 @@ def chance_to_fit(run: Run, predicted: Prediction) -> float:
         return 1.0
     if not leaves_room(run, 1.0) or verdict(run, predicted) is Verdict.too_large:
         return 0.0
-    return predicted.device.chance_below(run.gpu.memory_gb * GIB)
+    return predicted.device.chance_below(usable_bytes(run, run.gpu.memory_gb))
 
 
 def in_words(run: Run, predicted: Prediction, result: str = "") -> str:
     """Return a prediction: `uncalibrated: predicted 71.2 GB (59.3 to 93.1) of 85.9 (80 GiB), most of it loss 33.1`."""
     device, term, gib = predicted.device, predicted.largest, run.gpu.memory_gb
-    size = "" if gib is None else f" of {gigabytes(gib * GIB)} ({gib:g} GiB)"
+    part = reserved_part(run)
+    whole = "" if gib is None else f"{gib:g} GiB" if part == 1 else f"{part:g} of {gib:g} GiB"
+    size = "" if gib is None else f" of {gigabytes(usable_bytes(run, gib))} ({whole})"
     rows = f" with rows of {predicted.shortest_row} tokens," if predicted.shortest_row else ""
     return (
         f"{predicted.basis.partition(':')[0]}: {result}predicted {gigabytes(device.point)} GB "
@@ -123,14 +127,26 @@ def gigabytes(size: float) -> str:
 
 def leaves_room(run: Run, part: float = MOST_STATES) -> bool:
     """Return whether the training states take at most this part of the GPU's memory, where that is known."""
-    return run.gpu.memory_gb is None or states(run).total <= part * run.gpu.memory_gb * GIB
+    return run.gpu.memory_gb is None or states(run).total <= part * usable_bytes(run, run.gpu.memory_gb)
+
+
+def reserved_part(run: Run) -> float:
+    """Return the part of a GPU's memory that a run can use: of a server what it reserves, otherwise all."""
+    return 1.0 if run.engine.server is None else run.engine.server.memory_fraction or 1.0
+
+
+def usable_bytes(run: Run, memory_gb: float) -> float:
+    """Return the bytes of a GPU of this many GiB that a run can use."""
+    return reserved_part(run) * memory_gb * GIB
 
 
 def is_proposed(run: Run) -> bool:
     """Return whether a run may be proposed: its states leave room, and its predicted memory fits."""
     if run.gpu.memory_gb is None:
         return True
-    return leaves_room(run) and memory(run).device.point <= run.gpu.memory_gb * GIB
+    # A server has no activations to leave room for.
+    part = MOST_STATES if run.serving is None else 1.0
+    return leaves_room(run, part) and memory(run).device.point <= usable_bytes(run, run.gpu.memory_gb)
 
 
 RULES: tuple[Rule, ...] = (states_fit, prediction_fits)

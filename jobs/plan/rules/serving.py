@@ -6,8 +6,9 @@ from dataclasses import fields
 
 from jobs.layout import degree_of, degree_product, replicas_of
 from jobs.parallelism import CP, PP, Strategy
+from jobs.plan.predict.memory import memory
 from jobs.plan.predict.states import kv_bytes_per_token, states
-from jobs.plan.rules.memory import GIB
+from jobs.plan.rules.memory import usable_bytes
 from jobs.plan.rules.native_only import choices_are_native
 from jobs.plan.rules.rule import Rule, divisors, either, undivided
 from jobs.schema import EngineKind, Run
@@ -37,6 +38,8 @@ def counts_are_positive(run: Run) -> str | None:
         "serving.prompts": s.prompts,
         "serving.input_tokens": s.input_tokens,
         "serving.output_tokens": s.output_tokens,
+        "serving.search.most_concurrency": s.search.most_concurrency,
+        "serving.search.repeats": s.search.repeats,
         "engine.server.startup_limit_s": run.engine.server.startup_limit_s,
     }
     wrong = [
@@ -46,6 +49,12 @@ def counts_are_positive(run: Run) -> str | None:
     ]
     if s.warmup_requests < 0:
         wrong.append(f"serving.warmup_requests={s.warmup_requests} is negative. Set serving.warmup_requests=0 or more.")
+    part = run.engine.server.memory_fraction
+    if part is not None and not 0 < part <= 1:
+        wrong.append(
+            f"engine.server.memory_fraction={part:g} is no part of a GPU's memory. Set it to 0.9, or to null if the "
+            "server reserves none."
+        )
     rates = {"serving.requests_per_s": s.requests_per_s} | {
         f"serving.limits.{each.name}": getattr(s.limits, each.name) for each in fields(s.limits)
     }
@@ -55,6 +64,34 @@ def counts_are_positive(run: Run) -> str | None:
         if value is not None and not 0 < value < float("inf")
     ]
     return "\n".join(wrong) or None
+
+
+def search_has_a_limit(run: Run) -> str | None:
+    """Require limits, a range and repeats of a search of the highest concurrency."""
+    assert run.serving is not None
+    s, search = run.serving, run.serving.search
+    if search.most_concurrency is None:
+        return None
+    if not any(getattr(s.limits, each.name) is not None for each in fields(s.limits)):
+        return (
+            "serving.search finds the highest concurrency within limits, and there is none. Set "
+            "serving.limits.time_to_first_token_s, time_per_output_token_s or request_latency_s, or "
+            "serving.search.most_concurrency=null."
+        )
+    if search.most_concurrency < s.concurrency:
+        return (
+            f"serving.search.most_concurrency={search.most_concurrency} is below serving.concurrency={s.concurrency}, "
+            f"at which the search begins. Set serving.search.most_concurrency={s.concurrency} or more, or a lower "
+            "serving.concurrency."
+        )
+    if s.requests_per_s is not None:
+        return (
+            f"serving.requests_per_s={s.requests_per_s:g} holds the load at a rate, and serving.search changes its "
+            "concurrency. Set serving.requests_per_s=null, or serving.search.most_concurrency=null."
+        )
+    if not 0 <= search.resolution < 1:
+        return f"serving.search.resolution={search.resolution:g} is not from 0 to 1. Set serving.search.resolution=0.1."
+    return None
 
 
 def replicas_fit_ranks(run: Run) -> str | None:
@@ -115,10 +152,10 @@ def load_is_the_clients(run: Run) -> str | None:
         )
     assert run.engine.server is not None
     endpoint = run.engine.server.endpoint
-    if s.client is LoadGenerator.vllm and s.client_command is None and not endpoint.endswith("/completions"):
+    if s.client is not LoadGenerator.ab and s.client_command is None and not endpoint.endswith("/completions"):
         return (
-            f"serving.client=vllm speaks the OpenAI interface, and engine.server.endpoint={endpoint} is none of its. "
-            "Set serving.client=ab serving.prompts=1, or an engine with that interface."
+            f"serving.client={s.client.name} speaks the OpenAI interface, and engine.server.endpoint={endpoint} is "
+            "none of its. Set serving.client=ab serving.prompts=1, or an engine with that interface."
         )
     if s.client is LoadGenerator.ab and s.requests < s.concurrency:
         return (
@@ -170,6 +207,7 @@ def nothing_trains(run: Run) -> str | None:
         "job.checkpoint_every_steps=null": run.job.checkpoint_every_steps is not None,
         "stages.prepare=null": run.stages.prepare is not None,
         "stages.evaluate=null": run.stages.evaluate is not None,
+        "stages.serve=null": run.stages.serve is not None,
         "engine.profile.steps=[]": bool(run.engine.profile.steps),
         "engine.profile.program=torch": run.engine.profile.wraps_ranks,
     }
@@ -180,19 +218,41 @@ def nothing_trains(run: Run) -> str | None:
     return None
 
 
-def requests_wait_for_memory(run: Run) -> str | None:
-    """Warn if the KV cache of all concurrent requests does not fit beside the weights."""
-    if run.serving is None or run.gpu.memory_gb is None:
+def kv_tokens(run: Run) -> int | None:
+    """Return the predicted tokens of a replica's KV cache: what weights and working memory leave of its GPUs.
+
+    None if the GPU's memory is not known, or the server reserves none.
+    """
+    assert run.engine.server is not None
+    if run.gpu.memory_gb is None or run.engine.server.memory_fraction is None:
+        return None
+    others = memory(run).device.point - states(run).kv_cache
+    return max(0, int(usable_bytes(run, run.gpu.memory_gb) - others) // kv_bytes_per_token(run))
+
+
+def kv_cache_note(run: Run) -> str | None:
+    """Return the predicted capacity of a replica's KV cache in tokens and requests; None where it is not known."""
+    if run.serving is None or (tokens := kv_tokens(run)) is None:
         return None
     s = run.serving
-    held = -(-s.concurrency // replicas_of(run))
-    needed = states(run).weights + held * (s.input_tokens + s.output_tokens) * kv_bytes_per_token(run)
-    if needed <= run.gpu.memory_gb * GIB:
+    length, longest = s.input_tokens + s.output_tokens, run.job.sequence_length
+    return (
+        f"predicted {tokens:,} tokens a replica: {tokens // length:,} requests of {s.input_tokens} + {s.output_tokens} "
+        f"tokens at once, {tokens // longest:,} of job.sequence_length={longest}; {replicas_of(run)} x as many in all"
+    )
+
+
+def requests_wait_for_memory(run: Run) -> str | None:
+    """Warn if the KV cache of a replica does not hold its part of the concurrent requests."""
+    if run.serving is None or (tokens := kv_tokens(run)) is None:
+        return None
+    s = run.serving
+    held, most = -(-s.concurrency // replicas_of(run)), tokens // (s.input_tokens + s.output_tokens)
+    if held <= most:
         return None
     return (
-        f"the KV cache of {held} requests of a replica and its weights take {needed / 1e9:,.1f} GB of each GPU, which "
-        f"has {run.gpu.memory_gb * GIB / 1e9:,.1f}: requests will wait. Set a lower serving.concurrency, or more "
-        "replicas."
+        f"serving.concurrency={s.concurrency} is {held} requests a replica, and its KV cache holds about {most}: "
+        "requests will wait. Set a lower serving.concurrency, more replicas, or a larger parallelism.tensor."
     )
 
 
@@ -212,6 +272,7 @@ RULES: tuple[Rule, ...] = (
     only_tensor_parallel,
     balancer_joins_replicas,
     load_is_the_clients,
+    search_has_a_limit,
     commands_have_known_names,
     nothing_trains,
     choices_are_native,

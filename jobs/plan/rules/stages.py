@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+import re
+
+from jobs.plan.rules import serving
 from jobs.plan.rules.rule import Rule, undivided
 from jobs.schema import EngineKind, Run, Stage
+from jobs.serving.after_training import run_after
+
+OF_EACH_RUN = ("evaluate", "serve")
 
 
 def stages_of(run: Run) -> dict[str, Stage]:
     """Return the stages of a run beside training, by name, in their order."""
-    named = {"prepare": run.stages.prepare, "evaluate": run.stages.evaluate, "report": run.stages.report}
+    named = {
+        "prepare": run.stages.prepare,
+        "evaluate": run.stages.evaluate,
+        "serve": run.stages.serve,
+        "report": run.stages.report,
+    }
     return {name: stage for name, stage in named.items() if stage is not None}
+
+
+def stages_of_each_run(run: Run) -> list[str]:
+    """Return the stages that follow each run; the others are of the whole submission."""
+    return [name for name in stages_of(run) if name in OF_EACH_RUN]
 
 
 def stage_gpus(run: Run, name: str) -> int:
     """Return the GPUs of a stage."""
     given = stages_of(run)[name].gpus
-    return given if given is not None else int(name == "evaluate" and run.cluster.gpus)
+    return given if given is not None else int(name in OF_EACH_RUN and run.cluster.gpus)
 
 
 def stages_ask_for_what_they_use(run: Run) -> str | None:
-    """Require positive resources, and a GPU for evaluation only: a stage is one process."""
+    """Require positive resources, and a GPU for evaluation and load only: a stage is one process."""
     for name, stage in stages_of(run).items():
         for key in ("cpus", "memory_gb", "wall_time_min"):
             value = getattr(stage, key)
             if value is not None and value < 1:
                 return f"stages.{name}.{key}={value} is not a positive number. Set stages.{name}.{key}=1 or more."
-        most = int(name == "evaluate")
+        most = int(name in OF_EACH_RUN)
         if not 0 <= stage_gpus(run, name) <= most:
             return f"stages.{name}.gpus={stage.gpus}: one process uses {most}. Set stages.{name}.gpus={most}."
     return None
@@ -73,6 +89,31 @@ def evaluation_has_samples_and_weights(run: Run) -> str | None:
     return None
 
 
+def load_has_weights(run: Run) -> str | None:
+    """Require weights to serve, and a load that one replica takes."""
+    if run.stages.serve is None:
+        return None
+    without = "or stages.serve=null."
+    if not run.reads_samples or not run.job.train:
+        return (
+            f"stages.serve serves weights that a run has trained, and job={run.job.name} trains none. Set stages=train."
+        )
+    if run.job.prompt_tuning is not None:
+        return "stages.serve serves a whole model, and this run trains virtual tokens. Set stages.serve=null."
+    if not run.job.export:
+        return f"stages.serve serves the export of a run, and job.export is false. Set job.export=true, {without}"
+    served = run_after(run, "")
+    if served.job.sequence_length > run.model.max_sequence_length:
+        return (
+            f"a request of stages.serve has up to {served.job.sequence_length} tokens, and {run.model.name} at most "
+            f"{run.model.max_sequence_length} (model.max_sequence_length). Set stages.serve.serving.output_tokens and "
+            f"input_tokens to less, {without}"
+        )
+    texts = [text for rule in serving.RULES if (text := rule(served))]
+    # Its keys are those of job=serve, in the section of the stage.
+    return "\n".join(re.sub(r"\b(?=(?:serving|engine\.server)\.)", "stages.serve.", text) for text in texts) or None
+
+
 def evaluation_without_training(run: Run) -> str | None:
     """Require samples, one process and the native engine for a run that only evaluates."""
     if not run.evaluates:
@@ -99,5 +140,6 @@ RULES: tuple[Rule, ...] = (
     stages_ask_for_what_they_use,
     launcher_chains_stages,
     evaluation_has_samples_and_weights,
+    load_has_weights,
     evaluation_without_training,
 )

@@ -13,7 +13,7 @@ from jobs.errors import SubmitError
 from jobs.network import VARIABLE
 from jobs.output import open_to_append
 from jobs.plan.rules.rule import counted
-from jobs.plan.rules.stages import stages_of
+from jobs.plan.rules.stages import OF_EACH_RUN, stages_of
 from jobs.plan.table import duration
 from jobs.ranks import started_after_boot_s
 from jobs.rundir import SweepDir, append_record, now
@@ -67,7 +67,7 @@ class Local(Launcher):
         for run, _ in what.runs:
             processes = f"{run.ranks} process{'es' if run.ranks > 1 else ''}"
             lines.append(f"    {run.name}: {processes} for at most {duration(run.wall_time_min)}")
-        when = {"evaluate": "after each run", "report": "after all runs"}
+        when = {**dict.fromkeys(OF_EACH_RUN, "after each run"), "report": "after all runs"}
         return lines + [f"    stage {name} {when[name]}" for name in stages_of(what.runs[0][0]) if name in when]
 
     def launch(self, what: Launch) -> list[str]:

@@ -48,7 +48,7 @@ NEEDS = {
     "liger": ("cluster=xe9680_h100",),
     "pilot": ("launcher.pilot_nodes=1", "launcher.pilot_wall_time_min=61"),
     **dict.fromkeys(("roce", "infiniband"), ("cluster=xe9680_h100",)),
-    "all": ("data.held_out_samples=8", "job.export=true"),
+    **dict.fromkeys(("all", "all_and_serve"), ("data.held_out_samples=8", "job.export=true")),
     **dict.fromkeys(ZERO, ("engine=deepspeed",)),
     **dict.fromkeys(
         (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import itertools
 import json
 import re
 import shutil
@@ -16,19 +18,25 @@ import psutil
 import pytest
 
 from analysis.load.run_directory import read_run
+from analysis.load.serving import client_values
 from analysis.parsers import log_metrics as a
 from analysis.report.report import report
 from jobs import metrics as m
 from jobs.cli import main
 from jobs.errors import ConfigError
 from jobs.plan.compose import compose
+from jobs.plan.rules.serving import kv_tokens
+from jobs.plan.table import plan_notes
 from jobs.rundir import RunDir
 from jobs.serving.counters import counters, gauges, growth
+from jobs.serving.load import load_command
 from jobs.serving.ports import reserved_port
+from jobs.serving.search import highest
 from tests.support.cli import printed_words
+from tests.support.paths import ROOT
 from tests.support.real_run import events, make_run, printed, train
 from tests.support.required import skip_or_fail
-from tests.support.serving import litgpt_directory, model_directory, tiny_serving
+from tests.support.serving import SERVER, listed, litgpt_directory, model_directory, tiny_serving
 from tests.support.waiting import wait_until
 
 LONG_LOAD = ("serving.requests=4000", "serving.output_tokens=256")
@@ -169,6 +177,125 @@ def test_settings_of_another_type_do_not_end_the_report(tmp_path: Path) -> None:
     run.load_result.write_text('{"duration": 2, "completed": 6, "request_throughput": 3}')
     report([tmp_path / "test"], tmp_path / "report")
     assert "3 requests/s by 1 replica" in (tmp_path / "report/report.md").read_text().replace("3.000", "3")
+
+
+# --- AIPerf ------------------------------------------------------------------------------------------------------
+
+
+def test_the_load_and_the_limits_of_a_run_reach_aiperf(tmp_path: Path) -> None:
+    (point,) = compose(
+        ["job=serve", "engine=vllm", "serving.client=aiperf", "serving.client_python=/opt/aiperf/bin/python",
+         "serving.limits.time_to_first_token_s=0.5", "serving.limits.time_per_output_token_s=0.05",
+         "serving.requests_per_s=7", f"job.init_from={tmp_path}"],
+        multirun=False,
+    )  # fmt: skip
+    files = {"prompts": tmp_path / "prompts.jsonl", "body": tmp_path / "request.json"}
+    command = load_command(
+        point.run, RunDir(tmp_path), "http://127.0.0.1:9", requests=40, concurrency=4,
+        result=tmp_path / "serving/load-4-1.json", **files,
+    )  # fmt: skip
+    options = dict(itertools.pairwise(command))
+    assert command[:4] == ["/opt/aiperf/bin/python", "-m", "aiperf", "profile"]
+    assert (options["--request-count"], options["--concurrency"], options["--request-rate"]) == ("40", "4", "7.0")
+    assert options["--goodput"] == "time_to_first_token:500 inter_token_latency:50"
+    assert (options["--artifact-dir"], options["--profile-export-prefix"]) == (str(tmp_path / "serving"), "load-4-1")
+
+
+def test_a_result_of_aiperf_has_the_metrics_of_vllms_benchmark(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.serving.mkdir()
+    shutil.copy(ROOT / "tests/analysis/parsers/samples/aiperf.json", run.load_result)
+    found = client_values(run, "aiperf", "load")
+    assert (found[a.REQUESTS_COMPLETED], found[a.REQUESTS_FAILED], found[a.OUTPUT_TOKENS]) == (12, 2, 360)
+    assert found[a.TIME_TO_FIRST_TOKEN["mean"]] == pytest.approx(0.064069, rel=1e-4)
+    assert found[a.TIME_PER_OUTPUT_TOKEN["mean"]] == pytest.approx(0.0012758, rel=1e-4)
+
+
+# --- search of the highest concurrency -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kept", "found"),
+    [(0, (0, 1)), (1, (1, 2)), (5, (5, 6)), (64, (64, 68)), (100, (96, 104)), (511, (480, 512)), (3000, (2048, None))],
+)
+def test_a_search_brackets_the_highest_load_within_a_handful_of_loads(kept: int, found: tuple[int, int | None]) -> None:
+    tried: list[int] = []
+
+    def keeps(load: int) -> bool:
+        tried.append(load)
+        return load <= kept
+
+    assert highest(keeps, 64, 2048, 0.1) == found
+    assert len(tried) == len(set(tried)) <= 9
+
+
+def searching(where: Path, capacity: int, *overrides: str) -> RunDir:
+    run = served_by(
+        where,
+        f"engine.server.command={listed([*SERVER, str(capacity)])}",
+        "serving.concurrency=2", "serving.requests=4", "serving.warmup_requests=0", *overrides,
+    )  # fmt: skip
+    assert train(run) == [0], printed(run)
+    run.plan.write_text("{}")
+    return run
+
+
+@pytest.mark.slow
+def test_the_highest_concurrency_within_a_limit_is_found_in_one_job_and_every_load_is_in_the_report(
+    tmp_path: Path,
+) -> None:
+    run = searching(tmp_path, 4, "serving.limits.request_latency_s=0.4", "serving.search.most_concurrency=64")
+    loads = [(event["concurrency"], event["kept"]) for event in events(run, "load")]
+    assert loads == [
+        (2, True), (2, True), (4, True), (4, True), (8, False), (8, False), (6, False), (6, False), (5, False),
+        (5, False), (4, True), (5, False),
+    ], "two of three decide, and the answer and the load above it have all three"  # fmt: skip
+    assert len(events(run, "started")) == 1
+    (served,) = events(run, "served")
+    assert served["highest_concurrency"] == 4
+    found = read_run(run.path)
+    assert found.values[m.HIGHEST_CONCURRENCY] == 4
+    assert found.values[a.REQUEST_LATENCY["p99"]] == 0.25
+    report([tmp_path / "test"], tmp_path / "report")
+    page = (tmp_path / "report/report.md").read_text()
+    assert "at concurrency 4; request latency" in page
+    assert "the highest found within its limits (request latency 0.4 s)" in page
+    search = page[page.index("## Highest concurrency within limits") :]
+    assert "concurrency 4 kept 3 of 3: request_latency_p99 0.25 s (0.25 to 0.25), limit 0.4 s" in search
+    assert "concurrency 5 kept 0 of 3: request_latency_p99 0.5 s" in search
+    by_load = page[page.index("## Serving by load") :].partition("\n## ")[0]
+    assert [line.rpartition("n = ")[2][0] for line in by_load.splitlines() if "n = " in line] == list("23322")
+    with (tmp_path / "report/runs.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert row["highest_concurrency"] == "4"
+
+
+def test_a_search_without_an_answer_says_what_to_set(tmp_path: Path) -> None:
+    overrides = ("serving.search.repeats=1", "serving.search.most_concurrency=3")
+    ceiling = searching(tmp_path / "ceiling", 64, "serving.limits.request_latency_s=600", *overrides)
+    (served,) = events(ceiling, "served")
+    assert served["highest_concurrency"] == 3
+    assert "concurrency 3 kept 1 of 1" in str(served["answer"])
+    assert "the highest concurrency is 3 or more. Set serving.search.most_concurrency=6" in str(served["answer"])
+    impossible = searching(tmp_path / "impossible", 64, "serving.limits.request_latency_s=0.001", *overrides)
+    (served,) = events(impossible, "served")
+    assert served["highest_concurrency"] == 0
+    assert "no concurrency keeps the limits: concurrency 1 kept 0 of 1: request_latency_p99 0.25 s" in str(
+        served["answer"]
+    )
+    assert "Set a higher limit, a lower serving.output_tokens, or more GPUs a replica" in str(served["answer"])
+    report([impossible.path], tmp_path / "report")
+    page = (tmp_path / "report/report.md").read_text()
+    assert "no concurrency is within its limits (request latency 0.001 s)" in page
+
+
+def test_a_search_by_a_load_generator_without_the_latency_names_it(tmp_path: Path) -> None:
+    run = served_by(
+        tmp_path, "serving.warmup_requests=0", "serving.limits.time_to_first_token_s=1",
+        "serving.search.most_concurrency=8",
+    )  # fmt: skip
+    assert train(run) == [1]
+    assert "the load generator reports no time_to_first_token_p99_s" in failures(run)[0]
 
 
 # --- faults --------------------------------------------------------------------------------------------------
@@ -372,14 +499,43 @@ def test_a_run_without_a_model_or_with_another_one_is_not_submitted(
          "serving.client=ab measures no good requests"),
         (["serving.client_command=[x]", "serving.limits.request_latency_s=1"],
          "serving.client_command has no {limits}. Add it"),
+        (["serving.search.most_concurrency=64"], "serving.search finds the highest concurrency within limits"),
+        (["serving.search.most_concurrency=2", "serving.limits.request_latency_s=1"],
+         "serving.search.most_concurrency=2 is below serving.concurrency=4"),
+        (["serving.search.most_concurrency=8", "serving.limits.request_latency_s=1", "serving.requests_per_s=3"],
+         "Set serving.requests_per_s=null, or serving.search.most_concurrency=null"),
+        (["serving.search.most_concurrency=8", "serving.limits.request_latency_s=1", "serving.search.resolution=2"],
+         "serving.search.resolution=2 is not from 0 to 1"),
         (["engine.server.arguments=['{prot}']"], "engine.server.command: {prot} is not a name that is replaced"),
         (["serving.client_command=[]"], "serving.client_command is empty"),
         (["job.export=true"], "job.export belongs to a training, and job=serve trains nothing"),
         (["cluster=xe9680_h100", "model=llama3_70b"],
-         "weights and KV cache of one request take 141.3 GB on each (weights 141.1, KV cache 0.2)"),
+         "weights and KV cache of one request of job.sequence_length=512 tokens take 141.3 GB on each (weights 141.1, "
+         "KV cache 0.2). A server reserves 0.9 of it (engine.server.memory_fraction)"),
+        (["cluster=xe9680_h100", "model=llama3_70b", "ranks_per_node=8", "serving.replicas=8"],
+         "Nearest that can run: parallelism.tensor=2 serving.replicas=4; or parallelism.tensor=4 serving.replicas=2"),
+        (["engine.server.memory_fraction=90"], "engine.server.memory_fraction=90 is no part of a GPU's memory"),
     ],
 )  # fmt: skip
 def test_what_cannot_serve_is_refused_in_words(overrides: list[str], words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         compose(["job=serve", "engine=vllm", "ranks_per_node=2", "serving.concurrency=4", *overrides], multirun=False)
     assert words in str(refused.value)
+
+
+def test_a_plan_has_the_kv_cache_of_a_replica_and_warns_of_requests_that_wait() -> None:
+    given = ["job=serve", "engine=vllm", "cluster=xe9680_h100", "parallelism=tp", "parallelism.tensor=4",
+             "model=llama2_70b"]  # fmt: skip
+    (point,) = compose(given, multirun=False)
+    tokens = kv_tokens(point.run)
+    assert tokens is not None
+    # Of 0.9 x 80 GiB: a quarter of 138.0 GB of weights, and of 80 layers 2 heads x 128 of keys and values in 2 bytes.
+    most = (0.9 * 80 * 2**30 - 138.0e9 / 4) / (2 * 80 * 2 * 128 * 2)
+    assert 0.9 * most < tokens < most, "working memory takes the rest"
+    notes = " ".join(plan_notes([point.run]))
+    assert f"predicted {tokens:,} tokens a replica: {tokens // 288:,} requests of 32 + 256 tokens at once" in notes
+    assert "requests will wait" not in notes
+    (many,) = compose([*given, f"serving.concurrency={2 * (tokens // 288) + 2}"], multirun=False)
+    assert f"its KV cache holds about {tokens // 288}: requests will wait" in " ".join(plan_notes([many.run]))
+    (unknown,) = compose([*given, "engine.server.memory_fraction=null"], multirun=False)
+    assert kv_tokens(unknown.run) is None
