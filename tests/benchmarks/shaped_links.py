@@ -17,6 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import IO
 
 from analysis.compare.campaign import Leaderboard, leaderboards
 from analysis.load.discover import read_runs
@@ -68,9 +69,10 @@ def campaign_file(where: Path) -> Path:
     return path
 
 
-def slurmscale(*arguments: str, log: object = None) -> int:
+def slurmscale(*arguments: str, log: IO[str] | None = None) -> int:
     """Run a command of slurmscale and return its exit code."""
-    return subprocess.run([sys.executable, "-m", "jobs.cli", *arguments], cwd=ROOT, stdout=log, stderr=log).returncode
+    command = [sys.executable, "-m", "jobs.cli", *arguments]
+    return subprocess.run(command, check=False, cwd=ROOT, stdout=log, stderr=log).returncode
 
 
 def answer(board: Leaderboard, rates: dict[str, str]) -> str:

@@ -8,9 +8,9 @@ clean up. Needs root, iproute2 and util-linux.
 from __future__ import annotations
 
 import ctypes
-import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ def two_nodes(names: tuple[str, str], rates: Mapping[str, str]) -> Iterator[dict
     """
     with ExitStack() as stack:
         nodes = {}
-        command("ip", "link", "add", "nodes", "type", "bridge")
+        command("ip", "link", "add", "name", "nodes", "type", "bridge")
         command("ip", "address", "add", f"{HEAD}/24", "dev", "nodes")
         command("ip", "link", "set", "nodes", "up")
         for number, name in enumerate(names, start=1):
@@ -73,13 +73,13 @@ def two_nodes(names: tuple[str, str], rates: Mapping[str, str]) -> Iterator[dict
             nodes[name] = node = Namespace(holder.pid, f"10.77.0.{number}")
             wait_for_namespace(holder.pid)
             inside(node, "ip", "link", "set", "lo", "up")
-            command("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(node.pid))
+            command("ip", "link", "add", "name", name, "type", "veth", "peer", "name", "eth0", "netns", str(node.pid))
             command("ip", "link", "set", name, "master", "nodes", "up")
             up(node, "eth0", node.address)
         first, second = nodes.values()
         for net, (link, rate) in enumerate(rates.items(), start=1):
             inside(
-                first, "ip", "link", "add", link, "type", "veth", "peer", "name", link, "netns", str(second.pid)
+                first, "ip", "link", "add", "name", link, "type", "veth", "peer", "name", link, "netns", str(second.pid)
             )  # fmt: skip
             for number, node in enumerate((first, second), start=1):
                 up(node, link, f"10.77.{net}.{number}")
@@ -90,9 +90,9 @@ def two_nodes(names: tuple[str, str], rates: Mapping[str, str]) -> Iterator[dict
 
 def wait_for_namespace(pid: int) -> None:
     """Wait until `unshare` has put a child into its namespace."""
-    own = os.readlink("/proc/self/ns/net")
-    while os.readlink(f"/proc/{pid}/ns/net") == own:
-        pass
+    own = Path("/proc/self/ns/net").readlink()
+    while Path(f"/proc/{pid}/ns/net").readlink() == own:
+        time.sleep(0.01)
 
 
 def up(node: Namespace, link: str, address: str) -> None:
