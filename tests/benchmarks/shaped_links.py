@@ -47,7 +47,7 @@ def main() -> None:
     with two_nodes(("node01", "node02"), rates) as nodes, SlurmCluster(2, 1, namespaces=nodes) as cluster:
         os.environ |= cluster.env
         own = (f"runs_dir={where}", f"sweep={campaign.name}", f"data.cache_dir={where}/cache")
-        attempt("baseline", "--wait", *BASELINE, *own, "network.interface=slow0")
+        attempt("baseline", "--wait", "--repeats", "1", *BASELINE, *own, "network.interface=slow0")
         pairs = ("--repeats", str(options.pairs), "--campaign", str(campaign))
         attempt("fast0", "--wait", *pairs, "network.interface=fast0")
     (board,) = leaderboards(read_runs([campaign]))
