@@ -78,7 +78,7 @@ def answer(board: Leaderboard, rates: dict[str, str]) -> str:
     links = [f"{link} ({rate})" for link, rate in rates.items()]
     return (
         f"Emulated nodes on CPU: a step over {links[1]} takes {fast.ratio.middle:.2f} times as long as over {links[0]} "
-        f"({f'95 % interval {between}, ' if between else ''}{len(fast.ratios)} pairs in turns on the same two nodes)."
+        f"({f'95 % interval {between}; ' if between else ''}pairs in turns on the same two nodes: {len(fast.ratios)})."
     )
 
 
@@ -86,7 +86,7 @@ def found(runs: Iterable[RunResult]) -> list[str]:
     """Return a line for each interface asked for, with the transports that the ranks found."""
     counts = Counter((run.setting("network.interface"), run.transport) for run in runs)
     return [
-        f"asked for {asked}, found {transports}: {count} runs" for (asked, transports), count in sorted(counts.items())
+        f"asked for {asked}, found {transport}: runs {count}" for (asked, transport), count in sorted(counts.items())
     ]
 
 
