@@ -40,7 +40,7 @@ def answer(board: Leaderboard) -> str:
     """Return the first trials with ratio and interval, and the number of trials that count."""
     ahead = [entry for entry in board.entries if entry.rank == 1 and entry.verdict is Verdict.faster]
     below = sum(entry.verdict is Verdict.invalid for entry in board.entries)
-    counted = f"{len(board.trials) - below} of {plural(len(board.trials), 'attempt')} count"
+    counted = f"attempts that count: {len(board.trials) - below} of {len(board.trials)}"
     if not ahead:
         none = "no attempt is significantly faster than the baseline"
         if not board.compared:

@@ -238,3 +238,31 @@ def test_an_ordinary_user_brings_one_up_uses_it_and_takes_it_down(nobodys_checko
         as_nobody("slurm down")
     assert host.processes(root) == []
     assert not root.exists()
+
+
+def test_nodes_in_namespaces_and_their_links_vanish_with_a_killed_process() -> None:
+    if subprocess.run(["unshare", "--net", "--mount", "tc", "qdisc"], check=False, capture_output=True).returncode:
+        pytest.skip("no network namespaces here: they need root, iproute2 and util-linux")
+    hold = "import time\nfrom pathlib import Path\n"
+    hold += "from tests.support.slurm.namespaces import leave_host, two_nodes\nleave_host()\n"
+    hold += "with two_nodes(('node01', 'node02'), {'fast0': '1gbit', 'slow0': '10mbit'}) as nodes:\n"
+    hold += "    print(*(Path(f'/proc/{node.pid}/ns/net').readlink() for node in nodes.values()), flush=True)\n"
+    hold += "    time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", hold], cwd=ROOT, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        own = set(holder.stdout.readline().split())
+        seen = namespaces_in_use()
+        holder.send_signal(signal.SIGKILL)
+    assert len(own) == 2
+    assert own <= seen
+    wait_until(lambda: not own & namespaces_in_use())
+    assert "slow0" not in output("ip", "-brief", "link")
+
+
+def namespaces_in_use() -> set[str]:
+    """Return the network namespaces of all processes."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*/ns/net"):
+        with contextlib.suppress(OSError):
+            found.add(str(entry.readlink()))
+    return found

@@ -212,7 +212,7 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
          "expected one of [single, ddp, fsdp, zero1, zero2, zero3] (key: parallelism.strategy)"),
         ("model=llama_2b", "model=llama_2b: there is no such choice. Did you mean llama3_8b or llama2_7b"),
         ("experiment=nope", "experiment=nope: there is no such choice. Set experiment=NAME with one of "
-         "apac_hpc_ai_2024, customization, data_read_workers, demo, llama2_70b_nemo, llama2_7b_nemo, "
+         "apac_hpc_ai_2024, customization, data_read_workers, demo, llama2_500_steps, llama2_70b_nemo, llama2_7b_nemo, "
          "llama31_70b_deepspeed, llama31_8b_deepspeed, lora_mi300x, mlperf_storage_checkpoint, one_gpu, "
          "prompt_engineering, serve_405b_mi300x, serve_llama2, serve_mi300x."),
         ("model=" + "m" * 300, "A configuration file cannot be used: [Errno 36] File name too long"),

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +24,7 @@ from typing import Self
 
 from tests.support.slurm import host
 from tests.support.slurm.config import write_configs
+from tests.support.slurm.namespaces import HEAD, Namespace
 
 PROGRAMS = ("sbatch", "slurmctld", "slurmd", "slurmdbd", "munged", "mariadbd", "mariadb-install-db")
 WAIT_S = 180.0
@@ -45,11 +46,16 @@ class SlurmCluster:
     Jobs in `gpu` preempt those in `spare`, which has the same nodes. Each partition needs a node. `env` is what sbatch
     and its kin need in their environment, `nodes` the node names, `root` the directory of all files, `names_resolve`
     whether programs run with `env` can resolve node names. `extra_conf` is appended to slurm.conf, where the last value
-    of a key counts.
+    of a key counts. The nodes in `namespaces` run in a network of their own.
     """
 
     def __init__(
-        self, gpu_nodes: int = 4, debug_nodes: int = 2, root: Path | None = None, extra_conf: str = ""
+        self,
+        gpu_nodes: int = 4,
+        debug_nodes: int = 2,
+        root: Path | None = None,
+        extra_conf: str = "",
+        namespaces: Mapping[str, Namespace] | None = None,
     ) -> None:
         self._user = _user_able_to_run_slurm()
         # Not $TMPDIR, which may be deep or closed to other users.
@@ -63,6 +69,7 @@ class SlurmCluster:
         self.names_resolve = False
         self._gpu_nodes = gpu_nodes
         self._extra_conf = extra_conf
+        self._namespaces = namespaces or {}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._commands: dict[str, tuple[str, ...]] = {}
         self._guard: subprocess.Popen[bytes] | None = None
@@ -146,7 +153,9 @@ class SlurmCluster:
         host.write_state(self.root, None)
         self._make_names_resolve()
         with host.reserved_ports(2 + len(self.nodes)) as port:
-            write_configs(self.root, self._user, port, self.nodes, self._gpu_nodes, self._extra_conf)
+            own = {node: own.address for node, own in self._namespaces.items()}
+            head = HEAD if own else "127.0.0.1"
+            write_configs(self.root, self._user, port, self.nodes, self._gpu_nodes, self._extra_conf, head, own)
             self._start_daemons(port)
         host.write_state(self.root, host.State(self.env, {daemon.pid for daemon in self._daemons.values()}))
 
@@ -177,7 +186,8 @@ class SlurmCluster:
         # Slurm's own programs, slurmd included, try again only after a second where nobody listens yet.
         self._wait("slurmctld", lambda: host.listens(port))
         for node in self.nodes:
-            self._daemon(node, "slurmd", "-D", "-N", node)
+            inside = self._namespaces[node].enter if node in self._namespaces else ()
+            self._daemon(node, *inside, "slurmd", "-D", "-N", node)
         self._wait("all nodes to be idle", self.all_idle)
 
     def _start_slurmdbd(self, port: int) -> None:
@@ -186,13 +196,14 @@ class SlurmCluster:
 
     def _make_names_resolve(self) -> None:
         """Without this torch could not meet at the first host of a job: Slurm's node names exist nowhere else."""
+        lines = host.host_lines(self.nodes, {node: own.address for node, own in self._namespaces.items()})
         try:
-            host.add_hosts(self.root, self.nodes)
+            host.add_hosts(self.root, lines)
         except OSError:
             hosts = self.root / "hosts"
             # nss_wrapper takes the words of a trailing comment for further names.
             others = [line.partition("#")[0] for line in host.HOSTS.read_text().splitlines()]
-            hosts.write_text("\n".join([*host.host_lines(self.nodes), *others, ""]))
+            hosts.write_text("\n".join([*lines, *others, ""]))
             preload = f"{NSS_WRAPPER}:{os.environ.get('LD_PRELOAD', '')}".rstrip(":")
             wrapped = {"LD_PRELOAD": preload, "NSS_WRAPPER_HOSTS": str(hosts)}
             # The loader only warns when the library is missing, so ask whether it works.
@@ -201,11 +212,11 @@ class SlurmCluster:
             self.env |= wrapped
         self.names_resolve = True
 
-    def _daemon(self, name: str, program: str, *arguments: str) -> None:
-        self._commands[name] = (program, *arguments)
+    def _daemon(self, name: str, *command: str) -> None:
+        self._commands[name] = command
         with (self.root / "log" / f"{name}.out").open("ab") as log:
             self._daemons[name] = subprocess.Popen(
-                [program, *arguments],
+                command,
                 env=self._environ() | {host.DAEMON_MARK: str(self.root), "MYSQL_UNIX_PORT": f"{self.root}/db/sock"},
                 cwd=self.root,
                 stdin=subprocess.DEVNULL,

@@ -7,13 +7,14 @@ Called by `cluster.py`, once per bring-up.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 GPUS_PER_NODE = 8
 
 SLURM_CONF = """\
 ClusterName=slurmscale
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({head})
 SlurmctldPort={ctld_port}
 # Ranks meet at a port made of the job id: those of two clusters at once must differ.
 FirstJobId={ctld_port}
@@ -126,8 +127,20 @@ modify user {user} set DefaultAccount=research
 """
 
 
-def write_configs(root: Path, user: str, port: int, nodes: list[str], gpu_nodes: int, extra_conf: str) -> None:
-    """Write all files below `root`; `port` is the first of `2 + len(nodes)` free ones."""
+def write_configs(
+    root: Path,
+    user: str,
+    port: int,
+    nodes: list[str],
+    gpu_nodes: int,
+    extra_conf: str,
+    head: str,
+    addresses: Mapping[str, str],
+) -> None:
+    """Write all files below `root`; `port` is the first of `2 + len(nodes)` free ones.
+
+    `head` is the address of slurmctld, `addresses` those of the nodes that are not on the loopback of this machine.
+    """
     for directory in ("db", "db/tmp", "log", "pid", "spool", "state"):
         (root / directory).mkdir()
     (root / "db").chmod(0o700)
@@ -142,7 +155,11 @@ def write_configs(root: Path, user: str, port: int, nodes: list[str], gpu_nodes:
         "host": os.uname().nodename.split(".")[0],
         "ctld_port": port,
         "dbd_port": port + 1,
-        "nodes": "\n".join(f"NodeName={node} NodeAddr=127.0.0.1 Port={port + 2 + i}" for i, node in enumerate(nodes)),
+        "head": head,
+        "nodes": "\n".join(
+            f"NodeName={node} NodeAddr={addresses.get(node, '127.0.0.1')} Port={port + 2 + number}"
+            for number, node in enumerate(nodes)
+        ),
         "gpu_nodes": ",".join(nodes[:gpu_nodes]),
         "debug_nodes": ",".join(nodes[gpu_nodes:]),
         "gpus": GPUS_PER_NODE,

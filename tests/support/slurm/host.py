@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,9 +56,9 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def add_hosts(root: Path, nodes: list[str]) -> None:
-    """Make node names resolve to loopback addresses; OSError where /etc/hosts cannot be written."""
-    _edit_hosts(root, host_lines(nodes))
+def add_hosts(root: Path, lines: list[str]) -> None:
+    """Make node names resolve by lines of `host_lines`; OSError where /etc/hosts cannot be written."""
+    _edit_hosts(root, lines)
 
 
 def remove_hosts(root: Path) -> None:
@@ -67,9 +67,9 @@ def remove_hosts(root: Path) -> None:
         _edit_hosts(root, [])
 
 
-def host_lines(nodes: list[str]) -> list[str]:
-    """Lines for a hosts file: 127.0.1.1 for the first node and so on."""
-    return [f"127.0.1.{number} {node}" for number, node in enumerate(nodes, start=1)]
+def host_lines(nodes: list[str], addresses: Mapping[str, str]) -> list[str]:
+    """Lines for a hosts file: the address of each node, or 127.0.1.1 for the first one and so on."""
+    return [f"{addresses.get(node, f'127.0.1.{number}')} {node}" for number, node in enumerate(nodes, start=1)]
 
 
 def _edit_hosts(root: Path, new_lines: list[str]) -> None:
