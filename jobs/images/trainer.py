@@ -53,7 +53,7 @@ class Trainer:
         if run.ranks > 1:
             self.model = DistributedDataParallel(
                 network, broadcast_buffers=False, gradient_as_bucket_view=True,
-                **({} if run.parallelism.bucket_mb is None else {"bucket_cap_mb": run.parallelism.bucket_mb}),
+                bucket_cap_mb=run.parallelism.bucket_mb,
             )  # fmt: skip
         weights = list(network.parameters())
         self.parameters = sum(weight.numel() for weight in weights)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 TOKEN_S = 0.001
 LATENCY_S = 0.25
@@ -66,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
-        events: list[dict[str, object]] = [{"choices": [{"text": "word "}]} for _ in range(written)]
+        events: list[dict[str, Any]] = [{"choices": [{"text": "word "}]} for _ in range(written)]
         for event in [*events, {"choices": [], "usage": usage}]:
             self.wfile.write(f"data: {json.dumps({'object': 'text_completion', **event})}\n\n".encode())
             time.sleep(TOKEN_S)
