@@ -12,7 +12,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from jobs.images.settings import EXPANSION, SIZES, Network
+from jobs.images.settings import EXPANSION, SIZES, ImageNetwork
 
 
 def convolution(channels: int, out: int, kernel: int, stride: int = 1) -> list[nn.Module]:
@@ -42,7 +42,7 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """The network: images (N, 3, H, W) to logits (N, classes)."""
 
-    def __init__(self, network: Network, classes: int) -> None:
+    def __init__(self, network: ImageNetwork, classes: int) -> None:
         super().__init__()
         blocks, width = SIZES[network]
         self.stem = nn.Sequential(*convolution(3, width, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Network(Enum):
+class ImageNetwork(Enum):
     """Residual network with bottleneck blocks, version 1.5: the stride is in the 3x3 convolution."""
 
     resnet50 = "resnet50"
@@ -15,7 +15,7 @@ class Network(Enum):
     """One block a stage, a quarter as wide: for tests on CPUs."""
 
 
-SIZES = {Network.resnet50: ((3, 4, 6, 3), 64), Network.resnet14: ((1, 1, 1, 1), 16)}
+SIZES = {ImageNetwork.resnet50: ((3, 4, 6, 3), 64), ImageNetwork.resnet14: ((1, 1, 1, 1), 16)}
 """Blocks of each stage, and channels of the first convolution."""
 EXPANSION = 4
 """Output channels of a block divided by its inner ones."""
@@ -25,7 +25,7 @@ EXPANSION = 4
 class ImageTraining:
     """Training of an image classifier on JPEG files (job=image_train)."""
 
-    network: Network = Network.resnet50
+    network: ImageNetwork = ImageNetwork.resnet50
     """Residual network with bottleneck blocks, version 1.5: the stride is in the 3x3 convolution."""
     path: str | None = None
     """Directory of .tar shards (WebDataset: KEY.jpg and KEY.cls) or of .rec files (MXNet's RecordIO); null: random
@@ -56,7 +56,7 @@ class ImageTraining:
     """Label of the storage in tables and figures, such as 4_nodes; null: none."""
 
 
-def parameters(network: Network, classes: int) -> int:
+def parameters(network: ImageNetwork, classes: int) -> int:
     """Return the weights of a network, those of batch normalization included."""
     blocks, width = SIZES[network]
     found, channels = 3 * 7 * 7 * width + 2 * width, width

@@ -142,7 +142,13 @@ def test_a_rank_of_two_holds_half_of_the_weights(whole: RunDir) -> None:
 @pytest.mark.long
 @pytest.mark.slow
 def test_the_record_is_as_complete_as_any_engines_and_reported_beside_them(whole: RunDir, tmp_path: Path) -> None:
-    elsewhere = {m.LOSS_SCALE.name, m.SKIPPED_UPDATES.name, m.MEMORY_RESERVED_PEAK.name, m.PROFILED.name}
+    elsewhere = {
+        m.LOSS_SCALE.name,
+        m.SKIPPED_UPDATES.name,
+        m.MEMORY_RESERVED_PEAK.name,
+        m.PROFILED.name,
+        m.DATA_WAIT_TIME.name,
+    }
     for row in steps(whole):
         saved = {m.CHECKPOINT_TIME.name} if row["step"] % 3 else set()
         assert row.keys() == {metric.name for metric in m.STEP_METRICS} - elsewhere - saved

@@ -47,7 +47,7 @@ NEEDS = {
     "litgpt_serve": ("job=serve", "serving.client=ab", "serving.prompts=1"),
     "liger": ("cluster=xe9680_h100",),
     "pilot": ("launcher.pilot_nodes=1", "launcher.pilot_wall_time_min=61"),
-    **dict.fromkeys(("roce", "infiniband"), ("cluster=xe9680_h100",)),
+    **dict.fromkeys(("roce", "infiniband", "infiniband_4_adapters"), ("cluster=xe9680_h100",)),
     **dict.fromkeys(("all", "all_and_serve"), ("data.held_out_samples=8", "job.export=true")),
     **dict.fromkeys(ZERO, ("engine=deepspeed",)),
     **dict.fromkeys(
@@ -214,7 +214,7 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
         ("experiment=nope", "experiment=nope: there is no such choice. Set experiment=NAME with one of "
          "apac_hpc_ai_2024, customization, data_read_workers, demo, llama2_500_steps, llama2_70b_nemo, llama2_7b_nemo, "
          "llama31_70b_deepspeed, llama31_8b_deepspeed, lora_mi300x, mlperf_storage_checkpoint, one_gpu, "
-         "prompt_engineering, serve_405b_mi300x, serve_llama2, serve_mi300x."),
+         "prompt_engineering, resnet50_powerscale, serve_405b_mi300x, serve_llama2, serve_mi300x."),
         ("model=" + "m" * 300, "A configuration file cannot be used: [Errno 36] File name too long"),
         ("launcher=", "launcher=: there is no such choice. Set launcher=NAME with one of "),
         ("model=3", "model=3: Set model=NAME with one of falcon_180b, llama2_13b, "),

@@ -119,6 +119,7 @@ def nvml(reasons: int, *, older: bool = False, memory: bool = True) -> SimpleNam
         nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
         nvmlDeviceGetClockInfo=lambda handle, kind: {1: 1410}[kind],
         nvmlDeviceGetMemoryInfo=memory_info,
+        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=97),
         **{name: lambda handle: reasons},
     )
 
@@ -129,7 +130,7 @@ def test_a_gpu_is_throttled_by_heat_and_power_brakes_and_not_by_its_power_limit(
     reasons: int, slowed: int, older: bool
 ) -> None:
     values = GpuLoad(nvml(reasons, older=older), "GPU-1").sample()
-    assert values == {m.GPU_CLOCK: 1410e6, m.GPU_THROTTLED: slowed, m.GPU_MEMORY_FREE: 5 << 30}
+    assert values == {m.GPU_BUSY: 0.97, m.GPU_CLOCK: 1410e6, m.GPU_THROTTLED: slowed, m.GPU_MEMORY_FREE: 5 << 30}
 
 
 def test_what_a_gpu_does_not_support_is_absent() -> None:

@@ -23,7 +23,7 @@ from jobs.errors import ConfigError, DataError
 from jobs.images.loader import decoded
 from jobs.images.make import make_images
 from jobs.images.resnet import ResNet
-from jobs.images.settings import Network, parameters
+from jobs.images.settings import ImageNetwork, parameters
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir
 from jobs.storage.samples import add_sample
@@ -38,7 +38,7 @@ SMALL_IMAGES = (
 )  # fmt: skip
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_two_ranks_train_on_images_and_the_report_has_their_rate(tmp_path: Path) -> None:
     run = make_run(
         tmp_path, *SMALL_IMAGES, "ranks_per_node=2", "images.storage=scratch", "job.checkpoint_every_steps=5",
@@ -101,12 +101,12 @@ def test_an_image_cut_short_is_no_complete_jpeg() -> None:
     content = io.BytesIO()
     Image.new("RGB", (64, 64), "red").save(content, "JPEG")
     assert decoded(content.getvalue(), "a").size == (64, 64)
-    with pytest.raises(DataError, match=r"^a is no complete JPEG \(image file is truncated"):
+    with pytest.raises(DataError, match=r"^a is no complete JPEG \(.+\)\. Remove it from its shard"):
         decoded(content.getvalue()[:-200], "a")
 
 
-@pytest.mark.parametrize("network", list(Network))
-def test_the_plan_counts_the_weights_of_the_network(network: Network) -> None:
+@pytest.mark.parametrize("network", list(ImageNetwork))
+def test_the_plan_counts_the_weights_of_the_network(network: ImageNetwork) -> None:
     with torch.device("meta"):
         counted = sum(weight.numel() for weight in ResNet(network, 1000).parameters())
     assert counted == parameters(network, 1000)
@@ -114,9 +114,9 @@ def test_the_plan_counts_the_weights_of_the_network(network: Network) -> None:
 
 def test_resnet_50_is_version_1_5() -> None:
     # https://docs.pytorch.org/vision/stable/models/generated/torchvision.models.resnet50.html: 25,557,032 parameters.
-    assert parameters(Network.resnet50, 1000) == 25_557_032
+    assert parameters(ImageNetwork.resnet50, 1000) == 25_557_032
     with torch.device("meta"):
-        strided = [module for module in ResNet(Network.resnet50, 10).stages.modules()
+        strided = [module for module in ResNet(ImageNetwork.resnet50, 10).stages.modules()
                    if isinstance(module, torch.nn.Conv2d) and module.stride == (2, 2)]  # fmt: skip
     assert [module.kernel_size for module in strided] == [(3, 3), (1, 1)] * 3, "3x3 of the block, 1x1 of its shortcut"
 
@@ -170,7 +170,8 @@ def test_image_training_runs_on_slurm_nodes_and_is_reported(tmp_path: Path) -> N
     assert {(run.state, run.setting("nodes")) for run in found} == {("finished", 1), ("finished", 2)}
     report([tmp_path / "s"], tmp_path / "report")
     table = (tmp_path / "report/report.md").read_text().partition("## Images")[2].partition("\n## ")[0]
-    assert table.count("Emulated nodes on CPU: resnet14-ddp-") == 4
+    assert table.count("Emulated nodes on CPU: resnet14-ddp-n2x1-") == 2
+    assert table.count("resnet14-ddp-n1x1-") == 2
 
 
 @pytest.mark.long
