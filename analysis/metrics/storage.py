@@ -117,7 +117,7 @@ def read_storage(run: RunDir) -> Storage | None:
                     continue
                 room -= spread(record, ("read_bytes", "write_bytes"), processes[node, phase])
                 room -= spread(record, ("mount_read_bytes", "mount_write_bytes"), of_mounts)
-                operations += [count] if (count := as_number(record.get("mount_operations"))) is not None else []
+                operations += [count] if (count := as_number(record.get(m.MOUNT_OPERATIONS.name))) is not None else []
                 if room < 0:
                     break
         mounts[node].append(of_mounts)

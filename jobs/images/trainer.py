@@ -145,7 +145,7 @@ class Saver:
         return {
             "model": self.trainer.network.state_dict(),
             "optimizer": self.trainer.optimizer.state_dict(),
-            "loss_scale": scale.state if scale else None,
+            "scaler": scale.state if scale else None,
             "step": step,
         }
 
@@ -155,8 +155,8 @@ class Saver:
             state = load_weights(path / STATE)
             self.trainer.network.load_state_dict(state["model"])
             self.trainer.optimizer.load_state_dict(state["optimizer"])
-            if self.trainer.loss_scale is not None and state["loss_scale"] is not None:
-                self.trainer.loss_scale.state.copy_(state["loss_scale"])
+            if self.trainer.loss_scale is not None and state["scaler"] is not None:
+                self.trainer.loss_scale.state.copy_(state["scaler"])
             return int(state["step"])
         except (OSError, RuntimeError, *MALFORMED) as error:
             raise CheckpointError(f"Checkpoint {path} cannot be read: {error}.") from error

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import RunDirError
-from jobs.metrics import StoragePhase
+from jobs.metrics import MOUNT_OPERATIONS, StoragePhase
 from jobs.output import own_directory
 from jobs.ranks import node_name
 from jobs.rundir import RunDir, append_record
@@ -199,7 +199,7 @@ def mount_counters(paths: list[str]) -> Counters:
     if not found:
         return {}
     sums = {"mount_read_bytes": sum(read for read, _ in found), "mount_write_bytes": sum(wrote for _, wrote in found)}
-    return sums | ({"mount_operations": sum(operations for *_, operations in nfs)} if nfs else {})
+    return sums | ({MOUNT_OPERATIONS.name: sum(operations for *_, operations in nfs)} if nfs else {})
 
 
 def nfs_traffic(paths: list[str]) -> Iterator[tuple[int, int, int]]:

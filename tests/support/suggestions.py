@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from copy import deepcopy
-from functools import cache
-from operator import attrgetter
-from typing import Any
+from functools import cache, reduce
+from typing import Any, cast
 
 import yaml
 
@@ -62,12 +61,12 @@ def run_of(overrides: Overrides) -> Run:
             run.gpu, run.launcher.kind = whole.gpu, whole.launcher.kind
             run.ranks_per_node = run.contest.ranks_per_node if run.contest else whole.ranks_per_node
         if group == "job":
-            run.serving, run.storage = whole.serving, whole.storage
+            run.serving, run.storage, run.images = whole.serving, whole.storage, whole.images
     if run.scaling.mode is ScalingMode.strong and run.scaling.global_batch_size is None:
         run.scaling.global_batch_size = 16
     for key, text in overrides.items():
         section, _, name = key.rpartition(".")
-        owner = attrgetter(section)(run) if section else run
+        owner = reduce(lambda at, part: getattr(at, part, None), filter(None, section.split(".")), cast(Any, run))
         # Composition refuses the keys of a section that another choice leaves unset.
         if key not in GROUPS and owner is not None:
             setattr(owner, name, converted(key, text))

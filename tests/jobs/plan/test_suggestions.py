@@ -243,6 +243,15 @@ ILLEGAL = (
     "job=data_read storage.data.files=3",
     "job=data_read storage.data.samples=60 storage.data.workers=1",
     "job=checkpoint_io model=llama3_8b cluster.memory_gb_per_node=20",
+    "job=image_train engine=litgpt",
+    "job=image_train parallelism=fsdp_full",
+    "job=image_train job.export=true",
+    "job=image_train images.classes=0 images.size=8",
+    "job=image_train images.shards=1",
+    "job=image_train images.count=10",
+    f"{SERVE} serving.search.most_concurrency=8",
+    f"{SERVE} serving.search.most_concurrency=2 serving.limits.request_latency_s=1",
+    "stages=all_and_serve data.held_out_samples=8",
 )
 # No override corrects what these refuse.
 WITHOUT = {config_holds_no_secret, sbatch_variables.agree_with_keys}
