@@ -618,6 +618,8 @@ def test_a_real_run_with_another_batch_is_caught_by_the_record_of_its_steps(real
     assert "8 samples per optimizer step, the baseline 4" in reasons(entry_of(real, "gbs8"))
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_real_run_with_a_shortened_epoch_is_caught_by_its_samples(real: Leaderboard) -> None:
     assert "trained on less: 16 samples, the baseline 24" in reasons(entry_of(real, "short"))
 

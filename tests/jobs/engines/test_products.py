@@ -84,7 +84,7 @@ def test_an_export_gives_the_same_logits_in_stock_litgpt(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("product", [TP_PP, long(ALL)])
+@pytest.mark.parametrize("product", [long(TP_PP), long(ALL)])
 def test_training_starts_from_a_checkpoint_directory_under_every_kind_of_cut(
     product: tuple[str, ...], reference: RunDir, tmp_path: Path
 ) -> None:
