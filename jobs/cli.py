@@ -382,7 +382,7 @@ def dispatch(options: argparse.Namespace) -> int:
         )
         return 0
     if options.command == "tune":
-        return tune(options)
+        return tune_or_propose(options)
     if options.command == "model":
         from jobs.plan.model_file import model_file
 
@@ -416,7 +416,7 @@ def dispatch(options: argparse.Namespace) -> int:
     return run_on_sweep(options)
 
 
-def tune(options: argparse.Namespace) -> int:
+def tune_or_propose(options: argparse.Namespace) -> int:
     """Tune a space, or propose the next attempts of a campaign."""
     if options.next is None:
         from jobs.tune import batch_finder

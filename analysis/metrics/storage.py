@@ -38,7 +38,7 @@ class Storage:
     mounts: Seconds
     """Traffic of its nodes' processes with the network file systems that hold its files; empty if not recorded."""
     operations: float | None = None
-    """What its nodes asked of the servers of its NFS mounts; None without such a mount."""
+    """Operations that its nodes asked of NFS servers; None without an NFS mount."""
 
     def phase(self, phase: StoragePhase) -> Seconds:
         """Return the traffic of all nodes together in a phase; empty if it had none."""

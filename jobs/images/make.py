@@ -45,7 +45,8 @@ def make_images(
     """
     for name, value, least in (("count", count, shards), ("shards", shards, 1), ("classes", classes, 1)):
         if value < least:
-            raise ConfigError(f"--{name} {value} is too small: give {least} or more, at least an image a shard.")
+            remedy = ", an image for each shard, or fewer --shards" if name == "count" else ""
+            raise ConfigError(f"--{name} {value} is too small: give {least} or more{remedy}.")
     if not 1 <= mean_kb < 10_000:
         raise ConfigError(f"--mean-kb {mean_kb:g} is outside 1 to 10,000.")
     if any(found := sorted(file for ending in FORMATS.values() for file in directory.glob(f"*{ending}"))):

@@ -53,7 +53,7 @@ class ImageTraining:
     label_smoothing: float = 0.1
     """Share of a label that is spread over all classes."""
     storage: str | None = None
-    """Label of the storage in tables and figures, such as 4_nodes; null: none."""
+    """Label of the storage in tables and figures, such as "4 storage nodes"; null: none."""
 
 
 def parameters(network: ImageNetwork, classes: int) -> int:

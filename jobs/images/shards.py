@@ -38,7 +38,9 @@ class Part:
             try:
                 label = int(sample[LABEL])
             except ValueError as error:
-                raise DataError(f"{self.file}: the label of sample {key} is no number.") from error
+                raise DataError(
+                    f"{self.file}: the label of sample {key} is no whole number. Write one, 0 or more, into {key}.cls."
+                ) from error
             yield key, jpeg, label
             empty = False
         if empty:

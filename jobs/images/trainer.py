@@ -34,7 +34,7 @@ from jobs.schema import Precision, Run
 
 STATE = "state.pt"
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's channels (https://docs.pytorch.org/vision/stable/models.html), in shares of 255."""
+"""Mean and deviation of ImageNet's channels, in shares of 255 (https://docs.pytorch.org/vision/stable/models.html)."""
 
 
 class Trainer:
@@ -63,6 +63,8 @@ class Trainer:
             {"params": [each for each in weights if each.ndim == 1], "weight_decay": 0.0},
         ]
         self.optimizer = torch.optim.SGD(groups, lr=run.job.learning_rate, momentum=run.images.momentum)
+        # Made once: each would otherwise be a copy to the GPU in every micro-batch.
+        self.mean, self.deviation = (255 * torch.tensor(values, device=device) for values in (MEAN, DEVIATION))
         self.criterion = nn.CrossEntropyLoss(label_smoothing=run.images.label_smoothing)
         self.loss_scale = LossScale() if run.job.precision is Precision.float16 else None
 
@@ -75,17 +77,17 @@ class Trainer:
             waits = isinstance(self.model, DistributedDataParallel) and number < len(batch)
             with self.model.no_sync() if waits else nullcontext():  # type: ignore[operator]  # DDP has it
                 with torch.autocast(self.device.type, narrow) if narrow else nullcontext():
-                    logits = self.model(normalised(pixels, self.device, channels_last=self.images.channels_last))
+                    logits = self.model(self.normalised(pixels))
                     loss = self.criterion(logits.float(), labels.to(self.device, non_blocking=True)) / len(batch)
                 (loss * scale).backward()
             total += loss.detach()
-        weights = list(self.network.parameters())
-        norm = nn.utils.get_total_norm([each.grad for each in weights if each.grad is not None]) / scale
+        gradients = [each.grad for each in self.network.parameters() if each.grad is not None]
+        norm = nn.utils.get_total_norm(gradients) / scale
         factor = 1 / scale
         if job.clip_norm is not None:
             factor *= min(1.0, job.clip_norm / (float(norm) + 1e-6))
         if factor != 1:
-            torch._foreach_mul_([each.grad for each in weights if each.grad is not None], factor)
+            torch._foreach_mul_(gradients, factor)
         rate = learning_rate(job, step - (self.loss_scale.skipped if self.loss_scale else 0), self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -96,17 +98,16 @@ class Trainer:
         loss_sum, norm_found = on_host(total, norm)
         return loss_sum / self.run.ranks, norm_found, rate
 
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Return bytes (N, H, W, 3) as float32 (N, 3, H, W) on the device with ImageNet's mean and deviation."""
+        images = pixels.to(self.device, non_blocking=True).float()
+        images = ((images - self.mean) / self.deviation).permute(0, 3, 1, 2)
+        # Permuted, the channels of a pixel lie together already.
+        return images if self.images.channels_last else images.contiguous()
+
     def numbers(self) -> dict[Metric, float]:
         """Return the loss scale and the skipped updates of float16."""
         return {} if self.loss_scale is None else self.loss_scale.numbers()
-
-
-def normalised(pixels: Tensor, device: torch.device, *, channels_last: bool) -> Tensor:
-    """Return bytes (N, H, W, 3) as float32 (N, 3, H, W) on the device with ImageNet's mean and deviation."""
-    mean, deviation = (torch.tensor(values, device=device) * 255 for values in (MEAN, DEVIATION))
-    images = ((pixels.to(device, non_blocking=True).float() - mean) / deviation).permute(0, 3, 1, 2)
-    # Permuted, the channels of a pixel lie together already.
-    return images if channels_last else images.contiguous()
 
 
 class Saver:

@@ -29,7 +29,7 @@ from jobs.submit.launchers import by_launcher, launcher_of
 from jobs.submit.ledger import exit_code_of, held, record_cancelled, record_given_up, uninterrupted
 from jobs.submit.prepare import prepared
 from jobs.submit.progress import last_step, steps_planned
-from jobs.submit.stage_states import StageState, stage_lines, stage_states, unevaluated
+from jobs.submit.stage_states import StageState, missing_stages, stage_lines, stage_states
 from jobs.submit.states import RunState, State, open_sweep, states
 from jobs.submit.submissions import is_in_slurm, kind_of, latest_submissions
 from jobs.submit.trust.own_sweeps import is_own
@@ -269,7 +269,7 @@ def resume(
         runs, damaged = launchable(todo)
         for line in damaged:
             print(line, file=sys.stderr)
-        missing = unevaluated(sweep, found)
+        missing = missing_stages(sweep, found)
 
         def chain_of(run: Run) -> tuple[LauncherKind, str]:
             return LauncherKind[launcher] if launcher else run.launcher.kind, str(run.stages)

@@ -10,12 +10,12 @@ from jobs.rundir import SweepDir
 from jobs.schema import LauncherKind
 from jobs.submit.launchers import launcher_of
 from jobs.submit.launchers.launcher import Launch, Runs
-from jobs.submit.stages import Unevaluated
+from jobs.submit.stages import MissingStages
 from jobs.submit.trust.integrity import refuse_changed
 from jobs.submit.trust.own_sweeps import refuse_unrecorded
 
 
-def launch(sweep: SweepDir, runs: Runs, kind: LauncherKind, unevaluated: Sequence[Unevaluated] = ()) -> list[str]:
+def launch(sweep: SweepDir, runs: Runs, kind: LauncherKind, missing_stages: Sequence[MissingStages] = ()) -> list[str]:
     """Start the runs, and the stages around them, with this launcher; return sentences for the user.
 
     Raises SubmitError if the launcher refuses any of them, RunDirError if their code was changed or others could;
@@ -27,12 +27,12 @@ def launch(sweep: SweepDir, runs: Runs, kind: LauncherKind, unevaluated: Sequenc
             f"launcher={kind.name} does not support that. Use --launcher slurm or --launcher local."
         )
     try:
-        first = runs[0][0] if runs else unevaluated[0].run
-        directories = [*(directory for _, directory in runs), *(each.directory for each in unevaluated)]
+        first = runs[0][0] if runs else missing_stages[0].run
+        directories = [*(directory for _, directory in runs), *(each.directory for each in missing_stages)]
         codes = {directory.code_snapshot for directory in directories}
         refuse_changed(sweep.path, first.cluster.trusted_group, codes)
         refuse_unrecorded(sweep, directories)
-        return launcher_of(kind).launch(Launch(sweep, runs, unevaluated))
+        return launcher_of(kind).launch(Launch(sweep, runs, missing_stages))
     except OSError as error:
         raise SubmitError(
             f"{error.filename or sweep.path}: {error.strerror or error}. Nothing was launched. Free some space or set "

@@ -193,7 +193,7 @@ def refuse_unusable_images(runs: list[Run], sweep: SweepDir) -> None:
                     "set images.path=DIRECTORY, or set a smaller images.count."
                 )
             refuse_full(sweep.path, run.images.count, run.images.mean_kb)
-        elif Path(run.images.path).exists():
+        elif Path(run.images.path).exists() or run.launcher.kind.on_this_machine:
             # A path of the nodes alone is examined there (jobs.workloads.train_images).
             shards_of(Path(run.images.path))
 

@@ -18,7 +18,7 @@ from jobs.rundir import SweepDir, load_to_launch, read_events, unreadable_event
 from jobs.stages.record import DONE, failed, started
 from jobs.submit.job_log import not_started, printed_since_start
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
-from jobs.submit.stages import Unevaluated
+from jobs.submit.stages import MissingStages
 from jobs.submit.states import END_GRACE_S, RunState, State, ended_by_schedulers, held_by_schedulers
 from jobs.submit.submissions import Submission, entries, included, is_in_slurm
 
@@ -174,7 +174,7 @@ def counted_states(items: list[StageState]) -> list[str]:
     return texts
 
 
-def unevaluated(sweep: SweepDir, found: list[RunState]) -> list[Unevaluated]:
+def missing_stages(sweep: SweepDir, found: list[RunState]) -> list[MissingStages]:
     """Return the runs that train or have finished, and want a stage after it that is not done and does not wait."""
     cared_for = {(item.stage, item.run) for item in stage_states(sweep) if item.state.is_open or is_over(item)}
     missing = []
@@ -188,11 +188,11 @@ def unevaluated(sweep: SweepDir, found: list[RunState]) -> list[Unevaluated]:
             run = load_to_launch(item.run)
         except SuiteError as error:
             # This run has finished; the others must not wait for its stages.
-            print(f"{item.run.name} is not evaluated: {error}", file=sys.stderr)
+            print(f"The stages after {item.run.name} are not submitted: {error}", file=sys.stderr)
             continue
         wanted = tuple(name for name in stages_of_each_run(run) if (name, item.run.name) not in cared_for)
         if wanted:
-            missing.append(Unevaluated(run, item.run, item.job_id if trains else None, wanted))
+            missing.append(MissingStages(run, item.run, item.job_id if trains else None, wanted))
     return missing
 
 

@@ -31,14 +31,14 @@ Group = list[tuple[Run, RunDir]]
 
 
 @dataclass(frozen=True)
-class Unevaluated:
+class MissingStages:
     """A run that needs stages after it, and no start."""
 
     run: Run
     directory: RunDir
     job_id: str | None
     """The job that trains it; None if it has finished."""
-    stages: tuple[str, ...] = ("evaluate",)
+    stages: tuple[str, ...]
     """The stages after it that it needs."""
 
 
@@ -54,13 +54,13 @@ def refuse_beyond_partition(run: Run) -> None:
 class Chain:
     """The stages of one submission to Slurm and their dependencies; each method submits one kind of stage."""
 
-    def __init__(self, sweep: SweepDir, runs: Group, unevaluated: Sequence[Unevaluated], most: int) -> None:
+    def __init__(self, sweep: SweepDir, runs: Group, missing_stages: Sequence[MissingStages], most: int) -> None:
         self.sweep = sweep
         self.unprepared = [directory for run, directory in runs if run.stages.prepare and not exists(directory.data)]
-        self.unevaluated = unevaluated
+        self.missing_stages = missing_stages
         self.most = most
         """Most tasks of an array."""
-        self.first = runs[0] if runs else (unevaluated[0].run, unevaluated[0].directory)
+        self.first = runs[0] if runs else (missing_stages[0].run, missing_stages[0].directory)
         self.trained: list[str] = []
         self.jobs: dict[str, list[str]] = {}
         """Job ids by stage."""
@@ -123,7 +123,7 @@ class Chain:
             cancel_jobs(self.sweep, earlier - needed)
             self.submit("prepare", [self.first], None)
 
-    def evaluate(self, group: Group, job_ids: list[str]) -> None:
+    def follow(self, group: Group, job_ids: list[str]) -> None:
         """Submit an array of each stage that follows a run; each task waits for the task of its run."""
         self.trained.append(job_ids[0].partition("_")[0])
         for name in stages_of_each_run(self.first[0]):
@@ -132,7 +132,7 @@ class Chain:
     def finish(self) -> None:
         """Submit the stages after runs that were started earlier, and the report."""
         by_code: dict[tuple[str, Path], Group] = {}
-        for each in self.unevaluated:
+        for each in self.missing_stages:
             for name in each.stages:
                 if each.job_id is None:
                     by_code.setdefault((name, each.directory.code_snapshot), []).append((each.run, each.directory))

@@ -33,7 +33,7 @@ KEY = "job.micro_batch_size"
 
 @dataclass(frozen=True)
 class Bracket:
-    """What is known of the sizes."""
+    """The sizes between which the largest one that fits lies."""
 
     fits: int | None
     """The largest size that ran; None if none did."""
@@ -182,7 +182,10 @@ def conclude(finder: Tuning, found: Bracket, *, ended: bool) -> int:
     """Write the experiment of the size that was found, and the report; return the exit code."""
     space = finder.space
     if found.fits is None:
-        raise SubmitError(f"No size fits the memory: {KEY}={found.too_large} is {found.reason}. Shard the model more.")
+        raise SubmitError(
+            f"No size fits the memory: {KEY}={found.too_large} is {found.reason}. "
+            "Set parallelism=fsdp_full, more ranks, or engine.activation_checkpointing=full."
+        )
     used = f"{found.share:.1%} of the {memory_of(space) / GIB:g} GiB of a rank".replace("%", " %")
     beyond = f"{found.too_large} does not fit ({found.reason})" if found.too_large else "no larger one was tried"
     verdict = f"{KEY}={found.fits} uses {used}; {beyond}."

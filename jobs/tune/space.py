@@ -229,7 +229,10 @@ def refuse_settings(settings: Tune, run: Run) -> None:
         if value is not None and value <= 0:
             raise ConfigError(f"tune.{key}={value} is not positive. Set tune.{key} to 1 or more.")
     if not 0 < settings.memory_share <= 1 or (settings.memory_gb is not None and settings.memory_gb <= 0):
-        raise ConfigError("tune.memory_share must be above 0 and at most 1, and tune.memory_gb above 0.")
+        raise ConfigError(
+            f"tune.memory_share={settings.memory_share:g} and tune.memory_gb={settings.memory_gb}: the share must be "
+            "above 0 and at most 1, the memory above 0. Set tune.memory_share=0.9 tune.memory_gb=null."
+        )
     if settings.reduction < 2 or settings.pairs < 0:
         raise ConfigError("tune.reduction must be 2 or more and tune.pairs 0 or more.")
     steps = settings.steps

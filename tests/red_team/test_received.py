@@ -14,8 +14,10 @@ import pytest
 from filelock import FileLock
 
 from jobs.cli import main
-from jobs.rundir import SweepDir, append_record, event_record, now
+from jobs.plan.compose import compose
+from jobs.rundir import RunDir, SweepDir, append_record, event_record, now
 from jobs.submit.provenance import code_digest
+from jobs.submit.trust.received import executed_by
 from tests.support.cli import printed_words, small
 from tests.support.fake_runs import a_run, finished_run
 from tests.support.paths import ROOT
@@ -112,6 +114,21 @@ def test_resume_shows_what_a_received_sweep_would_run_and_asks_for_trust(
     assert {path: path.read_bytes() for path in before} == before
     assert main(["resume", "--trust", str(sweep.path)]) == 2
     assert "is not the code that was submitted" in printed_words(capsys), "trust is no reason to run changed code"
+
+
+def test_the_programs_that_would_serve_a_trained_model_are_shown(tmp_path: Path) -> None:
+    serve = "stages.serve"
+    (point,) = compose([
+        *small(tmp_path), "stages=all_and_serve", "data.held_out_samples=8", "job.export=true", "name=r",
+        "model.max_sequence_length=512", f"{serve}.engine.server.command=[/opt/server]",
+        f"{serve}.engine.server.python=/opt/python", f"{serve}.engine.server.env={{HOOK: /opt/hook}}",
+        f"{serve}.serving.client_command=[/opt/load]", f"{serve}.serving.client_python=/opt/load/python",
+    ], multirun=False)  # fmt: skip
+    shown = set(executed_by(point.run, RunDir(tmp_path)))
+    assert shown >= {
+        "server: /opt/server", "Python of the server: /opt/python", "server environment: HOOK=/opt/hook",
+        "load generator: /opt/load", "Python of the load generator: /opt/load/python",
+    }  # fmt: skip
 
 
 def test_resume_shows_what_others_can_change_of_that_which_would_run(

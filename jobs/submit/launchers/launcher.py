@@ -9,7 +9,7 @@ from jobs.plan.rules.rule import counted
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
 from jobs.submit.job_state import JobState
-from jobs.submit.stages import Unevaluated
+from jobs.submit.stages import MissingStages
 from jobs.submit.submissions import Submission
 
 Runs = list[tuple[Run, RunDir]]
@@ -22,7 +22,7 @@ class Launch:
 
     sweep: SweepDir
     runs: Runs
-    unevaluated: Sequence[Unevaluated] = ()
+    missing_stages: Sequence[MissingStages] = ()
     """Runs that only need their evaluation."""
 
 

@@ -73,7 +73,7 @@ class Local(Launcher):
     def launch(self, what: Launch) -> list[str]:
         """Start the queue in a session of its own."""
         sweep = what.sweep
-        queued = [*what.runs, *((each.run, each.directory) for each in what.unevaluated)]
+        queued = [*what.runs, *((each.run, each.directory) for each in what.missing_stages)]
         tasks = [*(run_task(directory) for _, directory in what.runs), *stages.local_tasks(sweep, queued)]
         with uninterrupted(), open_to_append(sweep.logs / "queue.log") as log:
             queue = subprocess.Popen(

@@ -63,7 +63,7 @@ class Slurm(Launcher):
                 "submitted. Set launcher.max_running=null, or launcher=pilot."
             )
         groups = arrays(what.runs, most)
-        chain = stages.Chain(sweep, what.runs, what.unevaluated, most)
+        chain = stages.Chain(sweep, what.runs, what.missing_stages, most)
         chain.test()
         lines = expected_starts(sweep, groups)
         submitted: list[str] = []
@@ -74,7 +74,7 @@ class Slurm(Launcher):
                 job_ids, limit = submit_what_fits(sweep, group, chain)
                 submitted += job_ids
                 if job_ids:
-                    chain.evaluate(group[: len(job_ids)], job_ids)
+                    chain.follow(group[: len(job_ids)], job_ids)
                 left += [(directory, limit) for _, directory in group[len(job_ids) :]]
             chain.finish()
             newly = record_waiting(sweep, left)

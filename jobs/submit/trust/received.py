@@ -12,6 +12,7 @@ from jobs.network import variables
 from jobs.plan.rules.rule import counted
 from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.schema import Run
+from jobs.serving.after_training import run_after
 from jobs.submit.batch_script import rank_python
 from jobs.submit.provenance import packaged_code
 from jobs.submit.trust.integrity import refuse_changed
@@ -57,10 +58,9 @@ def executed(sweep: SweepDir) -> list[str]:
 
 def executed_by(run: Run, directory: RunDir) -> Iterator[str]:
     """Yield what a run executes: its command and code, and what its cluster file adds to the script."""
-    cluster, server = run.cluster, run.engine.server
+    cluster = run.cluster
     data = run.storage.data if run.storage else None
     images = run.images.path if run.images else None
-    client = run.serving.client_command if run.serving else None
     yield f"command: {rank_python(run)} -u -m jobs.run"
     yield f"code: {code_beside_installed(directory.code_snapshot)}"
     yield f"launcher: {run.launcher.kind.name}"
@@ -80,10 +80,6 @@ def executed_by(run: Run, directory: RunDir) -> Iterator[str]:
         "sbatch option": [f"--{name}={value}" for name, value in cluster.sbatch.items()],
         "PBS option": [f"{name}={value}" for name, value in cluster.pbs.items()],
         "members who may change its directories": [cluster.trusted_group] if cluster.trusted_group else [],
-        "server": [shlex.join([*server.command, *server.arguments])] if server else [],
-        "server environment": [f"{name}={shlex.quote(value)}" for name, value in server.env.items()] if server else [],
-        "Python of the server": [server.python] if server and server.python else [],
-        "load generator": [shlex.join(client)] if client else [],
         "reads": [
             path
             for path in (run.data.path, run.data.tokenizer, run.job.init_from, data.path if data else None, images)
@@ -94,6 +90,20 @@ def executed_by(run: Run, directory: RunDir) -> Iterator[str]:
     }
     for what, values in parts.items():
         yield from (f"{what}: {value}" for value in values)
+    for served in (run, *([run_after(run, str(directory.export))] if run.stages.serve else [])):
+        yield from executed_to_serve(served)
+
+
+def executed_to_serve(run: Run) -> Iterator[str]:
+    """Yield the programs of a run that serves: server, load generator and their Pythons."""
+    server, serving = run.engine.server, run.serving
+    if server is not None:
+        yield f"server: {shlex.join([*server.command, *server.arguments])}"
+        yield from (f"server environment: {name}={shlex.quote(value)}" for name, value in server.env.items())
+        yield from (f"Python of the server: {python}" for python in filter(None, [server.python]))
+    if serving is not None:
+        yield from (f"load generator: {shlex.join(command)}" for command in filter(None, [serving.client_command]))
+        yield from (f"Python of the load generator: {python}" for python in filter(None, [serving.client_python]))
 
 
 def changeable(command: str) -> str:
