@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import cache
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from jobs.cli import main
 from jobs.plan.compose import compose
 from jobs.plan.cost import parameters
 from jobs.rundir import RunDir
-from jobs.schema import Run
+from jobs.schema import Model, Run
 from tests.support.composing import options
 from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started, step
 
@@ -81,12 +82,18 @@ def test_published_rates_are_a_sane_share_of_the_peak_of_their_gpu() -> None:
     assert 0.05 < min(shares) <= max(shares) < 0.75
 
 
+@cache
+def composed_model(name: str) -> Model:
+    """Return the values of a model file."""
+    (point,) = compose([f"model={name}"], multirun=False)
+    return point.run.model
+
+
 def share_of_peak(figure: Published) -> float:
     """Return the MFU of a rate by 6 N + 12 L a s, without the embedding; a published MFU as it is."""
     if figure.metric is m.MFU:
         return figure.value
-    (point,) = compose([f"model={figure.model}"], multirun=False)
-    model, peak = point.run.model, {"A100": 312e12, "H100": 989e12}[str(gpu_family(figure.gpu))]
+    model, peak = composed_model(str(figure.model)), {"A100": 312e12, "H100": 989e12}[str(gpu_family(figure.gpu))]
     weights = parameters(model) - model.vocab_size * model.hidden_size
     assert figure.sequence_length is not None
     flops = 6 * weights + 12 * model.layers * model.hidden_size * figure.sequence_length
@@ -166,8 +173,9 @@ def test_the_experiments_named_are_there_and_compose_to_the_published_settings()
     assert named <= set(options("experiment"))
     for figure in published():
         if figure.experiment:
-            data = ["data.path=/data"] if figure.data == "alpaca" else []
-            run = of_experiment(f"experiment={figure.experiment}", *data)
+            run = of_experiment(
+                f"experiment={figure.experiment}", *(["data.path=/data"] if figure.data == "alpaca" else [])
+            )
             settings = [
                 (run.model.name, figure.model),
                 (run.nodes, figure.nodes),
@@ -185,6 +193,7 @@ def test_the_experiments_named_are_there_and_compose_to_the_published_settings()
 # --- beside runs -----------------------------------------------------------------------------------------------
 
 
+@cache
 def of_experiment(*overrides: str) -> Run:
     return replace(compose([*overrides, "name=r", "sweep=s"], multirun=False)[0].run, name="r")
 

@@ -293,10 +293,11 @@ def adapting(start: RunDir, *overrides: str) -> tuple[str, ...]:
     return (*LORA, *constant, f"job.init_from={start.export}", *overrides)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "layout",
-    [long(TP_PP), long((*DP, CUT_OPTIMIZER)), TP, long((*INTERLEAVED, "engine.activation_checkpointing=full"))],
+    [TP_PP, (*DP, CUT_OPTIMIZER), TP, (*INTERLEAVED, "engine.activation_checkpointing=full")],
     ids=" ".join,
 )
 def test_adapters_train_alike_on_every_layout(

@@ -15,6 +15,7 @@ from jobs.plan.compose import compose
 from jobs.rundir import dump_run, load_run
 from jobs.schema import LauncherKind
 from tests.support.composing import CONF, one, options
+from tests.support.training import long
 
 # Values that the files leave to the user.
 FILL_IN = {"data.path": "given.json", "cluster.account": "given"}
@@ -85,7 +86,11 @@ def test_every_experiment_composes_with_the_sweep_it_declares(option: str) -> No
     assert len({point.run.name for point in points}) == len(points)
 
 
-@pytest.mark.parametrize("model", options("model"))
+# One of each kind in CI, all in `make test-all`.
+KINDS = {"llama3_8b", "mixtral_8x7b", "falcon_180b", "pythia_14m"}
+
+
+@pytest.mark.parametrize("model", [each if each in KINDS else long(each) for each in options("model")])
 @pytest.mark.parametrize(("cluster", "ranks"), [pytest.param("local", 4, marks=pytest.mark.long), ("xe9680_h100", 16)])
 def test_every_model_composes_with_every_parallelism_on_cpu_and_gpu_clusters(
     model: str, cluster: str, ranks: int
