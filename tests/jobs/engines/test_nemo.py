@@ -399,9 +399,10 @@ def test_the_record_states_what_ran_where_and_what_a_rank_held(nemo: Nemo, tmp_p
 
 RECIPE = """
 import json, sys, torch
-torch.cuda.is_available, torch.cuda.get_device_capability = lambda: True, lambda: (9, 0)
+from nemo.collections import llm  # what it imports must not look for a GPU
 from jobs.engines.nemo.recipe import overlaps, strategy
 from jobs.plan.compose import compose
+torch.cuda.is_available, torch.cuda.get_device_capability = lambda: True, lambda: (9, 0)
 nodes = ["engine=nemo", "cluster=xe9680_h100", "nodes=2", "gpu.memory_gb=null"]
 for overrides in json.loads(sys.argv[1]):
     run = compose([*nodes, *overrides], multirun=False)[0].run
@@ -424,7 +425,8 @@ def test_the_recipe_overlaps_communication_as_nvidias_own_recipes_do() -> None:
         (["parallelism=ddp", "model=llama3_8b", "job.micro_batch_size=1"], [False, False, True]),
     ]
     command = [sys.executable, "-c", RECIPE, json.dumps([overrides for overrides, _ in cases])]
-    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
     # DeepSpeed, where it is installed, prints lines of its own.
     found = [json.loads(line)["overlapped"] for line in answer.stdout.splitlines() if line.startswith("{")]
     assert found == [expected for _, expected in cases]
