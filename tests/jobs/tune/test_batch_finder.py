@@ -66,7 +66,7 @@ def test_trials_have_two_micro_batches_where_the_runs_have_several_and_the_exper
 def test_the_largest_micro_batch_is_found_where_larger_ones_really_run_out_of_memory(tmp_path: Path) -> None:
     # The kernel refuses a process more than so much memory of its own.
     limit_gib = 1.5
-    large = ["model.vocab_size=8192", "job.micro_batch_size=64", "scaling.global_batch_size=64", "job.steps=4",
+    large = ["model.vocab_size=8192", "job.micro_batch_size=100", "scaling.global_batch_size=100", "job.steps=4",
              "data.max_samples=2048", "tune=batch_finder", f"tune.memory_gb={limit_gib}"]  # fmt: skip
     given = command(tmp_path, *large)
     limited = f'ulimit -d {int(limit_gib * 2**20)}; exec "$@"'
@@ -83,7 +83,7 @@ def test_the_largest_micro_batch_is_found_where_larger_ones_really_run_out_of_me
     )
     assert verdict, done.stdout
     size, share, too_large = int(verdict[1]), float(verdict[2]), int(verdict[3])
-    assert 64 <= size < too_large
+    assert 100 <= size < too_large
     assert share >= 90 or too_large == size + 1
     tried = {load_run(run.config).job.micro_batch_size for run in SweepDir(tmp_path / "t/trials").runs()}
     assert {size, too_large} <= tried
