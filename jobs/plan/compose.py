@@ -342,7 +342,7 @@ def settled(run: Run) -> Run:
         (run.data, "tokenizer"),
         (run.data, "cache_dir"),
         *([(run.storage, "path"), (run.storage.data, "path")] if run.storage else []),
-        *([(run.images, "path")] if run.images else []),
+        *([(run.images, "path"), (run.images, "validation_path")] if run.images else []),
     ]
     for config, key in parts:
         value = getattr(config, key, None)
