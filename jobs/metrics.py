@@ -599,6 +599,35 @@ EVALUATION_EXACT_MATCH = Metric(
     group=Group.evaluation,
     on_page=True,
 )
+EVALUATION_TOP1 = Metric(
+    "evaluation_top1",
+    "1",
+    "Share of the held-out images whose most probable class is their label, on the central crop.",
+    Better.high,
+    4,
+    PERCENT,
+    "Top-1 accuracy",
+    group=Group.evaluation,
+    on_page=True,
+)
+EVALUATION_TOP5 = Metric(
+    "evaluation_top5",
+    "1",
+    "Share of the held-out images whose label is among their five most probable classes, on the central crop.",
+    Better.high,
+    4,
+    PERCENT,
+    "Top-5 accuracy",
+    group=Group.evaluation,
+)
+EVALUATION_TIME = Metric(
+    "evaluation_time_s",
+    "s",
+    "Time between steps of the latest validation on images, which no step time contains; the slowest rank.",
+    Better.low,
+    3,
+    group=Group.evaluation,
+)
 
 # --- one value per load (status.jsonl, `served` event); the load generator's own values are in serving/load.json ----
 SERVER_STARTUP_TIME = Metric(

@@ -4,9 +4,9 @@
     shards     tar shards (WebDataset) and RecordIO files (MXNet): found, divided among readers, read
     recordio   the RecordIO format
     make       random images of ImageNet's sizes, written as shards; `slurmscale images`
-    loader     images decoded and augmented by the workers of each rank
+    loader     images decoded and augmented by the workers of each rank, their order, and held-out ones
     resnet     the model
-    trainer    model and optimizer of a rank, and checkpoints
+    trainer    model and optimizer of a rank, validation, and checkpoints
 
 jobs.workloads.train_images trains. Only loader, resnet and trainer import torch.
 """

@@ -30,6 +30,11 @@ class ImageTraining:
     path: str | None = None
     """Directory of .tar shards (WebDataset: KEY.jpg and KEY.cls) or of .rec files (MXNet's RecordIO); null: random
     images are made in the run directory, and removed when the run has finished."""
+    validation_path: str | None = None
+    """Directory of shards, as `path`, of images that no step trains on: the accuracy on them is measured after the last
+    step; null: no validation."""
+    validate_every_steps: int | None = None
+    """Steps between two validations; null: only after the last step."""
     count: int = 512
     """Images that are made, in all files together."""
     shards: int = 64
@@ -54,6 +59,12 @@ class ImageTraining:
     """Share of a label that is spread over all classes."""
     storage: str | None = None
     """Label of the storage in tables and figures, such as "4 storage nodes"; null: none."""
+
+    @property
+    def directories(self) -> dict[str, str]:
+        """Return the directories that the run reads images from, by their keys."""
+        given = {"images.path": self.path, "images.validation_path": self.validation_path}
+        return {key: path for key, path in given.items() if path is not None}
 
 
 def parameters(network: ImageNetwork, classes: int) -> int:

@@ -52,18 +52,18 @@ def without_images(file: Path) -> DataError:
     return DataError(f"{file} has no images: it is an empty shard. Remove it, or copy it again from its source.")
 
 
-def shards_of(path: Path) -> list[Path]:
+def shards_of(path: Path, key: str = "images.path") -> list[Path]:
     """Return the shards of a directory, of one type; raise DataError where there are none, or an empty one."""
     if not path.is_dir():
-        raise DataError(f"images.path={path} is no directory here. Set images.path=DIRECTORY, which all nodes see.")
+        raise DataError(f"{key}={path} is no directory here. Set {key}=DIRECTORY, which all nodes see.")
     found = {ending: sorted(path.glob(f"*{ending}")) for ending in (TAR, RECORDIO)}
     if not any(found.values()):
         raise DataError(
-            f"images.path={path} has no {TAR} or {RECORDIO} files. Set it to a directory with some, make some by "
-            "`slurmscale images DIRECTORY`, or set images.path=null."
+            f"{key}={path} has no {TAR} or {RECORDIO} files. Set it to a directory with some, make some by "
+            f"`slurmscale images DIRECTORY`, or set {key}=null."
         )
     if all(found.values()):
-        raise DataError(f"images.path={path} has {TAR} and {RECORDIO} files. Move those of one type elsewhere.")
+        raise DataError(f"{key}={path} has {TAR} and {RECORDIO} files. Move those of one type elsewhere.")
     shards = found[TAR] or found[RECORDIO]
     for file in shards:
         if not file.stat().st_size:
@@ -71,22 +71,24 @@ def shards_of(path: Path) -> list[Path]:
     return shards
 
 
-def parts_of(shards: list[Path], readers: int) -> list[Part]:
-    """Return at least as many parts as readers: tar shards as they are, RecordIO files cut where they are too few.
-
-    Raise DataError where there are fewer.
-    """
+def cut(shards: list[Path], readers: int) -> list[Part]:
+    """Return the shards as parts: tar shards as they are, RecordIO files in pieces where they are too few."""
     if shards[0].suffix == TAR:
-        parts = [Part(file) for file in shards]
-    else:
-        parts = []
-        for file in shards:
-            positions = recordio.positions(file)
-            if not positions:
-                raise without_images(file)
-            pieces = min(len(positions), -(-readers // len(shards)))
-            bounds = [len(positions) * piece // pieces for piece in range(pieces + 1)]
-            parts += [Part(file, tuple(positions[a:b])) for a, b in pairwise(bounds)]
+        return [Part(file) for file in shards]
+    parts = []
+    for file in shards:
+        positions = recordio.positions(file)
+        if not positions:
+            raise without_images(file)
+        pieces = min(len(positions), -(-readers // len(shards)))
+        bounds = [len(positions) * piece // pieces for piece in range(pieces + 1)]
+        parts += [Part(file, tuple(positions[a:b])) for a, b in pairwise(bounds)]
+    return parts
+
+
+def parts_of(shards: list[Path], readers: int) -> list[Part]:
+    """Return at least as many parts as readers; raise DataError where there are fewer."""
+    parts = cut(shards, readers)
     if len(parts) < readers:
         raise DataError(
             f"{shards[0].parent} has {len(parts)} shards, and {readers} readers (ranks x images.workers) each need "
@@ -95,15 +97,48 @@ def parts_of(shards: list[Path], readers: int) -> list[Part]:
     return parts
 
 
-def stream(parts: list[Part], reader: int, readers: int, seed: int) -> Iterator[tuple[Path, str, bytes, int]]:
+@dataclass(frozen=True)
+class Streamed:
+    """An image of a reader's stream."""
+
+    number: int
+    """Images of the stream before it."""
+    epoch: int
+    turn: int
+    """Parts of the reader in this epoch before its part."""
+    first: int
+    """Number of the first image of its part."""
+    file: Path
+    name: str
+    jpeg: bytes
+    label: int
+
+
+def stream(
+    parts: list[Part], reader: int, readers: int, seed: int, begin: tuple[int, int, int] = (0, 0, 0)
+) -> Iterator[Streamed]:
     """Yield the images of a reader without end: in each epoch it has other parts, drawn from the seed.
 
-    Where readers do not divide the parts, some begin their next epoch earlier.
+    Begin with the part of an epoch and turn, whose first image has a number. Where readers do not divide the parts,
+    some begin their next epoch earlier.
     """
-    epoch = 0
+    epoch, turn, number = begin
     while True:
         order = random.Random(f"{seed} {epoch}").sample(parts, len(parts))  # noqa: S311 (no secret)
-        for part in order[reader::readers]:
+        for part in order[reader::readers][turn:]:
+            first = number
             for name, jpeg, label in part.images():
-                yield part.file, name, jpeg, label
-        epoch += 1
+                yield Streamed(number, epoch, turn, first, part.file, name, jpeg, label)
+                number += 1
+            turn += 1
+        epoch, turn = epoch + 1, 0
+
+
+def held_out(parts: list[Part], reader: int, readers: int) -> Iterator[Streamed]:
+    """Yield the images of a reader's parts, each once; some readers have none where the parts are few."""
+    number = 0
+    for turn, part in enumerate(parts[reader::readers]):
+        first = number
+        for name, jpeg, label in part.images():
+            yield Streamed(number, 0, turn, first, part.file, name, jpeg, label)
+            number += 1

@@ -1,9 +1,11 @@
-"""The network and optimizer of one rank of a run on images, and its checkpoints."""
+"""The network and optimizer of one rank of a run on images, its validation, and its checkpoints."""
 
 from __future__ import annotations
 
+import json
 import time
-from contextlib import nullcontext
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -11,8 +13,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from jobs import metrics as m
 from jobs.engines.native.loss_scale import LossScale
 from jobs.errors import CheckpointError
+from jobs.files import read_object
+from jobs.images.loader import Batch, Images
 from jobs.images.resnet import ResNet
 from jobs.lease import Lease
 from jobs.metrics import Metric
@@ -33,6 +38,8 @@ from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Precision, Run
 
 STATE = "state.pt"
+MOST_GUESSES = 5
+"""Classes of which one must be the label for top-5 accuracy."""
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and deviation of ImageNet's channels, in shares of 255 (https://docs.pytorch.org/vision/stable/models.html)."""
 
@@ -68,15 +75,14 @@ class Trainer:
         self.criterion = nn.CrossEntropyLoss(label_smoothing=run.images.label_smoothing)
         self.loss_scale = LossScale() if run.job.precision is Precision.float16 else None
 
-    def step(self, step: int, batch: list[tuple[Tensor, Tensor]]) -> tuple[float, float, float]:
+    def step(self, step: int, batch: list[Batch]) -> tuple[float, float, float]:
         """Run one update; return the mean loss of the global batch before it, the gradient norm and the rate."""
         job, scale = self.run.job, self.loss_scale.value if self.loss_scale else 1.0
         total = torch.zeros((), device=self.device)
-        narrow = None if job.precision is Precision.float32 else getattr(torch, job.precision.name)
-        for number, (pixels, labels) in enumerate(batch, 1):
+        for number, (pixels, labels, _) in enumerate(batch, 1):
             waits = isinstance(self.model, DistributedDataParallel) and number < len(batch)
             with self.model.no_sync() if waits else nullcontext():  # type: ignore[operator]  # DDP has it
-                with torch.autocast(self.device.type, narrow) if narrow else nullcontext():
+                with self.arithmetic():
                     logits = self.model(self.normalised(pixels))
                     loss = self.criterion(logits.float(), labels.to(self.device, non_blocking=True)) / len(batch)
                 (loss * scale).backward()
@@ -98,6 +104,43 @@ class Trainer:
         loss_sum, norm_found = on_host(total, norm)
         return loss_sum / self.run.ranks, norm_found, rate
 
+    def arithmetic(self) -> AbstractContextManager[object]:
+        """Return a context that multiplies in the precision of the run."""
+        precision = self.run.job.precision
+        if precision is Precision.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, getattr(torch, precision.name))
+
+    def validate(self, batches: Iterable[Batch]) -> dict[Metric, float]:
+        """Return the loss and accuracy on this rank's micro-batches and those of all others; every rank calls it.
+
+        Ranks may have different numbers of micro-batches. The running means of normalization are the first rank's, as
+        in a checkpoint.
+        """
+        for buffer in self.network.buffers():
+            dist.broadcast(buffer, 0)
+        self.network.eval()
+        # Images, loss, labels among the first class and among the first five.
+        sums = torch.zeros(4, dtype=torch.float64, device=self.device)
+        with torch.no_grad():
+            for pixels, on_host_labels, _ in batches:
+                labels = on_host_labels.to(self.device, non_blocking=True)
+                with self.arithmetic():
+                    logits = self.network(self.normalised(pixels))
+                logits = logits.float()
+                right = logits.topk(min(MOST_GUESSES, self.images.classes)).indices == labels[:, None]
+                loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
+                sums += torch.stack([torch.ones_like(labels).sum(), loss, right[:, :1].sum(), right.sum()])
+        self.network.train()
+        dist.all_reduce(sums)
+        count, loss_sum, first, any_of_five = sums.tolist()
+        return {
+            m.EVALUATION_LOSS: loss_sum / count,
+            m.EVALUATION_TOP1: first / count,
+            m.EVALUATION_TOP5: any_of_five / count,
+            m.EVALUATION_SAMPLES: count,
+        }
+
     def normalised(self, pixels: Tensor) -> Tensor:
         """Return bytes (N, H, W, 3) as float32 (N, 3, H, W) on the device with ImageNet's mean and deviation."""
         images = pixels.to(self.device, non_blocking=True).float()
@@ -111,10 +154,13 @@ class Trainer:
 
 
 class Saver:
-    """Write checkpoints of the first rank in the foreground, and load them on every rank."""
+    """Write checkpoints in the foreground, the state by the first rank and its images' order by each; load them."""
 
-    def __init__(self, run: Run, lease: Lease, trainer: Trainer, watchdog: Watchdog) -> None:
+    def __init__(self, run: Run, lease: Lease, trainer: Trainer, images: Images, watchdog: Watchdog) -> None:
         self.job, self.lease, self.trainer, self.watchdog = run.job, lease, trainer, watchdog
+        self.images, self.order = images, f"order-{dist.get_rank():05d}.json"
+        self.other_order = False
+        """The images after the checkpoint are not those that an uninterrupted run would have seen."""
         self.size_bytes = checkpoint_bytes(run)
         self.group = group_of_files(run, self.size_bytes) if run.job.checkpoint_every_steps is not None else None
         self.outcomes: list[Saved] = []
@@ -131,7 +177,7 @@ class Saver:
         final = self.lease.run.checkpoints / f"step-{step:08d}"
         try:
             with written_aside(final, self.lease, self.group) as writing:
-                together((lambda: save_archive(self.state(step), writing / STATE)) if first else None, self.group)
+                together(lambda: self.write(step, writing, first=first), self.group)
         except CheckpointError as error:
             self.outcomes.append(Saved(step, error=str(error)))
         else:
@@ -139,6 +185,12 @@ class Saver:
                 keep_newest(self.lease.run.checkpoints, self.job.keep_checkpoints)
             self.outcomes.append(Saved(step, time.perf_counter() - fence, size_bytes(final) if first else 0))
         return time.perf_counter() - fence
+
+    def write(self, step: int, directory: Path, *, first: bool) -> None:
+        """Write this rank's files."""
+        (directory / self.order).write_text(json.dumps(self.images.state()))
+        if first:
+            save_archive(self.state(step), directory / STATE)
 
     def state(self, step: int) -> dict[str, object]:
         """Return the state of the run after a step."""
@@ -158,9 +210,21 @@ class Saver:
             self.trainer.optimizer.load_state_dict(state["optimizer"])
             if self.trainer.loss_scale is not None and state["scaler"] is not None:
                 self.trainer.loss_scale.state.copy_(state["scaler"])
+            self.load_order(path, int(state["step"]))
             return int(state["step"])
         except (OSError, RuntimeError, *MALFORMED) as error:
             raise CheckpointError(f"Checkpoint {path} cannot be read: {error}.") from error
+
+    def load_order(self, path: Path, step: int) -> None:
+        """Continue with the images after those of a checkpoint; of another order, or without one, with other images."""
+        file = path / self.order
+        state = read_object(file) if file.is_file() else {}
+        self.other_order = state.get("order") != self.images.order
+        if self.other_order:
+            # Not those of the start again.
+            self.images.seed = self.job.seed + step
+        else:
+            self.images.continue_from(state)
 
     def ended(self) -> list[Saved]:
         """Return the results of checkpoints since the last call."""

@@ -11,7 +11,7 @@ import math
 import pickle
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, is_dataclass
@@ -44,7 +44,7 @@ from jobs.plan.refusals import (
     site_file,
     typed,
 )
-from jobs.plan.rules import rehearsal, sbatch_variables
+from jobs.plan.rules import rehearsal, sbatch_variables, unused
 from jobs.plan.rules.memory import is_proposed
 from jobs.prompt_template import is_file_name
 from jobs.schema import EngineKind, Run, ScalingMode
@@ -251,7 +251,9 @@ class SameFiles:
             OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
         rehearsal.shrink(config, {override.key_or_group for override in values})
         sbatch_variables.fill(config)
-        unset = () if self.to_submit else leave_unset(config)
+        # It would be asked for in vain.
+        leave_unset(config, ["data.path"] if "data" in unused.unread(config) else [])
+        unset = () if self.to_submit else leave_unset(config, ONLY_TO_SUBMIT)
         # Before values are settled: an interpolation or a path would hide what it holds.
         if secret := secret_in(OmegaConf.to_container(config)):
             raise ConfigError(secret)
@@ -268,9 +270,9 @@ def differences(first: Any, other: Any, path: Place = ()) -> Iterator[tuple[Plac
             yield (*path, name), value
 
 
-def leave_unset(config: DictConfig) -> tuple[str, ...]:
-    """Set to null what only a submission needs, and return those keys."""
-    sections = [(key, *key.split(".")) for key in ONLY_TO_SUBMIT]
+def leave_unset(config: DictConfig, keys_left: Iterable[str]) -> tuple[str, ...]:
+    """Set those keys to null that the user has to set and has not, and return them."""
+    sections = [(key, *key.split(".")) for key in keys_left]
     unset = tuple(key for key, section, name in sections if OmegaConf.is_missing(config[section], name))
     for key in unset:
         OmegaConf.update(config, key, None)
@@ -340,7 +342,7 @@ def settled(run: Run) -> Run:
         (run.data, "tokenizer"),
         (run.data, "cache_dir"),
         *([(run.storage, "path"), (run.storage.data, "path")] if run.storage else []),
-        *([(run.images, "path")] if run.images else []),
+        *([(run.images, "path"), (run.images, "validation_path")] if run.images else []),
     ]
     for config, key in parts:
         value = getattr(config, key, None)
@@ -380,7 +382,7 @@ def named(run: Run, swept: list[Override]) -> Run:
 
 def refuse_illegal(points: list[Point], judge: Callable[[Run], list[str]]) -> None:
     """Raise one ConfigError that names every illegal point, and of the first ones all reasons."""
-    found = [(point.run, judge(point.run)) for point in points]
+    found = [(each.run, unused.refusals(each.run, each.overrides) + judge(each.run)) for each in points]
     illegal = [(run, reasons) for run, reasons in found if reasons]
     if illegal:
         explained, others = illegal[:MOST_EXPLAINED], illegal[MOST_EXPLAINED:]

@@ -183,6 +183,16 @@ class Recorder:
         if self.writes and transports:
             self.event("transport", attempt=self.attempt, step=step, ways=transports, devices=devices)
 
+    def evaluated(self, step: int, values: Mapping[Metric, float]) -> None:
+        """Record an evaluation after a step, without values that are not finite; its load is not that of steps."""
+        if self.load is not None:
+            self.load.begin()
+        if self.writes:
+            known = {metric.name: value for metric, value in values.items() if math.isfinite(value)}
+            self.event("evaluated", attempt=self.attempt, step=step, **known)
+            shown = ", ".join(f"{name.removeprefix('evaluation_')} {value:.4g}" for name, value in known.items())
+            print(f"{self.run.name}: held out after step {step}: {shown}", flush=True)
+
     def pace(self, step: int, summary: dict[str, Any] | None) -> None:
         """Record the summary of the ranks' own times; None where no window has ended."""
         if self.writes and summary is not None:

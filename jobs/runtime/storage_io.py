@@ -126,7 +126,7 @@ def recorded(run: Run, directory: RunDir, name: str, phase: StoragePhase, *, mou
     files = [directory.path, directory.data, directory.checkpoints]
     files += [Path(run.job.init_from)] if run.job.init_from else []
     files += [Path(run.storage.path)] if run.storage and run.storage.path else []
-    files += [Path(run.images.path)] if run.images and run.images.path else []
+    files += map(Path, run.images.directories.values()) if run.images else []
     _of_process = StorageIo(directory.storage_log(name), phase, files if mounts else [])
     try:
         yield

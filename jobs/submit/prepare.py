@@ -193,9 +193,10 @@ def refuse_unusable_images(runs: list[Run], sweep: SweepDir) -> None:
                     "set images.path=DIRECTORY, or set a smaller images.count."
                 )
             refuse_full(sweep.path, run.images.count, run.images.mean_kb)
-        elif Path(run.images.path).exists() or run.launcher.kind.on_this_machine:
+        for key, path in run.images.directories.items():
             # A path of the nodes alone is examined there (jobs.workloads.train_images).
-            shards_of(Path(run.images.path))
+            if Path(path).exists() or run.launcher.kind.on_this_machine:
+                shards_of(Path(path), key)
 
 
 @contextmanager

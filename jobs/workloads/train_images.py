@@ -1,7 +1,7 @@
 """Training of a residual network on JPEG images: data parallel by DDP, SGD with momentum, real decoding.
 
 The record of a run is that of a language model (jobs.runtime.recorder), with images in place of tokens. Ranks read
-without end, so all make the same number of steps; after a restart they continue with other images than without one.
+without end, so all make the same number of steps; a restart continues with the images that would have followed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,15 +19,17 @@ import torch.distributed as dist
 from jobs import metrics as m
 from jobs.data.batches import Work
 from jobs.errors import DataError
-from jobs.images.loader import Images, batches
+from jobs.images.loader import HeldOut, Images, loaded, steps_of
 from jobs.images.make import refuse_full, write_shard
-from jobs.images.shards import Part, parts_of, shards_of
+from jobs.images.shards import Part, cut, parts_of, shards_of
 from jobs.images.trainer import Saver, Trainer
 from jobs.layout import accumulation, layout_of
 from jobs.lease import Lease
+from jobs.metrics import StoragePhase
 from jobs.output import own_directory
 from jobs.ranks import Rank
 from jobs.rundir import RunDir
+from jobs.runtime import storage_io
 from jobs.runtime.checkpoint_directory import newest_readable
 from jobs.runtime.exchange import gather
 from jobs.runtime.gpu import refuse_unusable_gpu
@@ -55,21 +58,20 @@ def train_images(run: Run, lease: Lease, rank: Rank) -> None:
     refuse_unusable_gpu(run, rank)
     device = join(run, lease, rank)
     startup.begins(m.STARTUP_DATA_TIME)
-    parts = parts_of_run(run, directory, rank, watchdog)
+    images = images_of_run(run, directory, rank, watchdog)
+    held_out = held_out_of_run(run, rank)
     startup.begins(m.STARTUP_MODEL_TIME)
     trainer = Trainer(run, device, steps)
     startup.begins(m.STARTUP_CHECKPOINT_TIME)
-    saver = Saver(run, lease, trainer, watchdog)
+    saver = Saver(run, lease, trainer, images, watchdog)
     done = newest_readable(directory, saver.load)
     startup.begins(m.STARTUP_OTHER_TIME)
     pace = Pace(list(trainer.network.stages), layout_of(run), device, every=run.engine.pace_every_steps)
     recorder = Recorder(run, lease, rank, startup=startup, steps=steps, from_step=done)
-    source = run.images.path or f"{run.images.count:,} random images"
-    recorder.started(device, f"JPEG images in {len({part.file for part in parts}):,} shards: {source}.")
-    # After a restart other images than those of the start.
-    images = Images(run.images, parts, rank=rank.rank, ranks=run.ranks, seed=run.job.seed + done)
-    ready = batches(images, run.job.micro_batch_size, accumulation(run), pinned=device.type == "cuda")
+    recorder.started(device, description(run, images, other_order=saver.other_order))
+    ready = steps_of(images, accumulation(run), pinned=device.type == "cuda")
     work, stopping = Work(samples=run.global_batch_size), 0
+    validation = Validation(held_out, run.images.validate_every_steps, trainer, recorder, watchdog, pace)
     # Closed, it ends its workers.
     with recorder.progress(), closing(ready):
         for step in range(done + 1, steps + 1):
@@ -94,20 +96,94 @@ def train_images(run: Run, lease: Lease, rank: Rank) -> None:
             recorder.checkpoints(saver.ended())
             if last:
                 break
-    watchdog.begins("finishing")
-    end(recorder, stopping)
+            validation.after(step)
+    end(recorder, stopping, validation)
     watchdog.stop()
     dist.destroy_process_group()
 
 
-def end(recorder: Recorder, stopping: int) -> None:
-    """Record the end of the attempt; after the last step remove the images that the run made."""
+def end(recorder: Recorder, stopping: int, validation: Validation) -> None:
+    """Record the end of the attempt; after the last step validate, and remove the images that the run made."""
     if recorder.last_step < recorder.steps:
         recorder.stopped(stopping)
         return
+    validation.after(recorder.steps, last=True)
+    validation.watchdog.begins("finishing")
     recorder.finished()
     if recorder.writes:
         shutil.rmtree(recorder.directory.images, ignore_errors=True)
+
+
+@dataclass
+class Validation:
+    """Loss and accuracy on the held-out images between steps, if the run has some."""
+
+    held_out: HeldOut | None
+    every_steps: int | None
+    trainer: Trainer
+    recorder: Recorder
+    watchdog: Watchdog
+    pace: Pace
+
+    def after(self, step: int, *, last: bool = False) -> None:
+        """Record loss and accuracy if they are due after a step. Every rank calls it."""
+        due = last or (self.every_steps is not None and step % self.every_steps == 0)
+        if self.held_out is None or not due:
+            return
+        size_bytes = sum(file.stat().st_size for file in {part.file for part in self.held_out.parts})
+        self.watchdog.begins(f"validating after step {step}", size_bytes)
+        self.recorder.node_load(step)
+        storage_io.begin(StoragePhase.validate)
+        fence, device = time.perf_counter(), self.trainer.device
+        with closing(loaded(self.held_out, pinned=device.type == "cuda")) as batches:
+            values = self.trainer.validate(batches)
+        (values[m.EVALUATION_TIME],) = largest_of_ranks([time.perf_counter() - fence], device)
+        storage_io.begin(StoragePhase.train)
+        # The times of the layers are those of steps.
+        self.pace.clock.read()
+        self.recorder.evaluated(step, values)
+
+
+def description(run: Run, images: Images, *, other_order: bool) -> str:
+    """Return what the run reads, in words."""
+    assert run.images is not None
+    source = run.images.path or f"{run.images.count:,} random images"
+    text = f"JPEG images in {len({part.file for part in images.parts}):,} shards: {source}."
+    if other_order:
+        text += (
+            " After this restart other images than without it: ranks, shards, images.workers, images.shuffle or "
+            "job.micro_batch_size are not those of the checkpoint."
+        )
+    return text
+
+
+def images_of_run(run: Run, directory: RunDir, rank: Rank, watchdog: Watchdog) -> Images:
+    """Return the images of a rank, in the order of a first start. Every rank calls it."""
+    assert run.images is not None
+    parts = parts_of_run(run, directory, rank, watchdog)
+    return Images(
+        run.images, parts, batch_size=run.job.micro_batch_size, rank=rank.rank, ranks=run.ranks, seed=run.job.seed
+    )
+
+
+def held_out_of_run(run: Run, rank: Rank) -> HeldOut | None:
+    """Return the held-out images of a rank; None without images.validation_path. Every rank calls it."""
+    images = run.images
+    assert images is not None
+    if images.validation_path is None:
+        return None
+    where, parts = Path(images.validation_path), []
+    readers = run.ranks * max(1, images.workers)
+    refuse_together(lambda: parts.extend(cut(shards_of(where, "images.validation_path"), readers)))
+    refuse_different(parts, where)
+    return HeldOut(images, parts, batch_size=run.job.micro_batch_size, rank=rank.rank, ranks=run.ranks)
+
+
+def refuse_different(parts: list[Part], where: Path) -> None:
+    """Raise DataError on every rank where the ranks see different numbers of parts in a directory."""
+    counts = gather(len(parts))
+    if len(set(counts)) > 1:
+        raise DataError(f"The ranks see {min(counts)} to {max(counts)} shards in {where}. Set a path that all share.")
 
 
 def parts_of_run(run: Run, directory: RunDir, rank: Rank, watchdog: Watchdog) -> list[Part]:
@@ -131,9 +207,7 @@ def parts_of_run(run: Run, directory: RunDir, rank: Rank, watchdog: Watchdog) ->
         gather(None)
     parts: list[Part] = []
     refuse_together(lambda: parts.extend(parts_of(shards_of(where), run.ranks * max(1, images.workers))))
-    counts = gather(len(parts))
-    if len(set(counts)) > 1:
-        raise DataError(f"The ranks see {min(counts)} to {max(counts)} shards in {where}. Set a path that all share.")
+    refuse_different(parts, where)
     return parts
 
 

@@ -20,7 +20,7 @@ SHAPE = tuple(each for each in SMALL if each.startswith(("model.", "job.sequence
 @pytest.mark.parametrize(
     ("overrides", "kinds", "column"),
     [
-        (["job=checkpoint_io", "parallelism=fsdp_full", "storage.checkpoint.repeats=1"],
+        ([*SHAPE, "job=checkpoint_io", "parallelism=fsdp_full", "storage.checkpoint.repeats=1"],
          ["checkpoint_written", "checkpoint_read"], "checkpoint_size_bytes"),
         (["job=data_read", "storage.data.format=tar", "storage.data.files=4", "storage.data.samples=64",
           "storage.data.sample_bytes=20000", "storage.data.workers=1"],
@@ -32,7 +32,7 @@ def test_ranks_of_two_nodes_of_slurm_measure_a_storage_and_leave_nothing_on_it(
 ) -> None:
     storage = tmp_path / "storage"
     storage.mkdir()
-    given = [*SHAPE, *overrides, f"runs_dir={tmp_path}/runs", "sweep=s", "cluster=generic_slurm", "nodes=2",
+    given = [*overrides, f"runs_dir={tmp_path}/runs", "sweep=s", "cluster=generic_slurm", "nodes=2",
              "ranks_per_node=1", f"storage.path={storage}"]  # fmt: skip
     assert main(["submit", "--wait", *given]) == 0, printed(capsys)
     sweep = SweepDir(tmp_path / "runs/s")

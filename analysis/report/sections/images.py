@@ -20,6 +20,8 @@ NUMBERS = (
     m.STORAGE_READ_PEAK,
     m.MOUNT_READ_PEAK,
     m.MOUNT_OPERATIONS,
+    m.EVALUATION_TOP1,
+    m.EVALUATION_TOP5,
 )
 GB = 1e9
 
@@ -42,7 +44,8 @@ def image_section(runs: Sequence[RunResult]) -> Section | None:
     note = (
         "One row a run; a sample is an image, decoded and augmented. What the page cache had is not read from storage: "
         f"set more images than the memory of the nodes. {m.DATA_WAIT_SHARE.name}: {m.DATA_WAIT_SHARE.definition} "
-        f"{m.DATA_WAIT_TIME.name}: {m.DATA_WAIT_TIME.definition} {m.CPU_CORES.name}: {m.CPU_CORES.definition}"
+        f"{m.DATA_WAIT_TIME.name}: {m.DATA_WAIT_TIME.definition} {m.CPU_CORES.name}: {m.CPU_CORES.definition} "
+        f"{m.EVALUATION_TOP1.name}: {m.EVALUATION_TOP1.definition}"
     )
     headings = ("Run", "Storage", "Nodes", "Ranks", *map(title, known), "Read (GB)")
     return Section("Images", note, headings, rows) if rows else None

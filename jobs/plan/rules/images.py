@@ -67,6 +67,14 @@ def sizes_are_in_range(run: Run) -> str | None:
         "label_smoothing": (0, 0.99999),
     }
     lines = []
+    every = run.images.validate_every_steps
+    if every is not None:
+        ranges["validate_every_steps"] = (1, 1e9)
+        if run.images.validation_path is None:
+            lines.append(
+                f"images.validate_every_steps={every} has no images to validate on. Set images.validation_path="
+                "DIRECTORY, or images.validate_every_steps=null."
+            )
     for key, (least, most) in ranges.items():
         value = getattr(run.images, key)
         if not least <= value <= most:

@@ -60,7 +60,7 @@ def executed_by(run: Run, directory: RunDir) -> Iterator[str]:
     """Yield what a run executes: its command and code, and what its cluster file adds to the script."""
     cluster = run.cluster
     data = run.storage.data if run.storage else None
-    images = run.images.path if run.images else None
+    images = run.images.directories.values() if run.images else ()
     yield f"command: {rank_python(run)} -u -m jobs.run"
     yield f"code: {code_beside_installed(directory.code_snapshot)}"
     yield f"launcher: {run.launcher.kind.name}"
@@ -82,7 +82,7 @@ def executed_by(run: Run, directory: RunDir) -> Iterator[str]:
         "members who may change its directories": [cluster.trusted_group] if cluster.trusted_group else [],
         "reads": [
             path
-            for path in (run.data.path, run.data.tokenizer, run.job.init_from, data.path if data else None, images)
+            for path in (run.data.path, run.data.tokenizer, run.job.init_from, data.path if data else None, *images)
             if path
         ],
         "writes and removes its files in": [run.storage.path] if run.storage and run.storage.path else [],

@@ -74,7 +74,7 @@ def test_records_are_read_as_written_with_and_without_their_index(tmp_path: Path
 def test_each_epoch_gives_every_reader_other_parts_and_every_image_once(shards_by_kind: dict[str, Path]) -> None:
     parts = parts_of(shards_of(shards_by_kind["tar"]), 2)
     # 2 readers x 2 parts x 5 images an epoch.
-    epochs = [[jpeg for reader in (0, 1) for *_, jpeg, _ in islice(stream(parts, reader, 2, 5), epoch, epoch + 10)]
+    epochs = [[each.jpeg for reader in (0, 1) for each in islice(stream(parts, reader, 2, 5), epoch, epoch + 10)]
               for epoch in (0, 10, 20)]  # fmt: skip
     assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(epochs[2])
     assert len(set(epochs[0])) == 20

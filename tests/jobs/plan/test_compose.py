@@ -273,6 +273,15 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
         ("data.prompt=alpaca", "data.prompt=alpaca has no meaning with data.source=stdlib, which is no"),
         ("data=docstrings data.prompt=dolly_category", "data.prompt=dolly_category uses the field category, and"),
         ("stages=all", "none are held out. Set data.held_out_samples=NUMBER, or stages.evaluate=null."),
+        ("job=image_train data=alpaca", "data=alpaca has no effect on job=image_train: its images are "
+         "the shards in images.path, or random ones with images.path=null. Leave data out, or choose another job."),
+        ("job=image_train model.layers=8", "model.layers=8 has no effect on job=image_train: its network is "
+         "images.network. Leave model.layers out"),
+        ("job=serve engine=vllm data=alpaca", "data=alpaca has no effect on job=serve: its load is serving.prompts"),
+        ("job=checkpoint_io data.path=/d", "data.path=/d has no effect on job=checkpoint_io: it has no samples of"),
+        ("job=data_read model=llama3_8b", "has no effect on job=data_read: it reads and writes what storage.data"),
+        ("job=fio parallelism=ddp", "has no effect on job=fio: it reads and writes what storage.fio describes. Leave"),
+        ("job=evaluate scaling.global_batch_size=8", "has no effect on job=evaluate: it has no global batch, only"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_refused_with_a_remedy(overrides: str, expected: str) -> None:
@@ -314,6 +323,12 @@ def test_a_stage_is_left_out_by_null() -> None:
     assert stages.prepare is not None
     assert stages.evaluate is None
     assert one().run.stages.prepare is None
+
+
+def test_an_experiment_may_choose_what_another_job_does_not_read() -> None:
+    """Its file is of the training; the words are for what a user typed, and a site may set a place for all runs."""
+    run = one("experiment=one_gpu", "job=image_train", "data.cache_dir=/cache").run
+    assert run.data.name == "jpeg"
 
 
 def test_more_ranks_than_gpus_of_a_node_and_more_nodes_than_the_machine_are_refused() -> None:

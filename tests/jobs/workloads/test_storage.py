@@ -113,7 +113,7 @@ def test_the_state_has_the_tensors_of_a_checkpoint_that_training_writes(tmp_path
 @pytest.mark.parametrize("kind", ["tar", "text", "megatron_binary"])
 def test_workers_of_all_ranks_read_each_sample_once(tmp_path: Path, kind: str) -> None:
     run = make_run(
-        tmp_path, *MODEL, "job=data_read", "ranks_per_node=2", f"storage.data.format={kind}", "storage.data.files=5",
+        tmp_path, "job=data_read", "ranks_per_node=2", f"storage.data.format={kind}", "storage.data.files=5",
         "storage.data.samples=101", "storage.data.sample_bytes=20000", "storage.data.workers=2",
         "storage.data.step_s=0.01", small=False,
     )  # fmt: skip
@@ -136,7 +136,7 @@ def test_the_results_of_fio_on_every_rank_are_summed(tmp_path: Path) -> None:
     if shutil.which("fio") is None:
         skip_or_fail("fio is not installed: run tests/install.sh storage")
     run = make_run(
-        tmp_path, *MODEL, "job=fio", "ranks_per_node=2", "storage.fio.size_mib=4", "storage.fio.pattern=randwrite",
+        tmp_path, "job=fio", "ranks_per_node=2", "storage.fio.size_mib=4", "storage.fio.pattern=randwrite",
         "storage.fio.block_kib=16", "storage.fio.jobs=2", "storage.fio.direct=false", small=False,
     )  # fmt: skip
     assert train(run) == [0, 0], printed(run)

@@ -28,7 +28,7 @@ from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir
 from jobs.storage.samples import add_sample
 from tests.support.cli import printed_words
-from tests.support.real_run import FORK, events, make_run, printed, rank, steps, train
+from tests.support.real_run import FORK, events, losses, make_run, printed, rank, steps, train
 from tests.support.waiting import wait_until
 
 SMALL_IMAGES = (
@@ -40,11 +40,15 @@ SMALL_IMAGES = (
 
 @pytest.mark.slow
 def test_two_ranks_train_on_images_and_the_report_has_their_rate(tmp_path: Path) -> None:
+    # Two images for a rank and one for the other: no worker waits for another in the middle.
+    make_images(tmp_path / "held out", count=3, shards=2, mean_kb=3, classes=5, seed=2)
     run = make_run(
         tmp_path, *SMALL_IMAGES, "ranks_per_node=2", "images.storage=scratch", "job.checkpoint_every_steps=5",
-        small=False,
+        f"images.validation_path={tmp_path}/held out", "images.validate_every_steps=2", small=False,
     )  # fmt: skip
     assert train(run) == [0, 0], printed(run)
+    validated = events(run, "evaluated")
+    assert [(event["step"], event["evaluation_samples"]) for event in validated] == [(2, 3), (4, 3), (5, 3)]
     assert not run.images.exists(), "images that the run made are removed"
     for row in steps(run):
         assert row["samples"] == 8
@@ -57,10 +61,14 @@ def test_two_ranks_train_on_images_and_the_report_has_their_rate(tmp_path: Path)
     assert m.TOKENS_PER_S not in found.values
     assert 0 < found.values[m.DATA_WAIT_SHARE] < 1
     assert found.values[m.CHECKPOINT_SIZE] > 0
+    assert found.values[m.EVALUATION_TOP1] * 3 in {0, 1, 2, 3}
+    assert found.values[m.EVALUATION_TOP5] == 1, "there are five classes"
     report([tmp_path / "test"], tmp_path / "report")
     table = (tmp_path / "report/report.md").read_text().partition("## Images")[2].partition("\n## ")[0]
     assert re.search(r"CPU.*: resnet14-ddp-n1x2 +\| scratch +\| 1 +\| 2 ", table)
     assert "Waiting for data (%)" in table
+    assert "Top-1 accuracy (%)" in table
+    assert "evaluation_top5" in (tmp_path / "report/runs.csv").read_text().partition("\n")[0]
 
 
 @pytest.mark.long
@@ -83,6 +91,32 @@ def test_16_bits_accumulation_and_restarts_train_as_well(tmp_path: Path, further
     assert train(run) == [0, 0], printed(run)
     assert [event["from_step"] for event in events(run, "started")] == [0, 30]
     assert [int(row["step"]) for row in steps(run)] == list(range(1, 35))
+
+
+@pytest.mark.long
+def test_a_killed_run_continues_with_the_images_that_an_uninterrupted_one_sees(tmp_path: Path) -> None:
+    """Losses and validation are equal; with other workers the order cannot be, and the record says so."""
+    make_images(tmp_path / "images", count=50, shards=4, mean_kb=3, classes=5, seed=1)
+    given = (*SMALL_IMAGES, f"images.path={tmp_path}/images", f"images.validation_path={tmp_path}/images",
+             "ranks_per_node=2", "job.steps=60", "job.micro_batch_size=2", "scaling.global_batch_size=12",
+             "job.checkpoint_every_steps=7")  # fmt: skip
+    whole, killed = (make_run(tmp_path, *given, f"name={name}", small=False) for name in ("whole", "killed"))
+    assert train(whole) == [0, 0], printed(whole)
+    kill_after(killed, 20)
+    assert train(killed) == [0, 0], printed(killed)
+    started = events(killed, "started")
+    assert [event["from_step"] for event in started[:1]] == [0]
+    assert int(str(started[1]["from_step"])) >= 14
+    assert losses(killed) == losses(whole)
+    results = [[events(run, "evaluated")[-1][key] for key in ("evaluation_loss", "evaluation_top1")]
+               for run in (whole, killed)]  # fmt: skip
+    assert results[0] == results[1]
+    config = killed.config.read_text()
+    killed.config.write_text(config.replace("steps: 60\n", "steps: 62\n").replace("workers: 1\n", "workers: 2\n"))
+    assert train(killed) == [0, 0], printed(killed)
+    kept, other = (str(event["data"]) for event in events(killed, "started")[1:])
+    assert "other images" not in kept
+    assert "After this restart other images than without it: ranks, shards, images.workers" in other
 
 
 @pytest.mark.long
@@ -129,6 +163,8 @@ def test_resnet_50_is_version_1_5() -> None:
         (["images.size=8"], "images.size=8 is outside 32 to 4096. Set images.size=32."),
         (["images.workers=40"],
          "images.shards=64, and 2 ranks x 40 workers = 80 readers each need one. Set images.shards=80"),
+        (["images.validate_every_steps=5"], "has no images to validate on. Set images.validation_path=DIRECTORY, or"),
+        (["images.validation_path=/x", "images.validate_every_steps=0"], "validate_every_steps=0 is outside 1 to"),
         (["images.count=3"], "images.count=3 do not fill images.shards=64. Set images.count=64 or more."),
         (["job.steps=null", "job.epochs=1"], "trains on images for a number of steps. Set job.epochs=null job.steps="),
         (["job.export=true"], "job.export does not fit job=image_train"),
@@ -145,6 +181,8 @@ def test_images_are_examined_at_submission(tmp_path: Path, capsys: pytest.Captur
     submit = ["submit", "job=image_train", "launcher=local", f"runs_dir={tmp_path}", "sweep=s"]
     assert main([*submit, f"images.path={tmp_path}/images"]) == 2
     assert f"images.path={tmp_path}/images has no .tar or .rec files." in printed_words(capsys)
+    assert main([*submit, f"images.validation_path={tmp_path}/none"]) == 2
+    assert f"images.validation_path={tmp_path}/none is no directory here. Set images.val" in printed_words(capsys)
     assert main([*submit, "images.count=1000000"]) == 2
     words = "images.path is not set, and a run makes at most 10 GB of images, not 115. Make them once by"
     assert words in printed_words(capsys)
@@ -189,6 +227,19 @@ def test_a_request_to_stop_ends_at_a_step_with_a_checkpoint_and_resume_continues
     )
     assert train(run) == [0], printed(run)
     assert events(run, "started")[1]["from_step"] == stopped["step"]
+
+
+def kill_after(run: RunDir, count: int) -> None:
+    """Kill a run of two ranks once it has made some steps."""
+    start = secrets.token_hex(8)
+    ranks = [FORK.Process(target=rank, args=(run.path, number, 2, start)) for number in range(2)]
+    for process in ranks:
+        process.start()
+    wait_until(lambda: run.metrics.exists() and len(steps(run)) >= count)
+    for process in ranks:
+        process.kill()
+    for process in ranks:
+        process.join()
 
 
 def stop_after(run: RunDir, count: int) -> None:

@@ -1,0 +1,55 @@
+"""Refuse what a user chose and the work of a run does not read, such as the text data of a run on images.
+
+The only rule that sees the overrides of a point and not its run alone: a run has a value of every key, chosen or not.
+What an experiment's file chooses is not refused, so that `experiment=NAME job=serve` serves the model of a training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from omegaconf import DictConfig
+
+from jobs.schema import Run
+
+PLACES = frozenset({"data.cache_dir"})
+"""Keys that a site sets for all of its runs."""
+
+
+def unread(run: Run | DictConfig) -> dict[str, str]:
+    """Return the sections that the work of a run does not read, each with what it reads instead.
+
+    Also of a configuration from which no run can be made yet.
+    """
+    if run.images is not None:
+        return {
+            "model": "its network is images.network",
+            "data": "its images are the shards in images.path, or random ones with images.path=null",
+        }
+    if run.serving is not None:
+        return {
+            "data": "its load is serving.prompts prompts that are made",
+            "scaling": "its load is serving.concurrency or serving.requests_per_s",
+        }
+    if run.storage is not None:
+        samples, batch = "it has no samples of text", "it has no global batch"
+        if run.storage.checkpoint is not None:
+            return {"data": samples, "scaling": batch}
+        part = "storage.data" if run.storage.data is not None else "storage.fio"
+        files = f"it reads and writes what {part} describes"
+        return dict.fromkeys(("model", "parallelism", "data", "scaling"), files)
+    return {"scaling": "it has no global batch, only job.micro_batch_size"} if not run.job.train else {}
+
+
+def refusals(run: Run, overrides: Iterable[str]) -> list[str]:
+    """Return a line for each override of a section that the work of the run does not read."""
+    sections, lines = unread(run), []
+    for override in overrides:
+        key = override.lstrip("+").partition("=")[0]
+        section = key.partition(".")[0]
+        if section in sections and key not in PLACES:
+            lines.append(
+                f"{override} has no effect on job={run.job.name}: {sections[section]}. Leave {key} out, or choose "
+                "another job."
+            )
+    return lines
