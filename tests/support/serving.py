@@ -36,8 +36,10 @@ MODEL = ("model.layers=2", "model.heads=4", "model.kv_heads=2", "model.head_size
 CLIENT = ["{python}", str(ROOT / "tests/support/openai_client.py"), "{url}", "{prompts}", "{requests}", "{concurrency}",
           "{output_tokens}", "{result}", "{limits}"]  # fmt: skip
 SERVER = ["{python}", str(ROOT / "tests/support/openai_server.py"), "{host}", "{port}"]
-SPANNING = ["{python}", str(ROOT / "tests/support/spanning_server.py"), "{host}", "{port}", "--stages={pipeline}",
-            "--nodes={nodes}", "--node-rank={node_rank}", "--head={head}", "--head-port={head_port}", "{headless}"]  # fmt: skip
+SPANNING = [
+    "{python}", str(ROOT / "tests/support/spanning_server.py"), "{host}", "{port}", "--stages={pipeline}",
+    "--nodes={nodes}", "--node-rank={node_rank}", "--head={head}", "--head-port={head_port}", "{headless}",
+]  # fmt: skip
 LONG_LOAD = ("serving.requests=4000", "serving.output_tokens=256")
 
 

@@ -1,7 +1,8 @@
 """The tiny server as a replica over nodes: its first node serves when all others are connected, the others only wait.
 
 A stand-in for vLLM's processes on several nodes: it meets as they do, at a port of the first node, and ends with any of
-them. `python spanning_server.py HOST PORT --stages=P --nodes=N --node-rank=R --head=ADDRESS --head-port=PORT [--headless]`
+them. `python spanning_server.py HOST PORT --stages=P --nodes=N --node-rank=R --head=ADDRESS --head-port=PORT`, and
+`--headless` on all nodes but the first.
 """
 
 from __future__ import annotations

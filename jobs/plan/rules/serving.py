@@ -308,10 +308,7 @@ def replica_note(run: Run) -> str | None:
         return f"{count} of {replica_in_words(run)} within a node"
     places = [f"{first}..{first + nodes - 1}" for first in range(0, count * nodes, nodes)]
     listed = ", ".join(places) if count <= MOST_LISTED else f"{places[0]}, {places[1]}, ..., {places[-1]}"
-    return (
-        f"{count} of {replica_in_words(run)} on {nodes} nodes each ({listed}); the first of them serves HTTP, the "
-        "others are parts without"
-    )
+    return f"{count} of {replica_in_words(run)} on {nodes} nodes each ({listed}), of which the first serves HTTP"
 
 
 def requests_wait_for_memory(run: Run) -> str | None:

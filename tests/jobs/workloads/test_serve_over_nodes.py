@@ -1,4 +1,4 @@
-"""Replicas over several nodes: what is planned and refused, vLLM's commands, and real processes of a stand-in server."""
+"""Replicas over several nodes: plans, refusals, vLLM's commands, and real processes of a stand-in server."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_a_plan_divides_weights_and_kv_cache_over_tensor_and_pipeline() -> None:
     assert 0.85 * most < tokens < most, "embeddings are on one stage, and working memory takes some"
     notes = " ".join(plan_notes([run]))
     assert (
-        "2 of parallelism.tensor=8 x parallelism.pipeline=2 = 16 ranks on 2 nodes each (0..1, 2..3); the first of them "
-        "serves HTTP" in notes
+        "2 of parallelism.tensor=8 x parallelism.pipeline=2 = 16 ranks on 2 nodes each (0..1, 2..3), of which the "
+        "first serves HTTP" in notes
     )
     assert f"predicted {tokens:,} tokens a replica" in notes
     assert "2 x as many in all" in notes
@@ -64,7 +64,7 @@ def test_a_plan_divides_weights_and_kv_cache_over_tensor_and_pipeline() -> None:
 def test_a_plan_draws_a_replica_and_its_layers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *H100, "model=llama31_405b", "nodes=4"]) == 0
     words = printed_words(capsys)
-    assert "Each of 2 replicas: Mesh: 16 ranks = pp 2 x tp 8, on 2 nodes" in words
+    assert "Each replica: Mesh: 16 ranks = pp 2 x tp 8, on 2 nodes" in words
     assert "pp 1 ranks 8..15 node 1 layers 63..125" in words
 
 
@@ -84,11 +84,12 @@ def test_a_pipeline_within_a_node_takes_no_second_node() -> None:
         (["model=llama31_405b", "nodes=4", "parallelism.pipeline=4"],
          "parallelism.pipeline=4 does not divide model.layers=126 (llama31_405b). Set parallelism.pipeline=1, 2, 3,"),
         (["model=llama31_405b", "nodes=2", "serving.replicas=2"],
-         "serving.replicas=2 x parallelism.tensor=8 x parallelism.pipeline=2 = 16 ranks, and nodes=2 x ranks_per_node=8 "
-         "are 16. Set serving.replicas=1 or less, or nodes=4"),
-        (["model=llama2_70b", "nodes=2", "parallelism.tensor=3"], "parallelism.tensor=3 does not divide model.heads=64"),
+         "serving.replicas=2 x parallelism.tensor=8 x parallelism.pipeline=2 = 16 ranks, and nodes=2 x "
+         "ranks_per_node=8 are 16. Set serving.replicas=1 or less, or nodes=4"),
+        (["model=llama2_70b", "parallelism.tensor=3"], "parallelism.tensor=3 does not divide model.heads=64"),
         (["model=llama31_405b", "nodes=3", "parallelism.tensor=4", "parallelism.pipeline=3"],
-         "= 12 ranks are neither a part of a node nor whole nodes (ranks_per_node=8). Set parallelism.pipeline=1, 2 or 6"),
+         "= 12 ranks are neither a part of a node nor whole nodes (ranks_per_node=8). Set parallelism.pipeline=1, 2 "
+         "or 6"),
         (["model=llama31_405b", "nodes=2", "parallelism.schedule=Interleaved1F1B", "parallelism.stages_per_rank=3"],
          "parallelism.schedule is of the pipeline of a training, and a server orders and divides its own. Set "
          "parallelism.schedule=1F1B parallelism.stages_per_rank=null"),
@@ -117,7 +118,7 @@ def test_vllm_is_started_on_each_node_of_a_replica(tmp_path: Path) -> None:
     run = planned("model=llama31_405b", "nodes=4", f"job.init_from={tmp_path}")
     head = Head(1, "10.0.0.3", 29)
     first, second = (command_of(seat_of(run, tmp_path, rank), head, {"host": "h", "port": 1}) for rank in (16, 24))
-    assert ["--tensor-parallel-size", "8", "--pipeline-parallel-size", "2"] == first[9:13]
+    assert first[9:13] == ["--tensor-parallel-size", "8", "--pipeline-parallel-size", "2"]
     assert first[-4:] == ["--nnodes=2", "--node-rank=0", "--master-addr=10.0.0.3", "--master-port=29"]
     assert second[-5:] == ["--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.3", "--master-port=29", "--headless"]
     assert first[1:5] == ["-m", "vllm.entrypoints.cli.main", "serve", str(tmp_path)]
