@@ -73,9 +73,9 @@ class Others:
         return found
 
     def send(self, **message: Any) -> None:
-        """Send a message to each of the other ranks."""
-        for link in self.links.values():
-            link.send(**message)
+        """Send a message to each of the other ranks: the first node of a replica knows of the end before its parts."""
+        for rank in sorted(self.links):
+            self.links[rank].send(**message)
 
 
 def serve(run: Run, lease: Lease, rank: Rank) -> None:
