@@ -144,9 +144,13 @@ def test_a_replica_over_nodes_gets_all_gpus_of_each(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_port_that_is_reserved_on_all_addresses_is_free_for_its_server() -> None:
-    with reserved_port("") as port, socket.create_server(("", port)) as door:
-        with socket.create_connection(("127.0.0.1", port)) as connection, door.accept()[0] as accepted:
-            assert own_address(connection) == own_address(accepted) == "127.0.0.1"
+    with (
+        reserved_port("") as port,
+        socket.create_server(("", port)) as door,
+        socket.create_connection(("127.0.0.1", port)) as connection,
+        door.accept()[0] as accepted,
+    ):
+        assert own_address(connection) == own_address(accepted) == "127.0.0.1"
 
 
 def spanned(where: Path, *overrides: str) -> RunDir:
