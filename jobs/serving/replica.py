@@ -129,7 +129,7 @@ def command_of(seat: Seat, head: Head | None, http: dict[str, object]) -> list[s
     run, server = seat.run, seat.run.engine.server
     assert server is not None
     assert run.serving is not None
-    values = {
+    values: dict[str, object] = {
         "python": load.server_python(run),
         "model": served_directory(run, seat.lease.run),
         "tensor": run.parallelism.tensor,
