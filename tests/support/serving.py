@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from jobs.data.tokenizer import CONFIG, train_bpe
+from jobs.plan.compose import compose
 from jobs.rundir import RunDir
 from tests.support.paths import ROOT
 from tests.support.real_run import events, train
@@ -40,6 +41,11 @@ SPANNING = [
     "{python}", str(ROOT / "tests/support/spanning_server.py"), "{host}", "{port}", "--stages={pipeline}",
     "--nodes={nodes}", "--node-rank={node_rank}", "--head={head}", "--head-port={head_port}", "{headless}",
 ]  # fmt: skip
+# What `vllm serve` does, which itself does not start in vLLM's build for CPUs.
+VLLM_SERVE = (
+    "from vllm.entrypoints.cli.serve import FlexibleArgumentParser, ServeSubcommand, make_arg_parser; "
+    "ServeSubcommand.cmd(make_arg_parser(FlexibleArgumentParser()).parse_args())"
+)
 LONG_LOAD = ("serving.requests=4000", "serving.output_tokens=256")
 
 
@@ -99,7 +105,6 @@ def litgpt_directory(where: Path, precision: str = "bfloat16") -> Path:
     from litgpt.model import GPT
     from litgpt.utils import save_config
 
-    from jobs.plan.compose import compose
     from jobs.plan.litgpt_names import litgpt_fields
 
     where.mkdir(parents=True)
@@ -169,3 +174,11 @@ def in_the_middle(run: RunDir, act: Callable[[list[psutil.Process]], None]) -> l
 
 def failures(run: RunDir) -> list[str]:
     return [str(event["error"]) for event in events(run, "failed") if event["cause"] != "lost_peer"]
+
+
+def vllm_serve_command() -> list[str]:
+    """Return the command of engine=vllm, for vLLM's build for CPUs."""
+    (point,) = compose(["job=serve", "engine=vllm"], multirun=False)
+    assert point.run.engine.server is not None
+    python, *_, model = point.run.engine.server.command[:5]
+    return [python, "-c", VLLM_SERVE, model, *point.run.engine.server.command[5:]]
