@@ -119,8 +119,8 @@ def replicas_fit_ranks(run: Run) -> str | None:
     most = run.ranks // size
     if wanted is not None and wanted > most:
         return (
-            f"serving.replicas={wanted} x {replica_in_words(run)}, and nodes={run.nodes} x ranks_per_node={per_node} "
-            f"are {run.ranks}. Set serving.replicas={most} or less, or nodes={-(-wanted * size // per_node)}."
+            f"serving.replicas={wanted} x {degrees_in_words(run)} = {wanted * size} ranks, and nodes={run.nodes} x "
+            f"ranks_per_node={per_node} are {run.ranks}. Set serving.replicas={most} or less, or nodes={-(-wanted * size // per_node)}."
         )
     return None
 
@@ -132,9 +132,13 @@ def fills_nodes(ranks: int, per_node: int) -> bool:
 
 def replica_in_words(run: Run) -> str:
     """Return the ranks of a replica as a product: `parallelism.tensor=8 x parallelism.pipeline=2 = 16 ranks`."""
+    return f"{degrees_in_words(run)} = {replica_ranks(run)} ranks"
+
+
+def degrees_in_words(run: Run) -> str:
+    """Return TP and PP, the latter above 1: `parallelism.tensor=8 x parallelism.pipeline=2`."""
     p = run.parallelism
-    pipeline = f" x parallelism.pipeline={p.pipeline}" if p.pipeline > 1 else ""
-    return f"parallelism.tensor={p.tensor}{pipeline} = {replica_ranks(run)} ranks"
+    return f"parallelism.tensor={p.tensor}" + (f" x parallelism.pipeline={p.pipeline}" if p.pipeline > 1 else "")
 
 
 def only_tensor_and_pipeline(run: Run) -> str | None:

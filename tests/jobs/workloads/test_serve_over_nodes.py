@@ -84,7 +84,7 @@ def test_a_pipeline_within_a_node_takes_no_second_node() -> None:
         (["model=llama31_405b", "nodes=4", "parallelism.pipeline=4"],
          "parallelism.pipeline=4 does not divide model.layers=126 (llama31_405b). Set parallelism.pipeline=1, 2, 3,"),
         (["model=llama31_405b", "nodes=2", "serving.replicas=2"],
-         "serving.replicas=2 x parallelism.tensor=8 x parallelism.pipeline=2 = 16 ranks, and nodes=2 x "
+         "serving.replicas=2 x parallelism.tensor=8 x parallelism.pipeline=2 = 32 ranks, and nodes=2 x "
          "ranks_per_node=8 are 16. Set serving.replicas=1 or less, or nodes=4"),
         (["model=llama2_70b", "parallelism.tensor=3"], "parallelism.tensor=3 does not divide model.heads=64"),
         (["model=llama31_405b", "nodes=3", "parallelism.tensor=4", "parallelism.pipeline=3"],
