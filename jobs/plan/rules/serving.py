@@ -120,7 +120,8 @@ def replicas_fit_ranks(run: Run) -> str | None:
     if wanted is not None and wanted > most:
         return (
             f"serving.replicas={wanted} x {degrees_in_words(run)} = {wanted * size} ranks, and nodes={run.nodes} x "
-            f"ranks_per_node={per_node} are {run.ranks}. Set serving.replicas={most} or less, or nodes={-(-wanted * size // per_node)}."
+            f"ranks_per_node={per_node} are {run.ranks}. Set serving.replicas={most} or less, or nodes="
+            f"{-(-wanted * size // per_node)}."
         )
     return None
 
