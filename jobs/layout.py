@@ -158,9 +158,19 @@ def shard_degree(run: Run) -> int:
 
 
 def replicas_of(run: Run) -> int:
-    """Return the replicas of a run that serves; each is a TP group."""
+    """Return the replicas of a run that serves."""
     assert run.serving is not None
-    return run.serving.replicas or run.ranks // run.parallelism.tensor
+    return run.serving.replicas or run.ranks // replica_ranks(run)
+
+
+def replica_ranks(run: Run) -> int:
+    """Return the ranks of a replica, TP x PP: consecutive ones, so that it is on as few nodes as possible."""
+    return run.parallelism.tensor * run.parallelism.pipeline
+
+
+def replica_nodes(run: Run) -> int:
+    """Return the nodes of a replica: one, or as many whole nodes as its ranks fill."""
+    return max(1, replica_ranks(run) // run.ranks_per_node)
 
 
 def most_concurrency(run: Run) -> int:
@@ -195,6 +205,18 @@ def layout_of(run: Run) -> Layout:
     degrees = {axis.name: degree_of(run, axis) for axis in MODEL_AXES}
     degrees |= {DP_REPLICATE.name: data_degree(run) // shard, DP_SHARD.name: shard}
     return Layout.by_name(run.nodes, run.ranks_per_node, degrees)
+
+
+def drawn_layout(run: Run) -> Layout:
+    """Return the rank grid that a drawing shows: of the run; of one replica, if the run serves with a pipeline.
+
+    In the grid of a run pipeline stages are outermost, and ranks of a replica are consecutive.
+    """
+    if run.serving is None or run.parallelism.pipeline == 1:
+        return layout_of(run)
+    size = replica_ranks(run)
+    degrees = dict.fromkeys(AXIS_NAMES, 1) | {axis.name: degree_of(run, axis) for axis in MODEL_AXES}
+    return Layout.by_name(replica_nodes(run), min(size, run.ranks_per_node), degrees)
 
 
 # --- batch and pipeline --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ doubtful: it enters no median, unless all repeats are doubtful, and no frontier.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ def configuration(run: RunResult) -> dict[str, Any]:
         for key, value in compared(run).items()
         if key not in apart | {"serving.replicas"} and not key.startswith("serving.search.")
     }
-    idle = (run.ranks or 0) - replicas(run) * tensor(run)
+    idle = (run.ranks or 0) - replicas(run) * replica_ranks(run)
     values |= {"nodes": run.setting("nodes"), "replicas": replicas(run), "load": by_rate}
     return values | ({"idle_ranks": idle} if idle else {})
 
@@ -195,13 +196,19 @@ def order(run: RunResult) -> tuple[bool, float, str]:
 def replicas(run: RunResult) -> int:
     """Return the number of replicas of a run."""
     given = run.setting("serving.replicas")
-    return given if isinstance(given, int) else (run.ranks or 0) // tensor(run)
+    return given if isinstance(given, int) else (run.ranks or 0) // replica_ranks(run)
 
 
-def tensor(run: RunResult) -> int:
-    """Return the ranks of a replica."""
-    given = run.setting("parallelism.tensor")
-    return max(1, given) if isinstance(given, int) else 1
+def replica_ranks(run: RunResult) -> int:
+    """Return the ranks of a replica: TP x PP."""
+    return math.prod(degrees(run))
+
+
+def degrees(run: RunResult) -> tuple[int, int]:
+    """Return TP and PP of a run."""
+    given = (run.setting("parallelism.tensor"), run.setting("parallelism.pipeline"))
+    tensor, pipeline = (max(1, value) if isinstance(value, int) else 1 for value in given)
+    return tensor, pipeline
 
 
 def doubts(run: RunResult) -> list[str]:

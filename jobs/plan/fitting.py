@@ -58,11 +58,13 @@ def changes(run: Run, before: Values = ()) -> Iterator[tuple[Run, Values]]:
     """
     p = run.parallelism
     widths, depths = doublings(p.tensor, run.ranks_per_node), doublings(p.pipeline, run.model.layers)
-    degrees = list(itertools.product(depths if p.pipeline > 1 else [1], widths, shardings(run)))
+    # A training without a pipeline keeps its schedule; a server has none.
+    deepens = p.pipeline > 1 or run.serving is not None
+    degrees = list(itertools.product(depths if deepens else [1], widths, shardings(run)))
     for nodes in doublings(run.nodes, run.cluster.max_nodes or MOST_NODES):
         for pipeline, tensor, sharding in degrees:
             values = (*sharding, ("parallelism.tensor", tensor), ("parallelism.pipeline", pipeline), ("nodes", nodes))
-            values += replicas(run, nodes, tensor)
+            values += replicas(run, nodes, tensor * pipeline)
             near = applied(run, values)
             if data_degree(near):
                 near, batch = with_whole_batch(near)
@@ -83,11 +85,11 @@ def shardings(run: Run) -> list[Values]:
             return [()]
 
 
-def replicas(run: Run, nodes: int, tensor: int) -> Values:
-    """Return the replicas that a run set, fewer where TP groups of this size leave room for fewer."""
+def replicas(run: Run, nodes: int, size: int) -> Values:
+    """Return the replicas that a run set, fewer where replicas of this many ranks leave room for fewer."""
     if run.serving is None or run.serving.replicas is None:
         return ()
-    return (("serving.replicas", min(run.serving.replicas, nodes * run.ranks_per_node // tensor)),)
+    return (("serving.replicas", min(run.serving.replicas, nodes * run.ranks_per_node // size)),)
 
 
 def with_whole_batch(run: Run) -> tuple[Run, Values]:

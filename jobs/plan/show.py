@@ -7,7 +7,7 @@ from functools import cache
 from hydra.core.global_hydra import GlobalHydra
 
 from jobs.console import console
-from jobs.layout import layout_of
+from jobs.layout import drawn_layout
 from jobs.plan.compose import compose, composing
 from jobs.plan.litgpt_arguments import described
 from jobs.plan.mesh import WIDTH, draw
@@ -59,7 +59,10 @@ def meshes(runs: list[Run], width: int) -> dict[str, list[str]]:
     drawn = cache(draw)
     found: dict[str, list[str]] = {}
     for run in runs:
-        found.setdefault(drawn(layout_of(run), held_layers(run), width), []).append(run.name or "")
+        drawing = drawn(drawn_layout(run), held_layers(run), width)
+        if run.serving is not None and run.parallelism.pipeline > 1:
+            drawing = f"Each replica:\n{drawing}"
+        found.setdefault(drawing, []).append(run.name or "")
     return found
 
 

@@ -15,7 +15,7 @@ from jobs.plan.predict.states import states
 from jobs.plan.rules import sbatch_variables
 from jobs.plan.rules.memory import Verdict, gigabytes, in_words, verdict
 from jobs.plan.rules.predicted_time import allowed_starts, starts
-from jobs.plan.rules.serving import kv_cache_note
+from jobs.plan.rules.serving import kv_cache_note, replica_note
 from jobs.plan.storage_space import image_bytes, needed_bytes, node_memory_bytes
 from jobs.plan.time_limit import STOP_S, stop_before_limit_s
 from jobs.schema import Batching, EngineKind, Run
@@ -107,6 +107,7 @@ def plan_notes(runs: list[Run]) -> list[str]:
         memories = [("memory", sentence) for sentence in memory_notes(run)] if len(runs) <= MOST_FITTING else []
         losses = [("loss", sentence) for sentence in loss_notes(run)]
         memories += [("KV cache", sentence) for sentence in filter(None, [kv_cache_note(run)])]
+        networks += [("replicas", sentence) for sentence in filter(None, [replica_note(run)])]
         losses += [("storage", sentence) for sentence in storage_notes(run)]
         losses += [("images", sentence) for sentence in image_notes(run)]
         for note in [*memories, *stops, *networks, *losses, *(("warning", sentence) for sentence in warnings(run))]:

@@ -1,4 +1,4 @@
-"""A replica: the server that the first rank of a TP group starts, watches and samples."""
+"""A replica: the server that its first rank starts, watches and samples, and its processes on further nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jobs.errors import ConfigError
 from jobs.failures import FailureCause, KnownCauseError
-from jobs.layout import replicas_of
+from jobs.layout import replica_nodes, replica_ranks, replicas_of
 from jobs.lease import Lease
 from jobs.ranks import Rank, node_name
 from jobs.rundir import append_record
@@ -22,13 +22,22 @@ from jobs.serving.piece import Piece
 from jobs.serving.ports import reserved_port, url_of
 from jobs.serving.probe import fetched, is_healthy
 from jobs.serving.weights import served_directory
-from jobs.serving.words import filled
+from jobs.serving.words import OVER_NODES, filled
 
 PROBE_EVERY_S = 5.0
 PROBE_LIMIT_S = 5.0
 SAMPLE_EVERY_S = 1.0
 # From so many samples on the interval doubles: a day has 20,000 samples at most.
 SAMPLES_AT_EACH = 3600
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where the processes of a replica over several nodes meet: on its first node."""
+
+    replica: int
+    address: str
+    port: int
 
 
 @dataclass
@@ -42,51 +51,113 @@ class Replica:
     answered: float
     """When it last was healthy; both by the monotonic clock."""
     samples_file: Path
+    head: Head | None
+    """Where its other nodes find it; None on one node."""
     samples: int = 0
     sampled: float = field(default=float("-inf"))
     """When it was last sampled."""
 
 
-def start_replica(run: Run, lease: Lease, rank: Rank, host: str, stack: ExitStack) -> Replica | None:
-    """Start the replica whose first rank this is; return None for another rank."""
-    number, part = divmod(rank.rank, run.parallelism.tensor)
-    if part or number >= replicas_of(run):
+@dataclass(frozen=True)
+class Seat:
+    """A rank that may start a process of a replica."""
+
+    run: Run
+    lease: Lease
+    rank: Rank
+    address: str
+    """By which the other nodes of a replica reach this one."""
+    stack: ExitStack
+    """Ends what is started."""
+
+    @property
+    def replica(self) -> int:
+        """Return the number of the replica."""
+        return self.rank.rank // replica_ranks(self.run)
+
+    @property
+    def place(self) -> int:
+        """Return the place of the rank in its replica."""
+        return self.rank.rank % replica_ranks(self.run)
+
+    @property
+    def node_rank(self) -> int:
+        """Return the number of this node among those of its replica."""
+        return self.place // self.run.ranks_per_node
+
+
+def start_replica(seat: Seat, host: str) -> Replica | None:
+    """Start the server of the replica whose first rank this is, for requests at `host`; return None for others."""
+    if seat.place or seat.replica >= replicas_of(seat.run):
         return None
-    server = run.engine.server
+    head = None
+    if replica_nodes(seat.run) > 1:
+        # torch's store listens on all addresses.
+        head = Head(seat.replica, seat.address, seat.stack.enter_context(reserved_port("")))
+    port = seat.stack.enter_context(reserved_port(host))
+    began = time.monotonic()
+    piece = started(seat, head, {"host": host, "port": port})
+    samples = seat.lease.run.replica_samples(seat.replica)
+    return Replica(seat.replica, url_of(host, port), piece, began, began, samples, head)
+
+
+def start_part(seat: Seat, head: Head) -> Piece | None:
+    """Start the process of a replica on the node whose first rank this is; return None for other ranks and replicas."""
+    if seat.replica != head.replica or not seat.place or seat.place % seat.run.ranks_per_node:
+        return None
+    return started(seat, head, {"host": seat.address, "port": 0})
+
+
+def started(seat: Seat, head: Head | None, http: dict[str, object]) -> Piece:
+    """Start the process of a replica on this node."""
+    assert seat.run.engine.server is not None
+    name, log = f"replica {seat.replica}", f"replica-{seat.replica}"
+    env = seat.run.engine.server.env | gpus_of(seat.run, seat.rank)
+    if head is not None:
+        # Where vLLM's own messages between nodes arrive; it would guess the address by a route to the Internet.
+        env |= {"VLLM_HOST_IP": seat.address}
+        if seat.node_rank:
+            name, log = f"{name}, node rank {seat.node_rank}", f"{log}-node-{seat.node_rank}"
+    remedy = "Set engine.server.python=PATH, or engine.server.command to a program that the nodes have."
+    piece = Piece(name, command_of(seat, head, http), seat.lease.run.serving / f"{log}.log", env, remedy)
+    seat.stack.callback(piece.end)
+    return piece
+
+
+def command_of(seat: Seat, head: Head | None, http: dict[str, object]) -> list[str]:
+    """Return the command of the process of a replica on this node."""
+    run, server = seat.run, seat.run.engine.server
     assert server is not None
     assert run.serving is not None
-    port = stack.enter_context(reserved_port(host))
-    values = {
+    values: dict[str, object] = {
         "python": load.server_python(run),
-        "model": served_directory(run, lease.run),
-        "host": host,
-        "port": port,
+        "model": served_directory(run, seat.lease.run),
         "tensor": run.parallelism.tensor,
+        "pipeline": run.parallelism.pipeline,
         "precision": run.job.precision.name,
         "max_length": run.job.sequence_length,
         "output_tokens": run.serving.output_tokens,
         "memory_fraction": server.memory_fraction,
+        **http,
+        **dict.fromkeys(OVER_NODES),
     }
-    command = filled([*server.command, *server.arguments], values)
-    log = lease.run.serving / f"replica-{number}.log"
-    env = {**server.env, **gpus_of(run, rank)}
-    began = time.monotonic()
-    remedy = "Set engine.server.python=PATH, or engine.server.command to a program that the nodes have."
-    piece = Piece(f"replica {number}", command, log, env, remedy)
-    stack.callback(piece.end)
-    return Replica(number, url_of(host, port), piece, began, began, lease.run.replica_samples(number))
+    if head is not None:
+        values |= {"nodes": replica_nodes(run), "node_rank": seat.node_rank, "head": head.address}
+        values |= {"head_port": head.port, "headless": "--headless" if seat.node_rank else None}
+    return filled([*server.command, *server.arguments], values)
 
 
 def gpus_of(run: Run, rank: Rank) -> dict[str, str]:
-    """Return the variables that show a replica its own GPUs; empty without GPUs."""
+    """Return the variables that show a replica its own GPUs of this node; empty without GPUs."""
     if not run.cluster.gpus:
         return {}
-    wanted = range(rank.local_rank, rank.local_rank + run.parallelism.tensor)
+    own = min(replica_ranks(run), run.ranks_per_node)
+    wanted = range(rank.local_rank, rank.local_rank + own)
     limited = {name: os.environ[name].split(",") for name in VISIBLE if os.environ.get(name)}
     if not limited:
         return {VISIBLE[0]: ",".join(map(str, wanted))}
     shortest = min(map(len, limited.values()))
-    if shortest == 1 and run.parallelism.tensor == 1:
+    if shortest == 1 and own == 1:
         return {}  # the launcher shows each rank its own GPU
     if wanted.stop > shortest:
         raise ConfigError(

@@ -17,11 +17,13 @@ class Layout(Enum):
 
 @dataclass(kw_only=True)
 class Server:
-    """A server of the OpenAI interface, of which every replica is one process."""
+    """A server of the OpenAI interface; a replica is one process, over nodes one on each of them."""
 
     command: list[str]
-    """Words of its command. {python}, {model}, {host}, {port}, {tensor}, {precision}, {max_length}, {output_tokens} and
-    {memory_fraction} are replaced."""
+    """Words of its command. {python}, {model}, {host}, {port}, {tensor}, {pipeline}, {precision}, {max_length},
+    {output_tokens} and {memory_fraction} are replaced; over nodes also {nodes}, {node_rank} (0 is the node that serves
+    HTTP), {head} and {head_port} (address and a free port of that node), and {headless}, which is --headless on all
+    other nodes. A word whose name has no value is left out."""
     arguments: list[str] = field(default_factory=list)
     """Further words at the end of the command."""
     python: str | None = None
@@ -116,7 +118,7 @@ class Search:
 
 @dataclass(kw_only=True)
 class Serving:
-    """Replicas of a server, the balancer in front, and the load; `parallelism.tensor` GPUs are one replica."""
+    """Replicas of a server, the balancer in front, and the load; TP x PP GPUs are one replica."""
 
     replicas: int | None = None
     """Replicas of the server; null: as many as the ranks hold."""

@@ -1,8 +1,9 @@
 """Serving: replicas of a server on the nodes, a balancer in front on one port, and a load that is measured.
 
-Every rank connects to rank 0. The first rank of each replica starts its server and watches it; rank 0 starts balancer
-and load generator besides. A rank whose program ends, or does not answer, records that and ends; its connection ends
-with it, so all others end too, and each ends what it has started.
+Every rank connects to rank 0. The first rank of each replica starts its server and watches it; over several nodes it
+sends by way of rank 0 where the replica meets, and the first rank of each further node starts the process there. Rank 0
+starts balancer and load generator besides. A rank whose program ends, or does not answer, records that and ends; its
+connection ends with it, so all others end too, and each ends what it has started.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from jobs import metrics as m
 from jobs.failures import STOPS, FailureCause, KnownCauseError
-from jobs.layout import most_concurrency, replicas_of
+from jobs.layout import most_concurrency, replica_nodes, replicas_of
 from jobs.lease import Lease
 from jobs.output import own_directory
 from jobs.ranks import Rank, node_name, restart_count, slurm_job_id
@@ -30,9 +31,18 @@ from jobs.serving import balancer, load
 from jobs.serving.bench import Bench
 from jobs.serving.link import Link, pause
 from jobs.serving.piece import Piece
-from jobs.serving.ports import reserved_port, url_of
+from jobs.serving.ports import own_address, reserved_port, url_of
 from jobs.serving.probe import is_healthy
-from jobs.serving.replica import PROBE_LIMIT_S, Replica, becomes_ready, check_replica, start_replica
+from jobs.serving.replica import (
+    PROBE_LIMIT_S,
+    Head,
+    Replica,
+    Seat,
+    becomes_ready,
+    check_replica,
+    start_part,
+    start_replica,
+)
 from jobs.serving.settings import Balancer
 from jobs.serving.weights import conversion_command
 
@@ -63,9 +73,9 @@ class Others:
         return found
 
     def send(self, **message: Any) -> None:
-        """Send a message to each of the other ranks."""
-        for link in self.links.values():
-            link.send(**message)
+        """Send a message to each of the other ranks: the first node of a replica knows of the end before its parts."""
+        for rank in sorted(self.links):
+            self.links[rank].send(**message)
 
 
 def serve(run: Run, lease: Lease, rank: Rank) -> None:
@@ -161,7 +171,11 @@ def measured(run: Run, lease: Lease, rank: Rank, others: Others, stack: ExitStac
     s = run.serving
     assert s is not None
     prompts = load.prompt_pool(run)
-    own = start_replica(run, lease, rank, LOOPBACK, stack)
+    # Where the second node of its replica has reached this one.
+    address = own_address(others.links[run.ranks_per_node].connection) if replica_nodes(run) > 1 else LOOPBACK
+    own = start_replica(Seat(run, lease, rank, address, stack), LOOPBACK)
+    if own is not None and own.head is not None:
+        others.send(head=asdict(own.head))
     ready, startup_s = replicas_ready(run, lease, others, own)
     watch = Watch(run, lease, others, own)
     url = start_balancer(run, lease, list(ready.values()), watch, stack)
@@ -188,6 +202,8 @@ def replicas_ready(run: Run, lease: Lease, others: Others, own: Replica | None) 
     startup_s = 0.0
     while len(ready) < replicas_of(run):
         for _, message in attended(others, lease):
+            if "head" in message:
+                others.send(**message)
             if "ready" in message:
                 ready[int(message["ready"])] = str(message["url"])
                 startup_s = max(startup_s, float(message["startup_s"]))
@@ -269,25 +285,33 @@ def attended(others: Others, lease: Lease) -> list[tuple[int, dict[str, Any]]]:
 
 
 def follow(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack) -> None:
-    """Serve with the replica of this rank, if it is the first of one, until rank 0 ends the run."""
+    """Serve with the replica or part of one that this rank starts, if any, until rank 0 ends the run."""
     place = await_file(lease.run.rendezvous(rank.start), run.engine.hang_timeout_s, looking=run.ranks)
     connection = socket.create_connection((place.address, place.port), timeout=run.engine.hang_timeout_s)
     stack.callback(connection.close)
-    host = connection.getsockname()[0]
+    host = own_address(connection)
+    seat = Seat(run, lease, rank, host, stack)
     link = Link(connection, "rank 0")
     link.send(token=place.token, rank=rank.rank, node=node_name(), boot=boot_id())
     others = Others(run, {0: link}, stop)
     own: Replica | None = None
+    part: Piece | None = None
     announced = False
     while True:
         # Signals reach all ranks: rank 0 decides.
         for _, message in others.messages():
             if "number" in message:
                 lease.number = int(message["number"])
-                own = start_replica(run, lease, rank, host, stack)
+                own = start_replica(seat, host)
+                if own is not None and own.head is not None:
+                    link.send(head=asdict(own.head))
+            if "head" in message:
+                part = part or start_part(seat, Head(**message["head"]))
             if "end" in message:
                 stack.close()
                 return
+        if part is not None:
+            part.check()
         if own is not None and not announced and becomes_ready(run, own):
             announced = True
             link.send(ready=own.number, url=own.url, startup_s=time.monotonic() - own.began)

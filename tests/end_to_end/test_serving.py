@@ -26,10 +26,12 @@ from tests.support.serving import (
     CLIENT,
     MODEL,
     SERVER,
+    SPANNING,
     listed,
     litgpt_directory,
     model_directory,
     tiny_serving,
+    vllm_serve_command,
     vllm_serving,
     with_random_weights,
 )
@@ -195,8 +197,46 @@ def test_two_replicas_of_vllm_serve_on_slurm_and_one_that_is_killed_is_named(
     wait_until(lambda: not any(is_replica(each, str(model)) for each in psutil.process_iter()))
 
 
+@pytest.mark.slurm
+@pytest.mark.usefixtures("empty_queue")
+def test_a_replica_spans_two_nodes_of_slurm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = tiny_serving(model_directory(tmp_path / "model"), f"runs_dir={tmp_path}/runs", "sweep=s",
+                         f"engine.server.command={listed(SPANNING)}")  # fmt: skip
+    assert main(["submit", "--wait", *given, *OVER_TWO_NODES]) == 0, printed(capsys)
+    check_spanned(SweepDir(tmp_path / "runs/s"), 40)
+
+
+@pytest.mark.slurm
+@pytest.mark.usefixtures("empty_queue")
+def test_a_replica_of_vllm_spans_two_nodes_of_slurm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = with_random_weights(model_directory(tmp_path / "model"))
+    given = vllm_serving(vllm_python(), model, f"runs_dir={tmp_path}/runs", "sweep=s",
+                         f"engine.server.command={listed(vllm_serve_command())}")  # fmt: skip
+    assert main(["submit", "--wait", *given, *OVER_TWO_NODES]) == 0, printed(capsys)
+    check_spanned(SweepDir(tmp_path / "runs/s"), 24)
+    assert not any(is_replica(each, str(model)) for each in psutil.process_iter())
+
+
+OVER_TWO_NODES = ("cluster=generic_slurm", "nodes=2", "ranks_per_node=1", "parallelism=pp")
+
+
+def check_spanned(sweep: SweepDir, requests: int) -> None:
+    """Compare the row of a run with one replica on two nodes with its result, and find the log of each node."""
+    (run,) = sweep.runs()
+    found = row(sweep)
+    (started,), (served,) = events(run, "started"), events(run, "served")
+    assert len(started["nodes"]) == 2  # type: ignore[arg-type]  # a list, which events do not declare
+    assert served["server_requests"] == requests
+    assert (found["state"], float(found["requests_completed"]), float(found["output_tokens_gap"])) == (
+        "served", requests, 0,
+    )  # fmt: skip
+    assert sorted(file.name for file in run.serving.glob("replica-*.log")) == ["replica-0-node-1.log", "replica-0.log"]
+    assert "| 1 | 1 x 2 |" in (sweep.path / "report.md").read_text(), "one replica, TP x PP"
+
+
 def is_replica(process: psutil.Process, model: str) -> bool:
     try:
-        return "vllm.entrypoints.openai.api_server" in process.cmdline() and model in process.cmdline()
+        words = process.cmdline()
+        return model in words and any("vllm.entrypoints" in word for word in words)
     except psutil.Error:
         return False

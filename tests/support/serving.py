@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from jobs.data.tokenizer import CONFIG, train_bpe
+from jobs.plan.compose import compose
+from jobs.rundir import RunDir
 from tests.support.paths import ROOT
+from tests.support.real_run import events, train
 from tests.support.tiny_data import SENTENCES
+from tests.support.waiting import wait_until
 
 SHAPE: dict[str, Any] = {
     "num_hidden_layers": 2,
@@ -28,6 +37,16 @@ MODEL = ("model.layers=2", "model.heads=4", "model.kv_heads=2", "model.head_size
 CLIENT = ["{python}", str(ROOT / "tests/support/openai_client.py"), "{url}", "{prompts}", "{requests}", "{concurrency}",
           "{output_tokens}", "{result}", "{limits}"]  # fmt: skip
 SERVER = ["{python}", str(ROOT / "tests/support/openai_server.py"), "{host}", "{port}"]
+SPANNING = [
+    "{python}", str(ROOT / "tests/support/spanning_server.py"), "{host}", "{port}", "--stages={pipeline}",
+    "--nodes={nodes}", "--node-rank={node_rank}", "--head={head}", "--head-port={head_port}", "{headless}",
+]  # fmt: skip
+# What `vllm serve` does, which itself does not start in vLLM's build for CPUs.
+VLLM_SERVE = (
+    "from vllm.entrypoints.cli.serve import FlexibleArgumentParser, ServeSubcommand, make_arg_parser; "
+    "ServeSubcommand.cmd(make_arg_parser(FlexibleArgumentParser()).parse_args())"
+)
+LONG_LOAD = ("serving.requests=4000", "serving.output_tokens=256")
 
 
 def model_directory(where: Path) -> Path:
@@ -86,7 +105,6 @@ def litgpt_directory(where: Path, precision: str = "bfloat16") -> Path:
     from litgpt.model import GPT
     from litgpt.utils import save_config
 
-    from jobs.plan.compose import compose
     from jobs.plan.litgpt_names import litgpt_fields
 
     where.mkdir(parents=True)
@@ -122,3 +140,45 @@ def vllm_serving(python: Path, model: Path, *overrides: str) -> list[str]:
         "serving.requests=24", "serving.warmup_requests=4", "serving.prompts=8", "serving.concurrency=4",
         "serving.output_tokens=32", *overrides,
     ]  # fmt: skip
+
+
+def servers() -> list[psutil.Process]:
+    """The tiny servers below this process."""
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it ended, or waits only to be reaped
+            if any(
+                "support/openai_server.py" in word or "support/spanning_server.py" in word for word in each.cmdline()
+            ):
+                found.append(each)
+    return found
+
+
+def in_the_middle(run: RunDir, act: Callable[[list[psutil.Process]], None]) -> list[int | None]:
+    """Train with an act when the load is under way; return the exit codes of the ranks."""
+    found: list[psutil.Process] = []
+
+    def wait_and_act() -> None:
+        wait_until(run.load_log.exists, 120)
+        found.extend(servers())
+        act(found)
+
+    thread = threading.Thread(target=wait_and_act)
+    thread.start()
+    codes = train(run, timeout_s=120)
+    thread.join()
+    assert found
+    wait_until(lambda: not any(server.is_running() for server in found), 30)
+    return codes
+
+
+def failures(run: RunDir) -> list[str]:
+    return [str(event["error"]) for event in events(run, "failed") if event["cause"] != "lost_peer"]
+
+
+def vllm_serve_command() -> list[str]:
+    """Return the command of engine=vllm, for vLLM's build for CPUs."""
+    (point,) = compose(["job=serve", "engine=vllm"], multirun=False)
+    assert point.run.engine.server is not None
+    python, *_, model = point.run.engine.server.command[:5]
+    return [python, "-c", VLLM_SERVE, model, *point.run.engine.server.command[5:]]

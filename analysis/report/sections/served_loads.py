@@ -9,7 +9,17 @@ from analysis.parsers import log_metrics as a
 from analysis.report.figures.serving import replicas_figure
 from analysis.report.figures.style import Section
 from analysis.run import RunResult, hardware, last_event
-from analysis.scaling.serving import LoadLine, LoadPoint, frontier, load_lines, order, replicas, searches, served
+from analysis.scaling.serving import (
+    LoadLine,
+    LoadPoint,
+    degrees,
+    frontier,
+    load_lines,
+    order,
+    replicas,
+    searches,
+    served,
+)
 from jobs import metrics as m
 
 SPREADS = (a.OUTPUT_TOKENS_PER_S, a.REQUESTS_PER_S, a.GOOD_REQUESTS_PER_S, m.OUTPUT_TOKENS_PER_S_PER_RANK)
@@ -62,7 +72,7 @@ def search_section(runs: Sequence[RunResult]) -> Section | None:
         [
             run.name,
             f"{replicas(run)}",
-            f"{run.setting('parallelism.tensor')}",
+            " x ".join(map(str, degrees(run))),
             shown(m.HIGHEST_CONCURRENCY, run.values[m.HIGHEST_CONCURRENCY]),
             *(shown(metric, run.values.get(metric)) for metric in rates),
             plural(len(run.loads), "load"),
@@ -78,7 +88,7 @@ def search_section(runs: Sequence[RunResult]) -> Section | None:
     headings = (
         "Run",
         "Replicas",
-        "TP",
+        "TP x PP",
         title(m.HIGHEST_CONCURRENCY),
         *map(title, rates),
         "Measured",

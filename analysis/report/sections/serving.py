@@ -8,7 +8,7 @@ from analysis.formatting import ABSENT, plural, shown, title, unit, within_sente
 from analysis.parsers import log_metrics as a
 from analysis.report.figures.style import Section
 from analysis.run import RunResult, hardware
-from analysis.scaling.serving import concurrency_of, doubts, order, replicas, served
+from analysis.scaling.serving import concurrency_of, degrees, doubts, order, replicas, served
 from analysis.untrusted import as_number
 from jobs import metrics as m
 
@@ -39,7 +39,7 @@ def serving_section(runs: Sequence[RunResult]) -> Section | None:
         [
             run.name,
             f"{replicas(run)}",
-            f"{run.setting('parallelism.tensor')}",
+            " x ".join(map(str, degrees(run))),
             concurrency(run),
             *(shown(metric, run.values.get(metric)) for metric in metrics),
             words(run),
@@ -51,7 +51,7 @@ def serving_section(runs: Sequence[RunResult]) -> Section | None:
         "latencies are those of the load generator, without warm-up. "
         f"{m.OUTPUT_TOKENS_GAP.name}: {m.OUTPUT_TOKENS_GAP.definition}"
     )
-    headings = ("Run", "Replicas", "TP", "Concurrency", *map(title, metrics), "Model and doubts")
+    headings = ("Run", "Replicas", "TP x PP", "Concurrency", *map(title, metrics), "Model and doubts")
     return Section("Serving", note, headings, rows) if rows else None
 
 

@@ -83,10 +83,11 @@ def served(run: Run) -> States:
 
 
 def kv_bytes_per_token(run: Run) -> int:
-    """Return the bytes that a GPU keeps for each token: its part of the key and value heads of all layers."""
+    """Return the bytes that a GPU keeps for each token: its part of the key and value heads of its layers."""
     model = run.model
     heads = -(-model.kv_heads // run.parallelism.tensor)
-    return 2 * model.layers * heads * model.head_size * WIDTHS[run.job.precision]
+    layers = -(-model.layers // run.parallelism.pipeline)
+    return 2 * layers * heads * model.head_size * WIDTHS[run.job.precision]
 
 
 def deepspeed(run: Run) -> States:

@@ -48,7 +48,8 @@ def pipeline_is_filled(run: Run) -> str | None:
 def makes_rounds(run: Run, count: int) -> bool:
     """Return whether a number of micro-batches fills the pipeline, in equal rounds if the schedule needs them."""
     p = run.parallelism
-    if p.pipeline == 1 or p.schedule in (Schedule["GPipe"], Schedule["LoopedBFS"]):
+    # A server fills its pipeline with requests.
+    if run.serving is not None or p.pipeline == 1 or p.schedule in (Schedule["GPipe"], Schedule["LoopedBFS"]):
         return True
     return count >= p.pipeline and (p.schedule not in ROUNDS or count % (count // p.pipeline) == 0)
 

@@ -162,9 +162,9 @@ def pipeline_stages_share_layers(run: Run) -> str | None:
             f"parallelism.pipeline={either(whole)}."
         )
     if layers % stages and p.stage_split is StageSplit.even:
+        unequal = ", or parallelism.stage_split=balanced for stages of unequal length" if run.serving is None else ""
         return (
-            f"{what} does not divide model.layers={layers} ({name}). Set parallelism.pipeline={either(whole)}, or "
-            "parallelism.stage_split=balanced for stages of unequal length."
+            f"{what} does not divide model.layers={layers} ({name}). Set parallelism.pipeline={either(whole)}{unequal}."
         )
     return None
 

@@ -35,7 +35,7 @@ def states_fit(run: Run) -> str | None:
     what, remedy = "training states alone take", "Shard them over more GPUs"
     if run.serving is not None:
         what = f"weights and KV cache of one request of job.sequence_length={run.job.sequence_length} tokens take"
-        remedy = "Split each replica over more GPUs (parallelism.tensor)"
+        remedy = "Split each replica over more GPUs (parallelism.tensor, over nodes parallelism.pipeline)"
         if (part := reserved_part(run)) < 1:
             remedy = f"A server reserves {part:g} of it (engine.server.memory_fraction). {remedy}"
     elif not run.job.train:

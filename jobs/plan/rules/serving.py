@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from jobs.layout import degree_of, degree_product, replicas_of
-from jobs.parallelism import CP, PP, Strategy
+from jobs.layout import replica_nodes, replica_ranks, replicas_of
+from jobs.parallelism import CP, PP, Schedule, StageSplit, Strategy
 from jobs.plan.predict.memory import memory
 from jobs.plan.predict.states import kv_bytes_per_token, states
 from jobs.plan.rules.memory import usable_bytes
@@ -13,7 +13,10 @@ from jobs.plan.rules.native_only import choices_are_native
 from jobs.plan.rules.rule import Rule, divisors, either, undivided
 from jobs.schema import EngineKind, Run
 from jobs.serving.settings import Balancer, LoadGenerator
-from jobs.serving.words import CLIENT, SERVER, unknown_names
+from jobs.serving.words import CLIENT, SERVER, names_in, unknown_names
+
+MOST_LISTED = 4
+"""Replicas whose nodes a plan lists."""
 
 
 def serving_has_its_engine(run: Run) -> str | None:
@@ -95,38 +98,97 @@ def search_has_a_limit(run: Run) -> str | None:
 
 
 def replicas_fit_ranks(run: Run) -> str | None:
-    """Require a GPU, on a CPU a rank, for each part of each replica."""
-    tensor, per_node = run.parallelism.tensor, run.ranks_per_node
-    if per_node % tensor:
-        widths = [width for width in divisors(per_node) if width <= tensor]
+    """Require TP groups within a node, replicas that are a part of a node or whole nodes, and a rank for each place."""
+    p, per_node, size = run.parallelism, run.ranks_per_node, replica_ranks(run)
+    if per_node % p.tensor:
+        widths = [width for width in divisors(per_node) if width <= p.tensor]
         return (
-            f"parallelism.tensor={tensor} puts a replica on several nodes, or leaves ranks without one: it does not "
-            f"divide ranks_per_node={per_node}. Set parallelism.tensor={either(widths)}."
+            f"parallelism.tensor={p.tensor} puts a TP group on several nodes, or leaves ranks without one: it does not "
+            f"divide ranks_per_node={per_node}. Set parallelism.tensor={either(widths)}; a pipeline spans nodes "
+            "(parallelism.pipeline)."
+        )
+    if not fills_nodes(size, per_node):
+        lengths = (n for n in divisors(run.model.layers) if run.ranks % (n * p.tensor) == 0)
+        near = [n for n in lengths if fills_nodes(n * p.tensor, per_node)]
+        return (
+            f"parallelism.tensor={p.tensor} x parallelism.pipeline={p.pipeline} = {size} ranks are neither a part of "
+            f"a node nor whole nodes (ranks_per_node={per_node}). Set parallelism.pipeline={either(near)}."
         )
     assert run.serving is not None
     wanted = run.serving.replicas
-    most = run.ranks // tensor
+    most = run.ranks // size
     if wanted is not None and wanted > most:
         return (
-            f"serving.replicas={wanted} x parallelism.tensor={tensor} = {wanted * tensor} ranks, and nodes={run.nodes} "
-            f"x ranks_per_node={per_node} are {run.ranks}. Set serving.replicas={most} or less, or nodes="
-            f"{-(-wanted * tensor // per_node)}."
+            f"serving.replicas={wanted} x {degrees_in_words(run)} = {wanted * size} ranks, and nodes={run.nodes} x "
+            f"ranks_per_node={per_node} are {run.ranks}. Set serving.replicas={most} or less, or nodes="
+            f"{-(-wanted * size // per_node)}."
         )
     return None
 
 
-def only_tensor_parallel(run: Run) -> str | None:
-    """Refuse other parallelism: a replica is a TP group on one node."""
+def fills_nodes(ranks: int, per_node: int) -> bool:
+    """Return whether replicas of this many ranks divide a node, or are whole nodes."""
+    return per_node % ranks == 0 or ranks % per_node == 0
+
+
+def replica_in_words(run: Run) -> str:
+    """Return the ranks of a replica as a product: `parallelism.tensor=8 x parallelism.pipeline=2 = 16 ranks`."""
+    return f"{degrees_in_words(run)} = {replica_ranks(run)} ranks"
+
+
+def degrees_in_words(run: Run) -> str:
+    """Return TP and PP, the latter above 1: `parallelism.tensor=8 x parallelism.pipeline=2`."""
+    p = run.parallelism
+    return f"parallelism.tensor={p.tensor}" + (f" x parallelism.pipeline={p.pipeline}" if p.pipeline > 1 else "")
+
+
+def only_tensor_and_pipeline(run: Run) -> str | None:
+    """Refuse other parallelism: a replica is a pipeline of TP groups."""
     p = run.parallelism
     whole = "".join(f" {each}" for each in undivided(run, (PP, CP)))
     if p.strategy not in (Strategy.single, Strategy.ddp):
         return (
-            f"parallelism={p.name} does not serve: a replica is a group of parallelism.tensor ranks. Set "
+            f"parallelism={p.name} does not serve: a replica is a group of parallelism.tensor x pipeline ranks. Set "
             f"parallelism=tp parallelism.tensor=NUMBER{whole}, or parallelism=ddp{whole} for replicas of one rank."
         )
-    if degree_product(run, (PP, CP)) > 1:
-        given = " ".join(f"{axis.key}={degree_of(run, axis)}" for axis in (PP, CP) if degree_of(run, axis) > 1)
-        return f"{given} does not serve: a replica is a group of parallelism.tensor ranks. Set{whole}."
+    if p.context > 1:
+        return (
+            f"parallelism.context={p.context} does not serve: a replica is a group of parallelism.tensor x pipeline "
+            "ranks. Set parallelism.context=1."
+        )
+    return None
+
+
+def pipeline_is_the_servers(run: Run) -> str | None:
+    """Refuse pipelines of a training, and those that the command of the server leaves out."""
+    assert run.engine.server is not None
+    p = run.parallelism
+    if p.pipeline == 1:
+        return None
+    chosen = {
+        "schedule=1F1B": p.schedule is not Schedule["1F1B"],
+        "stages_per_rank=null": (p.stages_per_rank or 1) > 1,
+        "stage_layers=null": p.stage_layers is not None,
+        "stage_split=even": p.stage_split is not StageSplit.even,
+    }
+    given = [f"parallelism.{remedy}" for remedy, is_set in chosen.items() if is_set]
+    if given:
+        return (
+            f"{given[0].partition('=')[0]} is of the pipeline of a training, and a server orders and divides its own. "
+            f"Set {' '.join(given)}."
+        )
+    names = names_in([*run.engine.server.command, *run.engine.server.arguments])
+    if "pipeline" not in names:
+        return (
+            f"parallelism.pipeline={p.pipeline}, and engine.server.command has no {{pipeline}}: this server would load "
+            "the model undivided. Set parallelism.pipeline=1, or add the option of its pipeline."
+        )
+    if replica_nodes(run) > 1 and not {"node_rank", "head"} <= names:
+        return (
+            f"a replica of {replica_in_words(run)} spans {replica_nodes(run)} nodes of {run.ranks_per_node}, and "
+            "engine.server.command has no {node_rank} and {head}: this server stays within a node. Set "
+            "parallelism.pipeline=1, or add the options by which its nodes find each other."
+        )
     return None
 
 
@@ -242,6 +304,18 @@ def kv_cache_note(run: Run) -> str | None:
     )
 
 
+def replica_note(run: Run) -> str | None:
+    """Return the places of replicas with a pipeline; None for others, which the mesh shows."""
+    if run.serving is None or run.parallelism.pipeline == 1:
+        return None
+    nodes, count = replica_nodes(run), replicas_of(run)
+    if nodes == 1:
+        return f"{count} of {replica_in_words(run)} within a node"
+    places = [f"{first}..{first + nodes - 1}" for first in range(0, count * nodes, nodes)]
+    listed = ", ".join(places) if count <= MOST_LISTED else f"{places[0]}, {places[1]}, ..., {places[-1]}"
+    return f"{count} of {replica_in_words(run)} on {nodes} nodes each ({listed}), of which the first serves HTTP"
+
+
 def requests_wait_for_memory(run: Run) -> str | None:
     """Warn if the KV cache of a replica does not hold its part of the concurrent requests."""
     if run.serving is None or (tokens := kv_tokens(run)) is None:
@@ -252,7 +326,8 @@ def requests_wait_for_memory(run: Run) -> str | None:
         return None
     return (
         f"serving.concurrency={s.concurrency} is {held} requests a replica, and its KV cache holds about {most}: "
-        "requests will wait. Set a lower serving.concurrency, more replicas, or a larger parallelism.tensor."
+        "requests will wait. Set a lower serving.concurrency, more replicas, or more GPUs a replica "
+        "(parallelism.tensor, parallelism.pipeline)."
     )
 
 
@@ -260,7 +335,7 @@ def ranks_are_idle(run: Run) -> str | None:
     """Warn of ranks that belong to no replica."""
     if run.serving is None:
         return None
-    used = replicas_of(run) * run.parallelism.tensor
+    used = replicas_of(run) * replica_ranks(run)
     return (
         f"{run.ranks - used} of {run.ranks} ranks belong to no replica (serving.replicas)" if used < run.ranks else None
     )
@@ -269,7 +344,8 @@ def ranks_are_idle(run: Run) -> str | None:
 RULES: tuple[Rule, ...] = (
     counts_are_positive,
     replicas_fit_ranks,
-    only_tensor_parallel,
+    only_tensor_and_pipeline,
+    pipeline_is_the_servers,
     balancer_joins_replicas,
     load_is_the_clients,
     search_has_a_limit,

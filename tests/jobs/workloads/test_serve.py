@@ -9,9 +9,6 @@ import re
 import shutil
 import signal
 import socket
-import threading
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -36,10 +33,17 @@ from tests.support.cli import printed_words
 from tests.support.paths import ROOT
 from tests.support.real_run import events, make_run, printed, train
 from tests.support.required import skip_or_fail
-from tests.support.serving import SERVER, listed, litgpt_directory, model_directory, tiny_serving
-from tests.support.waiting import wait_until
-
-LONG_LOAD = ("serving.requests=4000", "serving.output_tokens=256")
+from tests.support.serving import (
+    LONG_LOAD,
+    SERVER,
+    failures,
+    in_the_middle,
+    listed,
+    litgpt_directory,
+    model_directory,
+    servers,
+    tiny_serving,
+)
 
 
 def served_by(where: Path, *overrides: str) -> RunDir:
@@ -49,38 +53,6 @@ def served_by(where: Path, *overrides: str) -> RunDir:
 def require_balancer(name: str) -> None:
     if shutil.which(name) is None:
         skip_or_fail(f"{name} is not installed: run tests/install.sh serving")
-
-
-def servers() -> list[psutil.Process]:
-    """The tiny servers below this process."""
-    found = []
-    for each in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # it ended, or waits only to be reaped
-            if any("openai_server" in word for word in each.cmdline()):
-                found.append(each)
-    return found
-
-
-def in_the_middle(run: RunDir, act: Callable[[list[psutil.Process]], None]) -> list[int | None]:
-    """Train with an act when the load is under way; return the exit codes of the ranks."""
-    found: list[psutil.Process] = []
-
-    def wait_and_act() -> None:
-        wait_until(run.load_log.exists, 120)
-        found.extend(servers())
-        act(found)
-
-    thread = threading.Thread(target=wait_and_act)
-    thread.start()
-    codes = train(run, timeout_s=120)
-    thread.join()
-    assert found
-    wait_until(lambda: not any(server.is_running() for server in found), 30)
-    return codes
-
-
-def failures(run: RunDir) -> list[str]:
-    return [str(event["error"]) for event in events(run, "failed") if event["cause"] != "lost_peer"]
 
 
 @pytest.mark.parametrize("balancer", ["haproxy", pytest.param("nginx", marks=pytest.mark.long)])
@@ -483,7 +455,9 @@ def test_a_run_without_a_model_or_with_another_one_is_not_submitted(
         (["engine=native"], "job=serve needs a server, and engine=native has none. Set engine=vllm"),
         (["serving=null"], "engine=vllm serves a model, and job=serve does not"),
         (["serving.replicas=3"], "serving.replicas=3 x parallelism.tensor=1 = 3 ranks, and nodes=1 x ranks_per"),
-        (["parallelism=tp", "nodes=2", "ranks_per_node=1"], "parallelism.tensor=2 puts a replica on several nodes"),
+        (["parallelism=tp", "nodes=2", "ranks_per_node=1"],
+         "parallelism.tensor=2 puts a TP group on several nodes, or leaves ranks without one: it does not divide "
+         "ranks_per_node=1. Set parallelism.tensor=1; a pipeline spans nodes (parallelism.pipeline)"),
         (["parallelism=fsdp_full"], "parallelism=fsdp_full does not serve"),
         (["serving.balancer=none"], "serving.balancer=none, and 2 replicas need one"),
         (["serving.client=ab"], "serving.client=ab sends one prompt as fast as answers come"),
