@@ -18,7 +18,7 @@ from rich.text import Text
 
 from jobs.console import console, plain
 from jobs.rundir import SweepDir
-from jobs.submit.commands import exit_code, look, not_shown, pause_s, step_of, summary
+from jobs.submit.commands import exit_code, lines_of_nodes, look, not_shown, pause_s, step_of, summary
 from jobs.submit.progress import Progress, last_step, progress_of
 from jobs.submit.stage_states import StageState, stage_lines, stage_states
 from jobs.submit.states import RunState, State, open_sweep
@@ -32,12 +32,15 @@ WIDTH_WITH_BARS = 110
 COLOURS = {State.running: "cyan", State.finished: "green", State.failed: "red", State.lost: "red"}
 
 
-def watch(path: Path) -> int:
-    """Show a sweep until nothing of it is alive; return 1 if a run did not finish, 130 if the user leaves."""
+def watch(path: Path, *, nodes: bool = False) -> int:
+    """Show a sweep until nothing of it is alive; return 1 if a run did not finish, 130 if the user leaves.
+
+    With `nodes` also the use of each node of the running runs.
+    """
     sweep = open_sweep(path)
     out = console()
     try:
-        return exit_code(in_a_table(sweep, out) if out.is_terminal else in_lines(sweep))
+        return exit_code(in_a_table(sweep, out, nodes=nodes) if out.is_terminal else in_lines(sweep, nodes=nodes))
     except KeyboardInterrupt:
         out.print(
             f"No longer watching; the runs continue. Run `slurmscale watch {sweep.quoted}` to see them again, "
@@ -47,19 +50,23 @@ def watch(path: Path) -> int:
         return 130
 
 
-def in_a_table(sweep: SweepDir, out: Console) -> list[RunState | StageState]:
+def in_a_table(sweep: SweepDir, out: Console, *, nodes: bool) -> list[RunState | StageState]:
     """Redraw one table until nothing is alive."""
     with Live(console=out, auto_refresh=False) as live:
         while True:
             found, around = look(sweep), stage_states(sweep)
-            live.update(view(found, stage_lines(around), out), refresh=True)
+            below = [*(lines_of_nodes(found) if nodes else []), *stage_lines(around)]
+            live.update(view(found, below, out), refresh=True)
             if not pause_s([*found, *around]):
                 return [*found, *around]
             time.sleep(pause_s([*found, *around]))
 
 
-def in_lines(sweep: SweepDir) -> list[RunState | StageState]:
-    """Print every change of the state or reason of a run, and a summary after each refresh with a change."""
+def in_lines(sweep: SweepDir, *, nodes: bool) -> list[RunState | StageState]:
+    """Print every change of the state or reason of a run, and a summary after each refresh with a change.
+
+    With `nodes` also the use of each node, at each refresh that has a new value.
+    """
     shown: dict[str, tuple[State, str]] = {}
     shown_stages: list[str] = []
     while True:
@@ -73,7 +80,7 @@ def in_lines(sweep: SweepDir) -> list[RunState | StageState]:
             print(" ".join(filter(None, [line, at, item.detail])), flush=True)
         if changed:
             print(summary(found), flush=True)
-        lines = stage_lines(around)
+        lines = [*(lines_of_nodes(found) if nodes else []), *stage_lines(around)]
         for line in lines:
             if line not in shown_stages:
                 print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
@@ -83,9 +90,9 @@ def in_lines(sweep: SweepDir) -> list[RunState | StageState]:
         time.sleep(pause_s([*found, *around]))
 
 
-def view(found: list[RunState], stages: list[str], out: Console) -> Group:
-    """Return the table of the most important runs, as high as the terminal, and the numbers of all runs."""
-    shown = fitting(found, out.height - LINES_BESIDE_ROWS - len(stages))
+def view(found: list[RunState], below: list[str], out: Console) -> Group:
+    """Return the table of the most important runs, as high as the terminal, the numbers of all runs, and more lines."""
+    shown = fitting(found, out.height - LINES_BESIDE_ROWS - len(below))
     bars = out.width >= WIDTH_WITH_BARS
     table = Table(box=None, header_style="bold", pad_edge=False)
     # rich narrows the columns that may wrap; their texts never wrap.
@@ -106,7 +113,7 @@ def view(found: list[RunState], stages: list[str], out: Console) -> Group:
             str(now.attempt or "-"),
             one_line(remark(item, now)),
         )
-    return Group(table, one_line(not_shown(found, shown)), one_line(summary(found)), *map(one_line, stages))
+    return Group(table, one_line(not_shown(found, shown)), one_line(summary(found)), *map(one_line, below))
 
 
 def one_line(words: str) -> Text:
