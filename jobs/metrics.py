@@ -608,9 +608,7 @@ NODE_DISK_READ = Metric(
     "Bytes read from the disks of a node; those of network file systems are no disks.",
     shown_in=MEGABYTE_PER_S,
 )
-NODE_DISK_WRITTEN = Metric(
-    "node_disk_written_bytes_per_s", "B/s", "The same, written.", shown_in=MEGABYTE_PER_S
-)
+NODE_DISK_WRITTEN = Metric("node_disk_written_bytes_per_s", "B/s", "The same, written.", shown_in=MEGABYTE_PER_S)
 
 # --- one value per evaluation (status.jsonl, `evaluated` event) ---------------------------------------------------
 EVALUATION_LOSS = Metric(

@@ -5,6 +5,7 @@ It reads the state as `status` does, as often as `--wait`; stopping it ends no r
 
 from __future__ import annotations
 
+import shlex
 import time
 from datetime import timedelta
 from itertools import zip_longest
@@ -22,6 +23,7 @@ from jobs.submit.commands import exit_code, lines_of_nodes, look, not_shown, pau
 from jobs.submit.progress import Progress, last_step, progress_of
 from jobs.submit.stage_states import StageState, stage_lines, stage_states
 from jobs.submit.states import RunState, State, open_sweep
+from jobs.tensorboard import Curves
 
 TROUBLE = (State.held, State.failed, State.lost, State.ended, State.stopped)
 # Header, the line with the numbers of hidden runs, the summary, and the line of the cursor.
@@ -32,15 +34,19 @@ WIDTH_WITH_BARS = 110
 COLOURS = {State.running: "cyan", State.finished: "green", State.failed: "red", State.lost: "red"}
 
 
-def watch(path: Path, *, nodes: bool = False) -> int:
+def watch(path: Path, *, nodes: bool = False, tensorboard: bool = False) -> int:
     """Show a sweep until nothing of it is alive; return 1 if a run did not finish, 130 if the user leaves.
 
-    With `nodes` also the use of each node of the running runs.
+    With `nodes` also the use of each node of the running runs; with `tensorboard` write curves at every refresh.
     """
     sweep = open_sweep(path)
     out = console()
+    curves = Curves(sweep) if tensorboard else None
+    if curves:
+        out.print(f"tensorboard --logdir {shlex.quote(str(curves.directory))} shows the curves", soft_wrap=True)
     try:
-        return exit_code(in_a_table(sweep, out, nodes=nodes) if out.is_terminal else in_lines(sweep, nodes=nodes))
+        show = in_a_table if out.is_terminal else in_lines
+        return exit_code(show(sweep, out, curves, nodes=nodes))
     except KeyboardInterrupt:
         out.print(
             f"No longer watching; the runs continue. Run `slurmscale watch {sweep.quoted}` to see them again, "
@@ -50,11 +56,13 @@ def watch(path: Path, *, nodes: bool = False) -> int:
         return 130
 
 
-def in_a_table(sweep: SweepDir, out: Console, *, nodes: bool) -> list[RunState | StageState]:
+def in_a_table(sweep: SweepDir, out: Console, curves: Curves | None, *, nodes: bool) -> list[RunState | StageState]:
     """Redraw one table until nothing is alive."""
     with Live(console=out, auto_refresh=False) as live:
         while True:
             found, around = look(sweep), stage_states(sweep)
+            if curves:
+                curves.update()
             below = [*(lines_of_nodes(found) if nodes else []), *stage_lines(around)]
             live.update(view(found, below, out), refresh=True)
             if not pause_s([*found, *around]):
@@ -62,7 +70,7 @@ def in_a_table(sweep: SweepDir, out: Console, *, nodes: bool) -> list[RunState |
             time.sleep(pause_s([*found, *around]))
 
 
-def in_lines(sweep: SweepDir, *, nodes: bool) -> list[RunState | StageState]:
+def in_lines(sweep: SweepDir, _: Console, curves: Curves | None, *, nodes: bool) -> list[RunState | StageState]:
     """Print every change of the state or reason of a run, and a summary after each refresh with a change.
 
     With `nodes` also the use of each node, at each refresh that has a new value.
@@ -71,6 +79,8 @@ def in_lines(sweep: SweepDir, *, nodes: bool) -> list[RunState | StageState]:
     shown_stages: list[str] = []
     while True:
         found, around = look(sweep), stage_states(sweep)
+        if curves:
+            curves.update()
         changed = [item for item in found if shown.get(item.run.name) != (item.state, item.detail)]
         for item in changed:
             shown[item.run.name] = (item.state, item.detail)
