@@ -1075,8 +1075,8 @@ STORAGE_WRITE_PEAK = Metric(
 MOUNT_READ_PEAK = Metric(
     "mount_read_peak_bytes_per_s",
     "B/s",
-    "Most bytes that the nodes of the run received in any second from the servers of its NFS mounts, or by Lustre; "
-    "other processes of these nodes included.",
+    "Most bytes that the nodes of the run received in any second from the servers of its NFS mounts, or by Lustre, "
+    "BeeGFS or IBM Storage Scale (GPFS), these two as means over 10 s; other processes of these nodes included.",
     digits=4,
     shown_in=MEGABYTE_PER_S,
 )

@@ -24,6 +24,8 @@ from jobs.metrics import Metric
 from jobs.runtime.node_load import busy_s
 
 SYS = Path("/sys")
+# NVML needs it; on other nodes its Python binding is not imported.
+NVIDIA = Path("/dev/nvidiactl")
 NODE_NUMBER = "node_number"
 """In the header of a record with the use of a node: its number among the nodes of the run."""
 NETWORK = ("node_receive_bytes", "node_send_bytes")
@@ -138,6 +140,8 @@ class AmdGpu:
 
 def nvidia_gpus() -> list[NvidiaGpu]:
     """Return the GPUs that NVML shows; none without its Python binding, or without a driver."""
+    if not NVIDIA.exists():
+        return []
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:

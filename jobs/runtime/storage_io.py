@@ -23,6 +23,7 @@ from jobs.metrics import MOUNT_OPERATIONS, StoragePhase
 from jobs.output import own_directory
 from jobs.ranks import node_name
 from jobs.rundir import RunDir, append_record
+from jobs.runtime.file_systems import FileSystems
 from jobs.runtime.node_use import NODE_NUMBER, RATES, NodeUse
 from jobs.schema import Run
 
@@ -73,9 +74,19 @@ class StorageIo:
         """Look every second until stopped."""
         # In this thread: the library of the GPUs may take a second to open them.
         self.use = None if self.node is None else NodeUse()
+        systems = None if self.node is None or not self.paths else FileSystems(PROC)
         while not self.stopped.wait(EVERY_S * 2 ** (self.recorded // RECORDS_AT_EACH)):
             with self.lock:
                 self.tick()
+            # Outside the lock: a program may take seconds.
+            self.add(systems and systems.record())
+        self.add(systems and systems.record(last=True))
+
+    def add(self, record: dict[str, Any] | None) -> None:
+        """Add a record of file systems that are looked at less often, with an interval of its own."""
+        if record is not None:
+            with self.lock:
+                self.records.append(record | {"phase": self.current.name})
 
     def tick(self) -> None:
         """End the interval if the last second was busy, so that quiet seconds do not dilute it, or if it is long."""

@@ -48,7 +48,10 @@ def write(file: Path, text: str) -> None:
     file.write_text(f"{text}\n")
 
 
-def test_nvidia_gpus_are_those_of_nvml_and_what_one_does_not_support_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvidia_gpus_are_those_of_nvml_and_what_one_does_not_support_is_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_use, "NVIDIA", tmp_path)
     monkeypatch.setattr(node_use.importlib, "import_module", lambda _: nvml({0: 97}))
     found = nvidia_gpus()
     assert [gpu.busy() for gpu in found] == [0.97, None]
