@@ -103,8 +103,9 @@ class CurvesOfRun:
             step_time_s, tokens = known.get(m.STEP_TIME.name), known.get(m.TOKENS.name)
             yield time_s, step, known | ({m.TOKENS_PER_S.name: tokens / step_time_s} if tokens and step_time_s else {})
         for file in self.run.storage_logs:
-            number, _ = node_of(file) or (None, "")
-            for record in self.new_records(file) if number is not None else ():
+            if (number := node_of(file)) is None:
+                continue
+            for record in self.new_records(file):
                 if is_amount(record.get("time_s")) and (values := use_of(record)):
                     self.first_use_s = self.first_use_s or record["time_s"]
                     named = {f"{metric.name}/node_{number}": value for metric, value in values.items()}

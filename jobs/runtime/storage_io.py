@@ -79,8 +79,8 @@ class StorageIo:
             with self.lock:
                 self.tick()
             # Outside the lock: a program may take seconds.
-            self.add(systems and systems.record())
-        self.add(systems and systems.record(last=True))
+            self.add(systems.record() if systems else None)
+        self.add(systems.record(last=True) if systems else None)
 
     def add(self, record: dict[str, Any] | None) -> None:
         """Add a record of file systems that are looked at less often, with an interval of its own."""
@@ -105,8 +105,9 @@ class StorageIo:
         (began, before), (ended, after) = self.since, when
         if ended > began:
             grew = {name: after[name] - value for name, value in before.items() if after.get(name, -1.0) >= value}
-            when_and_what = {"time_s": ended, "interval_s": ended - began, "phase": self.current.name}
-            self.records.append(when_and_what | grew | (self.use.levels() if self.use else {}))
+            record = {"time_s": ended, "interval_s": ended - began, "phase": self.current.name, **grew}
+            # The last line of a file alone says where a node is that a restart has replaced.
+            self.records.append(record | (header(self.node) | self.use.levels() if self.use else {}))
             self.recorded += 1
         self.since = when
 

@@ -140,21 +140,22 @@ def is_number(name: str, value: Any) -> bool:
 
 def node_lines(run: RunDir) -> list[str]:
     """Return a line for each node of a run with its use in its latest interval; none where nothing is recorded."""
-    found = [(*header, line) for file in run.storage_logs if (header := node_of(file)) and (line := use_now(file))]
-    return [f"node {number} ({name}): {line}" for number, name, line in sorted(found)]
+    found = {
+        number: line for file in run.storage_logs if (number := node_of(file)) is not None and (line := use_now(file))
+    }
+    return [f"node {number} {line}" for number, line in sorted(found.items())]
 
 
-def node_of(file: Path) -> tuple[int, str] | None:
-    """Return the number and the name of the node whose use a file records; None for another file."""
+def node_of(file: Path) -> int | None:
+    """Return the number of the node whose use a file records; None for another file."""
     with suppress(OSError):
-        header = next(read_records(file), {})
-        if type(header.get(NODE_NUMBER)) is int and isinstance(header.get("node"), str):
-            return header[NODE_NUMBER], header["node"]
+        number = next(read_records(file), {}).get(NODE_NUMBER)
+        return number if type(number) is int else None
     return None
 
 
 def use_now(file: Path) -> str | None:
-    """Return the use of a node in its latest interval and the age of that as text; None before the first one."""
+    """Return the node's name, its use in its latest interval and the age of that as text; None before the first one."""
     with suppress(OSError):
         for line in reversed(read_tail(file, TAIL_BYTES).splitlines()):
             with suppress(ValueError):
@@ -166,5 +167,6 @@ def use_now(file: Path) -> str | None:
                         if values.keys() >= set(metrics)
                     ]
                     age_min = (time.time() - record["time_s"]) // 60
-                    return ", ".join(parts) + (f", {age_min:,.0f} min ago" if age_min > 0 else "")
+                    age = f", {age_min:,.0f} min ago" if age_min > 0 else ""
+                    return f"({record.get('node')}): {', '.join(parts)}{age}"
     return None

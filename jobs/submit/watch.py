@@ -45,8 +45,9 @@ def watch(path: Path, *, nodes: bool = False, tensorboard: bool = False) -> int:
     if curves:
         out.print(f"tensorboard --logdir {shlex.quote(str(curves.directory))} shows the curves", soft_wrap=True)
     try:
-        show = in_a_table if out.is_terminal else in_lines
-        return exit_code(show(sweep, out, curves, nodes=nodes))
+        if out.is_terminal:
+            return exit_code(in_a_table(sweep, out, curves, nodes=nodes))
+        return exit_code(in_lines(sweep, curves, nodes=nodes))
     except KeyboardInterrupt:
         out.print(
             f"No longer watching; the runs continue. Run `slurmscale watch {sweep.quoted}` to see them again, "
@@ -70,7 +71,7 @@ def in_a_table(sweep: SweepDir, out: Console, curves: Curves | None, *, nodes: b
             time.sleep(pause_s([*found, *around]))
 
 
-def in_lines(sweep: SweepDir, _: Console, curves: Curves | None, *, nodes: bool) -> list[RunState | StageState]:
+def in_lines(sweep: SweepDir, curves: Curves | None, *, nodes: bool) -> list[RunState | StageState]:
     """Print every change of the state or reason of a run, and a summary after each refresh with a change.
 
     With `nodes` also the use of each node, at each refresh that has a new value.

@@ -15,7 +15,7 @@ device gpfs0 mounted on /gpfs with fstype gpfs
 device beegfs_nodev mounted on /mnt/beegfs with fstype beegfs
 """
 # Made after "Example of mmpmon io_s request" and "... fs_io_s request" of IBM's documentation.
-IO_S = "_io_s_ _n_ 10.0.0.1 _nn_ node1 _rc_ 0 _t_ 1066660148 _tu_ 407431 _br_ {} _bw_ {} _oc_ 10 _cc_ 16 _rdc_ 101 _wc_ 300"
+IO_S = "_io_s_ _n_ 10.0.0.1 _nn_ node1 _rc_ 0 _t_ 1066660148 _tu_ 407431 _br_ {} _bw_ {} _oc_ 10 _cc_ 16"
 FS_IO_S = """\
 _fs_io_s_ _n_ 10.0.0.1 _nn_ node1 _rc_ 0 _t_ 1 _tu_ 2 _cl_ cluster _fs_ gpfs2 _d_ 2 _br_ 100 _bw_ 200 _oc_ 1 _cc_ 1
 _fs_io_s_ _n_ 10.0.0.1 _nn_ node1 _rc_ 0 _t_ 1 _tu_ 2 _cl_ cluster _fs_ gpfs1 _d_ 3 _br_ 11 _bw_ 22 _oc_ 1 _cc_ 1

@@ -125,7 +125,8 @@ def recorded(run: RunDir, number: int, *, gpu: float, seconds: float = 10.0) -> 
     """Write the record of a node of eight GPUs, as a first rank does."""
     file = run.storage_log(f"rank-{8 * number:05d}")
     file.parent.mkdir(exist_ok=True)
-    append_record(file, {"node": f"gpu{number:02d}", "node_number": number})
+    place = {"node": f"gpu{number:02d}", "node_number": number}
+    append_record(file, place)
     began = 1_767_322_800.0
     use = {"node_cpu_s": 0.2 * seconds, "node_gpu_s": gpu * seconds, m.NODE_MEMORY_USED.name: 0.3,
            "node_receive_bytes": 4e9 * seconds, "node_send_bytes": 4e9 * seconds,
@@ -133,7 +134,7 @@ def recorded(run: RunDir, number: int, *, gpu: float, seconds: float = 10.0) -> 
     idle = use | {"node_gpu_s": 0.0}
     for i, (phase, values) in enumerate([("load", idle), ("train", use), ("train", use)]):
         when = {"time_s": began + seconds * (i + 1), "interval_s": seconds, "phase": phase}
-        append_record(file, when | {"read_bytes": 0, "write_bytes": 0} | values)
+        append_record(file, when | place | {"read_bytes": 0, "write_bytes": 0} | values)
 
 
 def test_a_node_whose_gpus_idle_is_named_with_the_median_of_the_others(tmp_path: Path) -> None:
