@@ -140,9 +140,8 @@ def is_number(name: str, value: Any) -> bool:
 
 def node_lines(run: RunDir) -> list[str]:
     """Return a line for each node of a run with its use in its latest interval; none where nothing is recorded."""
-    found = {
-        number: line for file in run.storage_logs if (number := node_of(file)) is not None and (line := use_now(file))
-    }
+    numbers = {file: number for file in run.storage_logs if (number := node_of(file)) is not None}
+    found = {number: line for file, number in numbers.items() if (line := use_now(file))}
     return [f"node {number} {line}" for number, line in sorted(found.items())]
 
 
