@@ -13,11 +13,13 @@ from analysis.metrics.node_use import differences
 from analysis.report.sections.node_use import node_use_section, nodes_differ
 from jobs import metrics as m
 from jobs.cli import main
-from jobs.rundir import RunDir, append_record, now
+from jobs.rundir import RunDir, append_record
 from jobs.runtime import node_use
 from jobs.runtime.node_use import AmdGpu, NodeUse, NvidiaGpu, amd_gpus, network_bytes, nvidia_gpus, use_of
+from jobs.submit.commands import lines_of_nodes
 from jobs.submit.progress import node_lines
-from tests.support.fake_runs import a_run, finished_run, prepared, started
+from jobs.submit.states import RunState, State
+from tests.support.fake_runs import a_run, finished_run, prepared
 from tests.support.real_run import make_run, printed, train
 
 
@@ -154,15 +156,14 @@ def test_a_node_whose_gpus_idle_is_named_with_the_median_of_the_others(tmp_path:
     assert section.figure is not None
 
 
-def test_status_shows_the_nodes_of_running_runs_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    running = prepared(tmp_path, a_run("running"))
-    started(running, a_run("running"), time=now())
-    recorded(running, 0, gpu=0.95)
-    recorded(finished_run(tmp_path, a_run("finished")), 0, gpu=0.95)
-    assert main(["status", str(tmp_path), "--nodes"]) == 0
-    printed_lines = [line for line in capsys.readouterr().out.splitlines() if "CPU" in line]
-    (line,) = printed_lines
+def test_the_nodes_of_running_runs_are_shown_and_no_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    running, finished = prepared(tmp_path, a_run("running")), finished_run(tmp_path, a_run("finished"))
+    for run in (running, finished):
+        recorded(run, 0, gpu=0.95)
+    (line,) = lines_of_nodes([RunState(running, State.running), RunState(finished, State.finished)])
     assert line.startswith(
         "running node 0 (gpu00): CPU 20 %, memory 30 %, GPU 95 %, GPU memory 90 %, network in 4,000 out 4,000 MB/s, "
     )
     assert line.endswith(" min ago"), "the record is of another time"
+    assert main(["status", "--nodes", str(tmp_path)]) == 0
+    assert "finished node" not in capsys.readouterr().out
