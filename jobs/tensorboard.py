@@ -48,9 +48,9 @@ class Curves:
     def update(self) -> None:
         """Write what the runs have recorded since the last update."""
         for run in self.sweep.runs():
-            self.runs.setdefault(run.name, CurvesOfRun(run, own_directory(self.directory / run.name)))
-            events = [self.event(*each) for each in self.runs[run.name].news()]
-            if events:
+            if run.name not in self.runs:
+                self.runs[run.name] = CurvesOfRun(run, own_directory(self.directory / run.name))
+            if events := [self.event(*each) for each in self.runs[run.name].news()]:
                 self.append(self.runs[run.name].file, events)
 
     def event(self, time_s: float, step: int, scalars: Mapping[str, float]) -> Any:
