@@ -15,7 +15,7 @@ from typing import Any
 
 from jobs import metrics as m
 from jobs.errors import SubmitError
-from jobs.files import file_names, opened
+from jobs.files import opened
 from jobs.output import open_to_append, own_directory
 from jobs.rundir import TENSORBOARD, RunDir, SweepDir, read_events, records_in
 from jobs.runtime.node_use import is_amount, use_of
@@ -43,15 +43,20 @@ class Curves:
             ) from error
         self.sweep = sweep
         self.directory = own_directory(sweep.path / TENSORBOARD)
+        for old in self.directory.rglob(EVENT_FILE):
+            old.unlink()
         self.runs: dict[str, CurvesOfRun] = {}
 
     def update(self) -> None:
         """Write what the runs have recorded since the last update."""
         for run in self.sweep.runs():
             if run.name not in self.runs:
-                self.runs[run.name] = CurvesOfRun(run, own_directory(self.directory / run.name))
-            if events := [self.event(*each) for each in self.runs[run.name].news()]:
-                self.append(self.runs[run.name].file, events)
+                self.runs[run.name] = CurvesOfRun(run)
+            own = own_directory(self.directory / run.name)
+            # A folder of their own: a start that repeats steps would drop them by their seconds.
+            for directory, news in ((own, self.runs[run.name].steps), (own / "nodes", self.runs[run.name].nodes)):
+                if events := [self.event(*each) for each in news()]:
+                    self.append(own_directory(directory) / EVENT_FILE, events)
 
     def event(self, time_s: float, step: int, scalars: Mapping[str, float]) -> Any:
         """Return an event of TensorBoard; without scalars one that makes it drop the steps from this one on."""
@@ -74,12 +79,8 @@ class Curves:
 class CurvesOfRun:
     """The curves of one run: the numbers of its steps, and the use of its nodes over seconds."""
 
-    def __init__(self, run: RunDir, directory: Path) -> None:
-        for name in file_names(directory):
-            if name == EVENT_FILE:
-                (directory / name).unlink()
+    def __init__(self, run: RunDir) -> None:
         self.run = run
-        self.file = directory / EVENT_FILE
         self.read: dict[Path, int] = {}
         """The bytes of each file that are written already."""
         self.last_step = 0
@@ -87,8 +88,8 @@ class CurvesOfRun:
         """The start of the first step of each attempt."""
         self.first_use_s: float | None = None
 
-    def news(self) -> Iterator[tuple[float, int, dict[str, float]]]:
-        """Yield the time, step and values of each record since the last call."""
+    def steps(self) -> Iterator[tuple[float, int, dict[str, float]]]:
+        """Yield the time, number and values of each step since the last call."""
         for row in self.new_records(self.run.metrics):
             step, attempt = row.get(m.STEP.name), row.get(m.ATTEMPT.name)
             if type(step) is not int or type(attempt) is not int or step < 0:
@@ -102,6 +103,9 @@ class CurvesOfRun:
             }
             step_time_s, tokens = known.get(m.STEP_TIME.name), known.get(m.TOKENS.name)
             yield time_s, step, known | ({m.TOKENS_PER_S.name: tokens / step_time_s} if tokens and step_time_s else {})
+
+    def nodes(self) -> Iterator[tuple[float, int, dict[str, float]]]:
+        """Yield the time, second of the run and values of each record of a node since the last call."""
         for file in self.run.storage_logs:
             if (number := node_of(file)) is None:
                 continue

@@ -43,7 +43,7 @@ def test_the_curves_of_a_sweep_are_those_of_its_records(tmp_path: Path, capsys: 
     assert [each.step for each in losses] == [1, 2, 3, 4, 5, 6]
     assert losses[1].value == pytest.approx(4.0)
     assert found.Scalars("tokens_per_s")[0].value == pytest.approx(2048)
-    assert [(each.step, each.value) for each in found.Scalars("node_gpu_busy/node_0")] == [
+    assert [(each.step, each.value) for each in curves_of("r/nodes", tmp_path).Scalars("node_gpu_busy/node_0")] == [
         (0, pytest.approx(0.9)),
         (10, pytest.approx(0.9)),
     ]
@@ -52,6 +52,7 @@ def test_the_curves_of_a_sweep_are_those_of_its_records(tmp_path: Path, capsys: 
 def test_a_run_that_goes_on_is_written_step_by_step_and_repeated_steps_once(tmp_path: Path) -> None:
     run = a_run("r")
     directory = prepared(tmp_path, run)
+    with_node(directory)
     curves = Curves(SweepDir(tmp_path))
     started(directory, run)
     for number in (1, 2, 3, 4):
@@ -69,6 +70,7 @@ def test_a_run_that_goes_on_is_written_step_by_step_and_repeated_steps_once(tmp_
     found = curves_of("r", tmp_path).Scalars("loss")
     assert [each.step for each in found] == [1, 2, 3, 4, 5]
     assert [each.value for each in found[2:]] == [1.0, 1.0, 1.0]
+    assert len(curves_of("r/nodes", tmp_path).Scalars("node_gpu_busy/node_0")) == 2
 
 
 def test_without_the_package_the_error_says_what_to_install(
