@@ -79,6 +79,8 @@ def use_of(record: Mapping[str, Any]) -> dict[Metric, float]:
     if not is_amount(interval_s) or not interval_s:
         return {}
     means = {metric: record[name] / interval_s for name, metric in RATES.items() if is_amount(record.get(name))}
+    # On a machine without a free processor, a reading and its time lie apart.
+    means |= {metric: min(1.0, means[metric]) for metric in (m.NODE_CPU_BUSY, m.NODE_GPU_BUSY) if metric in means}
     return means | {metric: record[metric.name] for metric in LEVELS if is_amount(record.get(metric.name))}
 
 
