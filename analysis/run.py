@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from analysis.metrics.energy import Energy
     from analysis.metrics.goodput import Loss
     from analysis.metrics.mfu import Utilization
+    from analysis.metrics.node_use import NodeUse
     from analysis.metrics.profile import RankProfile
     from analysis.metrics.serving import ServedLoad
     from analysis.metrics.storage import Storage
@@ -62,6 +63,8 @@ class RunResult:
     """Ranks and nodes that the others waited for, worst first; None if not recorded."""
     storage: Storage | None = None
     """Bytes that its processes read and wrote, by second and phase; None if they did not record them."""
+    node_use: Sequence[NodeUse] = ()
+    """How busy its nodes were, over time; empty if they did not record it."""
     served: ServedLoad | None = None
     """Its replicas under the load; None unless it served."""
     loads: Sequence[RunResult] = ()

@@ -170,8 +170,11 @@ def parser() -> Parser:
     sub = command("status", "show the state of every run of a sweep")
     sub.add_argument("sweep", type=Path, metavar="SWEEP", help="sweep directory, such as runs/demo")
     sub.add_argument("--all", action="store_true", help="every run of a long sweep, queued and finished ones too")
+    sub.add_argument("--nodes", action="store_true", help="also processors, memory, GPUs, network of each running node")
     sub = command("watch", "show the state and progress of every run, updated until none waits or runs")
     sub.add_argument("sweep", type=Path, metavar="SWEEP", help="sweep directory")
+    sub.add_argument("--nodes", action="store_true", help="also processors, memory, GPUs, network of each running node")
+    sub.add_argument("--tensorboard", action="store_true", help="also write event files for TensorBoard, as runs go on")
     sub = command("logs", "print the output of a run")
     sub.add_argument("run", type=Path, metavar="RUN", help="run directory")
     sub.add_argument("--rank", type=int, default=0, help="number of the rank (default 0)")
@@ -399,7 +402,7 @@ def dispatch(options: argparse.Namespace) -> int:
     if options.command == "watch":
         from jobs.submit.watch import watch
 
-        return watch(options.sweep)
+        return watch(options.sweep, nodes=options.nodes, tensorboard=options.tensorboard)
     if options.command == "leaderboard":
         return show_leaderboard(options.campaign)
     if options.command in {"attempt", "campaign"}:
@@ -439,7 +442,7 @@ def run_on_sweep(options: argparse.Namespace) -> int:
         case "submit":
             return commands.submit(options.overrides, multirun=options.multirun, wait=options.wait)
         case "status":
-            return commands.status(options.sweep, everything=options.all)
+            return commands.status(options.sweep, everything=options.all, nodes=options.nodes)
         case "logs":
             return commands.logs(options.run, rank=options.rank, follow=options.follow)
         case "cancel":

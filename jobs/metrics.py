@@ -567,6 +567,49 @@ OTHER_USERS_PROCESSES = Metric(
     digits=9,
 )
 
+# --- the use of each node (storage/rank-R.jsonl of its first rank); of a run the mean over nodes and steps ---------
+NODE_CPU_BUSY = Metric(
+    "node_cpu_busy",
+    "1",
+    "Processor time of a node that was not idle, all of its processes, divided by the time of all its processors.",
+    shown_in=PERCENT,
+    heading="Node CPU busy",
+)
+NODE_MEMORY_USED = Metric(
+    "node_memory_used",
+    "1",
+    "Share of the memory of a node that is not available to processes; page caches are available.",
+    shown_in=PERCENT,
+)
+NODE_GPU_BUSY = Metric(
+    "node_gpu_busy",
+    "1",
+    "Share of the time in which any kernel ran on a GPU, mean over the GPUs of a node and one reading a second.",
+    shown_in=PERCENT,
+    heading="Node GPU busy",
+)
+NODE_GPU_MEMORY_USED = Metric(
+    "node_gpu_memory_used",
+    "1",
+    "Share of the memory that is taken on the GPU of a node with the least free, by all processes.",
+    shown_in=PERCENT,
+    heading="Node GPU memory used",
+)
+NODE_RECEIVED = Metric(
+    "node_received_bytes_per_s",
+    "B/s",
+    "Bytes that the network adapters of a node received, RDMA over InfiniBand and RoCE included.",
+    shown_in=MEGABYTE_PER_S,
+)
+NODE_SENT = Metric("node_sent_bytes_per_s", "B/s", "The same, sent.", shown_in=MEGABYTE_PER_S)
+NODE_DISK_READ = Metric(
+    "node_disk_read_bytes_per_s",
+    "B/s",
+    "Bytes read from the disks of a node; those of network file systems are no disks.",
+    shown_in=MEGABYTE_PER_S,
+)
+NODE_DISK_WRITTEN = Metric("node_disk_written_bytes_per_s", "B/s", "The same, written.", shown_in=MEGABYTE_PER_S)
+
 # --- one value per evaluation (status.jsonl, `evaluated` event) ---------------------------------------------------
 EVALUATION_LOSS = Metric(
     "evaluation_loss",
@@ -1061,8 +1104,8 @@ STORAGE_WRITE_PEAK = Metric(
 MOUNT_READ_PEAK = Metric(
     "mount_read_peak_bytes_per_s",
     "B/s",
-    "Most bytes that the nodes of the run received in any second from the servers of its NFS mounts, or by Lustre; "
-    "other processes of these nodes included.",
+    "Most bytes that the nodes of the run received in any second from the servers of its NFS mounts, or by Lustre, "
+    "BeeGFS or IBM Storage Scale (GPFS), these two as means over 10 s; other processes of these nodes included.",
     digits=4,
     shown_in=MEGABYTE_PER_S,
 )

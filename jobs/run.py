@@ -86,8 +86,9 @@ def storage_recorded(run: Run, directory: RunDir, rank: Rank) -> AbstractContext
     if run.serving is not None:
         return nullcontext()
     phase = StoragePhase.validate if run.evaluates else StoragePhase.load
-    # Mounts have one count for the node.
-    return storage_io.recorded(run, directory, f"rank-{rank.rank:05d}", phase, mounts=rank.local_rank == 0)
+    # Mounts, processors and GPUs have one count for the node.
+    node = rank.rank // run.ranks_per_node if rank.local_rank == 0 else None
+    return storage_io.recorded(run, directory, f"rank-{rank.rank:05d}", phase, node=node)
 
 
 def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:

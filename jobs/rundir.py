@@ -6,6 +6,7 @@
         code-3f9c.../                   snapshot of the submitted code, shared by runs of the same code
         logs/                           output of the launcher and the ranks, and the submitted scripts
                                         (flat: Slurm does not create a directory for a job's output)
+        tensorboard/                    event files, written by `slurmscale watch --tensorboard`
         report.html report.md runs.csv  written by `slurmscale report`, also measurements.csv, profile.csv
         tiny-ddp-n1x2/                  a run
             config.yaml                 the frozen Run
@@ -24,7 +25,8 @@
             heartbeats/                 the current work of each rank
             hangs/                      stacks and collectives of ranks that hung
             storage/rank-00000.jsonl    bytes that a rank read and wrote, by interval and phase; evaluate.jsonl of the
-                                        stage of that name (jobs.runtime.storage_io)
+                                        stage of that name (jobs.runtime.storage_io). The first rank of a node also
+                                        writes the use of the node (jobs.runtime.node_use)
             profiles/rank-0.json.gz     Chrome trace of the profiled steps of a rank; the `profile` event has their
                                         shares. Also the files of nsys and rocprofv3
             checkpoints/step-00000020/  torch.distributed.checkpoint directories
@@ -79,8 +81,10 @@ WRITTEN = {"report.html", "report.md", "runs.csv", "leaderboard.csv", "measureme
 FIGURES = "figures"
 # The ledger in the folder of `slurmscale tune`; the folder holds two sweeps.
 TUNING = "tuning.jsonl"
+# Event files of TensorBoard, a folder a run (jobs.tensorboard).
+TENSORBOARD = "tensorboard"
 # Files of a sweep directory that are not runs.
-RESERVED = {"submissions.jsonl", "stages.jsonl", FIGURES, *WRITTEN}
+RESERVED = {"submissions.jsonl", "stages.jsonl", FIGURES, TENSORBOARD, *WRITTEN}
 RESERVED_BEGINNINGS = ("code-", "logs", ".")
 
 

@@ -35,6 +35,7 @@ from analysis.metrics.communication import Collective, read_collectives, sums
 from analysis.metrics.energy import energy_of_run
 from analysis.metrics.goodput import account, starts_of
 from analysis.metrics.node_load import node_load
+from analysis.metrics.node_use import node_use_values, read_node_use
 from analysis.metrics.profile import profile_values, read_profiles
 from analysis.metrics.step_variation import far_out, far_out_share, step_variation
 from analysis.metrics.storage import read_storage
@@ -115,6 +116,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
     torn = far_out(step_times_s)
     slow, collectives = stragglers(events, step_times_s), collectives_of(events)
     profiles, storage = read_profiles(last_event(events, "profile")), read_storage(RunDir(path))
+    nodes = read_node_use(RunDir(path))
     return RunResult(
         path,
         config,
@@ -133,6 +135,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
             **data_account(plan),
             **checkpoint_values(events, records),
             **node_load(events, last_event(events, "started")),
+            **node_use_values(nodes),
             **profile_values(profiles),
             **(storage.values if storage else {}),
             **(spent.values if spent else {}),
@@ -145,6 +148,7 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         collectives=collectives,
         stragglers=slow,
         storage=storage,
+        node_use=nodes,
         profiles=profiles,
         far_out_s={step: step_times_s[step] for step in torn},
         far_out_share=far_out_share(step_times_s, torn),
@@ -176,8 +180,11 @@ def storage_test(
     found, storage = storage_test_values(RunDir(path), events), read_storage(RunDir(path))
     if not found:
         raise UnusableError("unmeasured", "neither status.jsonl nor storage-results/ has a measurement of storage")
-    values = found | (storage.values if storage else {})
-    return RunResult(path, config, plan, provenance, events, "tested", TESTED, values=values, storage=storage)
+    nodes = read_node_use(RunDir(path))
+    values = {**found, **node_use_values(nodes), **(storage.values if storage else {})}
+    return RunResult(
+        path, config, plan, provenance, events, "tested", TESTED, values=values, storage=storage, node_use=nodes
+    )
 
 
 def read_config(contents: Contents) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from analysis.metrics.mfu import EITHER
 from analysis.metrics.shared_nodes import side_by_side
 from analysis.parsers import log_metrics as a
 from analysis.report.doubts import beyond_ideal, first_of, repeats_apart, shared_nodes
+from analysis.report.sections.node_use import nodes_differ
 from analysis.report.sections.step_variation import steps_are_slow, steps_drift, steps_far_out, summary_differs
 from analysis.report.sections.stragglers import ranks_straggle
 from analysis.run import FACTS_FILE, RunResult
@@ -63,7 +64,7 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
         + [text for rule in of_logs for text in rule(logs)]
         + [
             text
-            for rule in (steps_far_out, summary_differs, steps_are_slow, steps_drift, ranks_straggle)
+            for rule in (steps_far_out, summary_differs, steps_are_slow, steps_drift, ranks_straggle, nodes_differ)
             for text in rule(used)
         ]
     )

@@ -38,6 +38,7 @@ from analysis.report.sections.images import image_section
 from analysis.report.sections.laws import fits_section
 from analysis.report.sections.mfu import utilization_section
 from analysis.report.sections.mlperf import mlperf_section
+from analysis.report.sections.node_use import node_use_section
 from analysis.report.sections.predictions import predictions_section
 from analysis.report.sections.profile import kernel_section, profile_section
 from analysis.report.sections.published import published_section
@@ -165,6 +166,7 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
                 checkpoint_section(used),
                 storage_section(recorded),
                 phases_section(recorded),
+                node_use_section(recorded),
                 straggler_section(used),
                 profile_section(used),
                 kernel_section(used),

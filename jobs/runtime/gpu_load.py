@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from jobs import metrics as m
 from jobs.metrics import Metric
+
+if TYPE_CHECKING:
+    import torch
 
 MHZ = 1e6
 # nvml.h, nvmlClocksEventReasons: hardware slowdown, software and hardware thermal slowdown, power brake. The software's
@@ -55,6 +56,8 @@ class GpuLoad:
 
 def gpu_load(device: torch.device) -> GpuLoad | None:
     """Return the readings of a rank's GPU; None on a CPU, on another vendor's GPU, and without NVML or its binding."""
+    import torch  # noqa: PLC0415 (commands that show the use of nodes import this module)
+
     if device.type != "cuda" or torch.version.cuda is None:
         return None
     try:

@@ -1,9 +1,10 @@
 """Record what this process reads from and writes to storage, over time and by phase.
 
 A thread looks every second at the kernel's counters of this process (/proc/self/io), and on the first rank of a node at
-those of the network file systems that hold the run's files, and appends intervals to a file of the run directory
-(jobs.rundir). The counters of a process contain what missed the page cache, and pages as they are written to: not what
-sockets, pipes and tmpfs took. The counters of a mount contain what all processes of the node moved.
+those of the network file systems that hold the run's files and at the use of the node (jobs.runtime.node_use), and
+appends intervals to a file of the run directory (jobs.rundir). The counters of a process contain what missed the page
+cache, and pages as they are written to: not what sockets, pipes and tmpfs took. The counters of a mount contain what
+all processes of the node moved.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from jobs.metrics import MOUNT_OPERATIONS, StoragePhase
 from jobs.output import own_directory
 from jobs.ranks import node_name
 from jobs.rundir import RunDir, append_record
+from jobs.runtime.file_systems import FileSystems
+from jobs.runtime.node_use import NODE_NUMBER, RATES, NodeUse
 from jobs.schema import Run
 
 EVERY_S = 1.0
@@ -30,25 +33,31 @@ RECORDS_AT_EACH = 3600
 # Less than this in a second is not recorded by itself, but summed up to LONGEST_S; our own records are less.
 BUSY_BYTES = 64 * 1024
 LONGEST_S = 60.0
+# The same for the first rank of a node, whose records `slurmscale status --nodes` shows.
+LONGEST_OF_NODE_S = 10.0
 # Each write of the records is itself a write.
-RECORDS_AT_ONCE = 10
+WRITE_EVERY_S = 10.0
 PROC = Path("/proc")
 LUSTRE = "fs/lustre/llite/*/stats"
 LUSTRE_SUMS = re.compile(r"^(read|write)_bytes\s+\d+ samples \[bytes\] \d+ \d+ (\d+)", re.MULTILINE)
-Counters = dict[str, int]
+Counters = dict[str, float]
 
 
 class StorageIo:
     """The record of this process, from its creation on."""
 
-    def __init__(self, file: Path, phase: StoragePhase, paths: Iterable[Path]) -> None:
+    def __init__(self, file: Path, phase: StoragePhase, paths: Iterable[Path], node: int | None = None) -> None:
+        """Begin the record; `node` is the number of the node of which this process records the use."""
         self.file = file
         self.phase = phase
         self.paths = [os.path.realpath(path) for path in paths]
+        self.node = node
+        self.use: NodeUse | None = None
         self.saving = 0
         """Checkpoints in progress: one in the background is under way while the process trains."""
-        self.records: list[dict[str, Any]] = [{"node": node_name()}]
+        self.records: list[dict[str, Any]] = [header(node)]
         self.recorded = 0
+        self.wrote_s = time.time()
         # Where the interval that is not recorded yet begins, and the last look at the counters.
         self.since = self.seen = self.look()
         self.lock = threading.Lock()
@@ -58,13 +67,26 @@ class StorageIo:
 
     def look(self) -> tuple[float, Counters]:
         """Return the time and the counters now."""
-        return time.time(), own_counters() | mount_counters(self.paths)
+        of_node = self.use.counters() if self.use else {}
+        return time.time(), {**own_counters(), **mount_counters(self.paths), **of_node}
 
     def watch(self) -> None:
         """Look every second until stopped."""
+        # In this thread: the library of the GPUs may take a second to open them.
+        self.use = None if self.node is None else NodeUse()
+        systems = None if self.node is None or not self.paths else FileSystems(PROC)
         while not self.stopped.wait(EVERY_S * 2 ** (self.recorded // RECORDS_AT_EACH)):
             with self.lock:
                 self.tick()
+            # Outside the lock: a program may take seconds.
+            self.add(systems.record() if systems else None)
+        self.add(systems.record(last=True) if systems else None)
+
+    def add(self, record: dict[str, Any] | None) -> None:
+        """Add a record of file systems that are looked at less often, with an interval of its own."""
+        if record is not None:
+            with self.lock:
+                self.records.append(record | {"phase": self.current.name})
 
     def tick(self) -> None:
         """End the interval if the last second was busy, so that quiet seconds do not dilute it, or if it is long."""
@@ -72,20 +94,22 @@ class StorageIo:
         if moved(self.seen, now) >= BUSY_BYTES:
             self.end_at(self.seen)
             self.end_at(now)
-        elif now[0] - self.since[0] >= LONGEST_S:
+        elif now[0] - self.since[0] >= (LONGEST_S if self.node is None else LONGEST_OF_NODE_S):
             self.end_at(now)
         self.seen = now
+        if self.records and now[0] - self.wrote_s >= WRITE_EVERY_S:
+            self.write()
 
     def end_at(self, when: tuple[float, Counters]) -> None:
         """Record the interval up to a look, and begin the next one there."""
         (began, before), (ended, after) = self.since, when
         if ended > began:
-            sums = {name: value - before[name] for name, value in after.items() if value >= before.get(name, value + 1)}
-            self.records.append({"time_s": ended, "interval_s": ended - began, "phase": self.current.name, **sums})
+            grew = {name: after[name] - value for name, value in before.items() if after.get(name, -1.0) >= value}
+            record = {"time_s": ended, "interval_s": ended - began, "phase": self.current.name, **grew}
+            # The last line of a file alone says where a node is that a restart has replaced.
+            self.records.append(record | (header(self.node) | self.use.levels() if self.use else {}))
             self.recorded += 1
         self.since = when
-        if len(self.records) >= RECORDS_AT_ONCE:
-            self.write()
 
     @property
     def current(self) -> StoragePhase:
@@ -106,6 +130,7 @@ class StorageIo:
             own_directory(self.file.parent)
             append_record(self.file, *self.records)
         self.records = []
+        self.wrote_s = time.time()
 
     def stop(self) -> None:
         """Record the last interval and end."""
@@ -119,15 +144,18 @@ _of_process: StorageIo | None = None
 
 
 @contextmanager
-def recorded(run: Run, directory: RunDir, name: str, phase: StoragePhase, *, mounts: bool) -> Iterator[None]:
-    """Record the storage of this process inside this context; `mounts` adds the network file systems of its files."""
+def recorded(run: Run, directory: RunDir, name: str, phase: StoragePhase, *, node: int | None) -> Iterator[None]:
+    """Record the storage of this process inside this context.
+
+    The first process of a node gives the number of the node, and records its use and its network file systems as well.
+    """
     global _of_process  # noqa: PLW0603 (a process has one set of counters)
     # Data and checkpoints may be links that lead elsewhere.
     files = [directory.path, directory.data, directory.checkpoints]
     files += [Path(run.job.init_from)] if run.job.init_from else []
     files += [Path(run.storage.path)] if run.storage and run.storage.path else []
     files += map(Path, run.images.directories.values()) if run.images else []
-    _of_process = StorageIo(directory.storage_log(name), phase, files if mounts else [])
+    _of_process = StorageIo(directory.storage_log(name), phase, [] if node is None else files, node)
     try:
         yield
     finally:
@@ -154,9 +182,15 @@ def saving_checkpoint() -> Iterator[None]:
             own.begin(own.phase, saving=-1)
 
 
-def moved(before: tuple[float, Counters], after: tuple[float, Counters]) -> int:
-    """Return the bytes that any counter grew by between two looks, the largest."""
-    return max((value - before[1].get(name, value) for name, value in after[1].items()), default=0)
+def header(node: int | None) -> dict[str, Any]:
+    """Return the first record of a file: the name of the node, and its number where its use is recorded."""
+    return {"node": node_name()} | ({} if node is None else {NODE_NUMBER: node})
+
+
+def moved(before: tuple[float, Counters], after: tuple[float, Counters]) -> float:
+    """Return the bytes that any counter of storage grew by between two looks, the largest."""
+    storage = {name: value for name, value in after[1].items() if name not in RATES}
+    return max((value - before[1].get(name, value) for name, value in storage.items()), default=0)
 
 
 # --- counters ------------------------------------------------------------------------------------------------------

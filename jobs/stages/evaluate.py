@@ -27,7 +27,7 @@ def main(run_directory: str) -> None:
         refuse_unfinished(directory)
         from jobs.workloads.evaluate import evaluate
 
-        with storage_io.recorded(run, directory, "evaluate", StoragePhase.validate, mounts=True):
+        with storage_io.recorded(run, directory, "evaluate", StoragePhase.validate, node=0):
             found.update(evaluate(run, directory))
 
 

@@ -28,7 +28,7 @@ from jobs.submit.launch import launch
 from jobs.submit.launchers import by_launcher, launcher_of
 from jobs.submit.ledger import exit_code_of, held, record_cancelled, record_given_up, uninterrupted
 from jobs.submit.prepare import prepared
-from jobs.submit.progress import last_step, steps_planned
+from jobs.submit.progress import last_step, node_lines, steps_planned
 from jobs.submit.stage_states import StageState, missing_stages, stage_lines, stage_states
 from jobs.submit.states import RunState, State, open_sweep, states
 from jobs.submit.submissions import is_in_slurm, kind_of, latest_submissions
@@ -88,8 +88,11 @@ def submit_points(points: list[Point], *, wait: bool) -> int:
     return wait_for(sweep) if wait else 0
 
 
-def status(path: Path, *, everything: bool = False) -> int:
-    """Print one row per run; for a long sweep only runs that are running or in trouble, unless `everything`."""
+def status(path: Path, *, everything: bool = False, nodes: bool = False) -> int:
+    """Print one row per run; for a long sweep only runs that are running or in trouble, unless `everything`.
+
+    With `nodes` also a line for each node of the running runs.
+    """
     sweep = open_sweep(path)
     found = look(sweep)
     shown = found if everything or len(found) <= MOST_ROWS else [item for item in found if item.state not in QUIET]
@@ -108,12 +111,19 @@ def status(path: Path, *, everything: bool = False) -> int:
         out.print(table)
     if len(shown) < len(found):
         print(f"{not_shown(found, shown)}; `slurmscale status --all {sweep.quoted}` shows every run")
+    for line in lines_of_nodes(shown) if nodes else []:
+        out.print(plain(line), soft_wrap=True)
     out.print(summary(found))
     if any(item.state is State.waiting for item in found) and not is_own(sweep):
         print(f"not submitted by you, so only shown; `slurmscale resume {sweep.quoted}` shows what it would run")
     for line in stage_lines(stage_states(sweep)):
         out.print(line, soft_wrap=True)
     return 0
+
+
+def lines_of_nodes(found: Collection[RunState]) -> list[str]:
+    """Return the use of each node of the running runs, a line each."""
+    return [f"{item.run.name} {line}" for item in found if item.state is State.running for line in node_lines(item.run)]
 
 
 def look(sweep: SweepDir) -> list[RunState]:

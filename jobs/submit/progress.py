@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from jobs import metrics as m
 from jobs.errors import SuiteError
 from jobs.files import UnsuitableFileError, parse_json, read_tail, reason
 from jobs.run_events import run_events
-from jobs.rundir import RunDir, load_run, read_plan
+from jobs.rundir import RunDir, load_run, read_plan, read_records
+from jobs.runtime.node_use import NODE_NUMBER, is_amount, use_of
 
 # About twenty steps of metrics.jsonl.
 TAIL_BYTES = 4096
+# The use of a node in one line; the metrics of a part have one unit.
+PARTS_OF_NODE = {
+    "CPU {} %": (m.NODE_CPU_BUSY,),
+    "memory {} %": (m.NODE_MEMORY_USED,),
+    "GPU {} %": (m.NODE_GPU_BUSY,),
+    "GPU memory {} %": (m.NODE_GPU_MEMORY_USED,),
+    "network in {} out {} MB/s": (m.NODE_RECEIVED, m.NODE_SENT),
+    "disks read {} written {} MB/s": (m.NODE_DISK_READ, m.NODE_DISK_WRITTEN),
+}
 USED = {m.STEP_TIME.name, m.TOKENS.name, m.CHECKPOINT_TIME.name}
 
 
@@ -121,3 +133,39 @@ def rows_backwards(run: RunDir) -> Iterator[dict[str, Any]]:
 def is_number(name: str, value: Any) -> bool:
     """Return True unless the value of one of the metrics that are used here is no number."""
     return name not in USED or (isinstance(value, int | float) and math.isfinite(value))
+
+
+# --- nodes -----------------------------------------------------------------------------------------------------
+
+
+def node_lines(run: RunDir) -> list[str]:
+    """Return a line for each node of a run with its use in its latest interval; none where nothing is recorded."""
+    numbers = {file: number for file in run.storage_logs if (number := node_of(file)) is not None}
+    found = {number: line for file, number in numbers.items() if (line := use_now(file))}
+    return [f"node {number} {line}" for number, line in sorted(found.items())]
+
+
+def node_of(file: Path) -> int | None:
+    """Return the number of the node whose use a file records; None for another file."""
+    with suppress(OSError):
+        number = next(read_records(file), {}).get(NODE_NUMBER)
+        return number if type(number) is int else None
+    return None
+
+
+def use_now(file: Path) -> str | None:
+    """Return the node's name, its use in its latest interval and the age of that as text; None before the first one."""
+    with suppress(OSError):
+        for line in reversed(read_tail(file, TAIL_BYTES).splitlines()):
+            with suppress(ValueError):
+                record = parse_json(line)
+                if isinstance(record, dict) and is_amount(record.get("time_s")) and (values := use_of(record)):
+                    parts = [
+                        text.format(*(f"{values[metric] / metric.display.size:,.0f}" for metric in metrics))
+                        for text, metrics in PARTS_OF_NODE.items()
+                        if values.keys() >= set(metrics)
+                    ]
+                    age_min = (time.time() - record["time_s"]) // 60
+                    age = f", {age_min:,.0f} min ago" if age_min > 0 else ""
+                    return f"({record.get('node')}): {', '.join(parts)}{age}"
+    return None

@@ -5,6 +5,7 @@ It reads the state as `status` does, as often as `--wait`; stopping it ends no r
 
 from __future__ import annotations
 
+import shlex
 import time
 from datetime import timedelta
 from itertools import zip_longest
@@ -18,10 +19,11 @@ from rich.text import Text
 
 from jobs.console import console, plain
 from jobs.rundir import SweepDir
-from jobs.submit.commands import exit_code, look, not_shown, pause_s, step_of, summary
+from jobs.submit.commands import exit_code, lines_of_nodes, look, not_shown, pause_s, step_of, summary
 from jobs.submit.progress import Progress, last_step, progress_of
 from jobs.submit.stage_states import StageState, stage_lines, stage_states
 from jobs.submit.states import RunState, State, open_sweep
+from jobs.tensorboard import Curves
 
 TROUBLE = (State.held, State.failed, State.lost, State.ended, State.stopped)
 # Header, the line with the numbers of hidden runs, the summary, and the line of the cursor.
@@ -32,12 +34,20 @@ WIDTH_WITH_BARS = 110
 COLOURS = {State.running: "cyan", State.finished: "green", State.failed: "red", State.lost: "red"}
 
 
-def watch(path: Path) -> int:
-    """Show a sweep until nothing of it is alive; return 1 if a run did not finish, 130 if the user leaves."""
+def watch(path: Path, *, nodes: bool = False, tensorboard: bool = False) -> int:
+    """Show a sweep until nothing of it is alive; return 1 if a run did not finish, 130 if the user leaves.
+
+    With `nodes` also the use of each node of the running runs; with `tensorboard` write curves at every refresh.
+    """
     sweep = open_sweep(path)
     out = console()
+    curves = Curves(sweep) if tensorboard else None
+    if curves:
+        out.print(f"tensorboard --logdir {shlex.quote(str(curves.directory))} shows the curves", soft_wrap=True)
     try:
-        return exit_code(in_a_table(sweep, out) if out.is_terminal else in_lines(sweep))
+        if out.is_terminal:
+            return exit_code(in_a_table(sweep, out, curves, nodes=nodes))
+        return exit_code(in_lines(sweep, curves, nodes=nodes))
     except KeyboardInterrupt:
         out.print(
             f"No longer watching; the runs continue. Run `slurmscale watch {sweep.quoted}` to see them again, "
@@ -47,23 +57,31 @@ def watch(path: Path) -> int:
         return 130
 
 
-def in_a_table(sweep: SweepDir, out: Console) -> list[RunState | StageState]:
+def in_a_table(sweep: SweepDir, out: Console, curves: Curves | None, *, nodes: bool) -> list[RunState | StageState]:
     """Redraw one table until nothing is alive."""
     with Live(console=out, auto_refresh=False) as live:
         while True:
             found, around = look(sweep), stage_states(sweep)
-            live.update(view(found, stage_lines(around), out), refresh=True)
+            if curves:
+                curves.update()
+            below = [*(lines_of_nodes(found) if nodes else []), *stage_lines(around)]
+            live.update(view(found, below, out), refresh=True)
             if not pause_s([*found, *around]):
                 return [*found, *around]
             time.sleep(pause_s([*found, *around]))
 
 
-def in_lines(sweep: SweepDir) -> list[RunState | StageState]:
-    """Print every change of the state or reason of a run, and a summary after each refresh with a change."""
+def in_lines(sweep: SweepDir, curves: Curves | None, *, nodes: bool) -> list[RunState | StageState]:
+    """Print every change of the state or reason of a run, and a summary after each refresh with a change.
+
+    With `nodes` also the use of each node, at each refresh that has a new value.
+    """
     shown: dict[str, tuple[State, str]] = {}
     shown_stages: list[str] = []
     while True:
         found, around = look(sweep), stage_states(sweep)
+        if curves:
+            curves.update()
         changed = [item for item in found if shown.get(item.run.name) != (item.state, item.detail)]
         for item in changed:
             shown[item.run.name] = (item.state, item.detail)
@@ -73,7 +91,7 @@ def in_lines(sweep: SweepDir) -> list[RunState | StageState]:
             print(" ".join(filter(None, [line, at, item.detail])), flush=True)
         if changed:
             print(summary(found), flush=True)
-        lines = stage_lines(around)
+        lines = [*(lines_of_nodes(found) if nodes else []), *stage_lines(around)]
         for line in lines:
             if line not in shown_stages:
                 print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
@@ -83,9 +101,9 @@ def in_lines(sweep: SweepDir) -> list[RunState | StageState]:
         time.sleep(pause_s([*found, *around]))
 
 
-def view(found: list[RunState], stages: list[str], out: Console) -> Group:
-    """Return the table of the most important runs, as high as the terminal, and the numbers of all runs."""
-    shown = fitting(found, out.height - LINES_BESIDE_ROWS - len(stages))
+def view(found: list[RunState], below: list[str], out: Console) -> Group:
+    """Return the table of the most important runs, as high as the terminal, the numbers of all runs, and more lines."""
+    shown = fitting(found, out.height - LINES_BESIDE_ROWS - len(below))
     bars = out.width >= WIDTH_WITH_BARS
     table = Table(box=None, header_style="bold", pad_edge=False)
     # rich narrows the columns that may wrap; their texts never wrap.
@@ -106,7 +124,7 @@ def view(found: list[RunState], stages: list[str], out: Console) -> Group:
             str(now.attempt or "-"),
             one_line(remark(item, now)),
         )
-    return Group(table, one_line(not_shown(found, shown)), one_line(summary(found)), *map(one_line, stages))
+    return Group(table, one_line(not_shown(found, shown)), one_line(summary(found)), *map(one_line, below))
 
 
 def one_line(words: str) -> Text:

@@ -151,7 +151,7 @@ def proposals(typed: list[str]) -> list[str]:
 @settings(deadline=None, max_examples=10)
 @given(
     model=st.sampled_from(["llama2_7b", "llama2_70b", "llama31_405b", "mixtral_8x7b"]),
-    cluster=st.sampled_from(["xe9680_h100", "gadi_gpuvolta", "aspire2a"]),
+    cluster=st.sampled_from(["xe9680_h100", "xe8640_h100", "r760xa_l40s", "gadi_gpuvolta", "aspire2a"]),
     parallelism=st.sampled_from(["ddp", "fsdp_grad_op", "fsdp_full", "tp", "pp", "tp_pp_fsdp"]),
     nodes=st.sampled_from([1, 2, 3]),
 )

@@ -1,0 +1,55 @@
+"""The table of hardware use: a row a node, with what differs from the other nodes of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis.formatting import plural, shown, title
+from analysis.metrics.node_use import METRICS, differences
+from analysis.report.figures.node_use import first_nodes, node_use_figure
+from analysis.report.figures.style import Section
+from analysis.run import RunResult, hardware
+
+HEADING = "Hardware use"
+# Nodes of one run in the table.
+MOST_NODES = 16
+
+
+def node_use_section(runs: Sequence[RunResult]) -> Section | None:
+    """Return a row for each node of each run that recorded its use, with the figure of one run; None without any."""
+    found = [run for run in runs if run.node_use]
+    known = [metric for metric in METRICS if any(metric in node.means for run in found for node in run.node_use)]
+    rows = [
+        [
+            f"{hardware([run])}: {run.name}",
+            node.node,
+            *(shown(metric, node.means.get(metric)) for metric in known),
+            differs.get(node.node, "no"),
+        ]
+        for run in found
+        for differs in [differences(run)]
+        for node in first_nodes(run, MOST_NODES)
+    ]
+    defined = " ".join(f"{metric.name}: {metric.definition}" for metric in known)
+    note = (
+        "One row a node, means over the steps; without steps over all of the run. Emulated nodes share one machine, "
+        "and each has the values of all of it. A node differs where a share is more than 10 percentage points from the "
+        f"median of the nodes. Of a run with more than {MOST_NODES} nodes {MOST_NODES} are shown, those that differ "
+        f"first. {defined}"
+    )
+    headings = ("Run", "Node", *map(title, known), "Differs")
+    return Section(HEADING, note, headings, rows, figure=node_use_figure(found)) if rows else None
+
+
+def nodes_differ(runs: Sequence[RunResult]) -> list[str]:
+    """Warn of runs with nodes that differ from the others, each with its first one."""
+    found = {run.name: each for run in runs if (each := differences(run))}
+    if not found:
+        return []
+    name, words = next(iter(found.items()))
+    node, text = next(iter(words.items()))
+    more = f", and {len(words) - 1} more of its nodes" if len(words) > 1 else ""
+    return [
+        f"Nodes used their hardware differently in {len(found)} of {plural(len(runs), 'run')}, by more than 10 "
+        f"percentage points: {node} of {name} ({text}){more}. Section {HEADING} has all of them."
+    ]
