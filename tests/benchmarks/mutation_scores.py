@@ -3,8 +3,8 @@
 cosmic-ray changes one place of a module at a time, in a copy of the last commit below build/mutation/, and the fast
 tests run against each change (a mutant). A mutant is killed if a test fails or the time limit ends it. All mutants of a
 room are put into one random order (--seed); the first --mutants of it are measured, so a larger number extends a
-sample. The same command continues after an interruption; --again measures the survivors again, with the tests of the present
-commit. `--module FILE --tests FILES` makes a room of one module.
+sample. The same command continues after an interruption; --again measures the survivors again, with the tests of the
+present commit. `--module FILE --tests FILES` makes a room of one module.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.support.paths import ROOT
 
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.csv")
 FAST = "not slow and not long and not slurm"
-PYTEST = shlex.join([sys.executable, *"-m pytest -q -x -n 0 -p no:randomly -p no:cacheprovider -m".split(), FAST])
+PYTEST = f"{shlex.quote(sys.executable)} -m pytest -q -x -n 0 -p no:randomly -p no:cacheprovider -m {shlex.quote(FAST)}"
 NO_TESTS = 5  # pytest's exit code where the marker leaves none
 SHORTEST_LIMIT_S = 120.0
 
