@@ -145,9 +145,9 @@ def files(globs: tuple[str, ...]) -> list[Path]:
 
 
 def fill(db: WorkDB, modules: list[Path], seed: int) -> None:
-    """Put all mutants of the modules into a session, numbered in a random order, without those of annotations."""
+    """Put all mutants of the modules into a session, numbered in a random order, without those of annotations and patterns."""
     init(modules, db, {})
-    skipped = {module: list(annotations(module)) for module in modules}
+    skipped = {module: list(skipped_places(module)) for module in modules}
     mutants: list[MutationSpec] = sorted(
         (mutant for item in db.work_items for mutant in item.mutations if not within(mutant, skipped)),
         key=lambda mutant: (str(mutant.module_path), mutant.operator_name, mutant.occurrence),
@@ -157,16 +157,20 @@ def fill(db: WorkDB, modules: list[Path], seed: int) -> None:
     db.add_work_items([WorkItem.single(f"{number:06}", mutant) for number, mutant in enumerate(mutants)])
 
 
-def annotations(module: Path) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Yield begin and end (line, column) of the type annotations of a module."""
+def skipped_places(module: Path) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Yield begin and end (line, column) of a module's annotations, and of its patterns joined by |.
+
+    Changes of the former do nothing, and another operator in the latter is no Python.
+    """
     for node in ast.walk(ast.parse(module.read_text())):
-        for found in (getattr(node, "annotation", None), getattr(node, "returns", None)):
-            if isinstance(found, ast.expr):
+        pattern = node if isinstance(node, ast.MatchOr) else None
+        for found in (getattr(node, "annotation", None), getattr(node, "returns", None), pattern):
+            if isinstance(found, ast.expr | ast.pattern):
                 yield (found.lineno, found.col_offset), (found.end_lineno or 0, found.end_col_offset or 0)
 
 
 def within(mutant: MutationSpec, skipped: dict[Path, list[tuple[tuple[int, int], tuple[int, int]]]]) -> bool:
-    """Whether a mutant changes an annotation."""
+    """Whether a mutant changes one of the places to skip."""
     return any(begin <= mutant.start_pos < end for begin, end in skipped[mutant.module_path])
 
 
