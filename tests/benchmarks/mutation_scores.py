@@ -145,7 +145,7 @@ def files(globs: tuple[str, ...]) -> list[Path]:
 
 
 def fill(db: WorkDB, modules: list[Path], seed: int) -> None:
-    """Put all mutants of the modules into a session, numbered in a random order, without those of annotations and patterns."""
+    """Put the mutants of the modules into a session, numbered in a random order, without those of places to skip."""
     init(modules, db, {})
     skipped = {module: list(skipped_places(module)) for module in modules}
     mutants: list[MutationSpec] = sorted(
