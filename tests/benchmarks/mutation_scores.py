@@ -25,9 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cosmic_ray.commands.init import init
-from cosmic_ray.mutating import mutate_and_test
+from cosmic_ray.mutating import mutate_and_test, mutate_code
+from cosmic_ray.plugins import get_operator
 from cosmic_ray.work_db import WorkDB, use_db
-from cosmic_ray.work_item import MutationSpec, WorkItem
+from cosmic_ray.work_item import MutationSpec, WorkerOutcome, WorkItem, WorkResult
 from scipy.stats import binomtest
 
 from tests.support.paths import ROOT
@@ -91,6 +92,8 @@ def main() -> None:
         with contextlib.chdir(folder / "copy"), use_db(folder / "session.sqlite") as db:
             os.environ["PYTHONPATH"] = str(Path.cwd())
             print(measured(name, rooms[name], db, given, end), flush=True)
+            if given.module:
+                print(Path("../survivors.txt").read_text())
 
 
 def copy_commit(copy: Path, *, last_tests: bool) -> None:
@@ -121,10 +124,13 @@ def measured(name: str, room: Room, db: WorkDB, given: argparse.Namespace, end: 
             continue
         if time.monotonic() > end:
             break
-        result = mutate_and_test(item.mutations, test_command(item.mutations[0].module_path, tests), limit_s)
+        result = WorkResult(WorkerOutcome.SKIPPED)
+        if is_python(item.mutations[0]):
+            result = mutate_and_test(item.mutations, test_command(item.mutations[0].module_path, tests), limit_s)
         results[item.job_id] = result
         db.set_result(item.job_id, result)
-    done = [(item, results[item.job_id]) for item in sample if item.job_id in results]
+    done = [(i, results[i.job_id]) for i in sample if i.job_id in results]
+    done = [(item, result) for item, result in done if result.worker_outcome is not WorkerOutcome.SKIPPED]
     alive = [(item, result) for item, result in done if not result.is_killed]
     known = {(row["module"], row["line"], row["mutation"]) for row in csv.DictReader(EQUIVALENT.open(newline=""))}
     same = [item for item, result in alive if changed(item, result.diff) in known]
@@ -145,9 +151,9 @@ def files(globs: tuple[str, ...]) -> list[Path]:
 
 
 def fill(db: WorkDB, modules: list[Path], seed: int) -> None:
-    """Put the mutants of the modules into a session, numbered in a random order, without those of places to skip."""
+    """Put the mutants of the modules into a session, numbered in a random order, without those of annotations."""
     init(modules, db, {})
-    skipped = {module: list(skipped_places(module)) for module in modules}
+    skipped = {module: list(annotations(module)) for module in modules}
     mutants: list[MutationSpec] = sorted(
         (mutant for item in db.work_items for mutant in item.mutations if not within(mutant, skipped)),
         key=lambda mutant: (str(mutant.module_path), mutant.operator_name, mutant.occurrence),
@@ -157,21 +163,27 @@ def fill(db: WorkDB, modules: list[Path], seed: int) -> None:
     db.add_work_items([WorkItem.single(f"{number:06}", mutant) for number, mutant in enumerate(mutants)])
 
 
-def skipped_places(module: Path) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Yield begin and end (line, column) of a module's annotations, and of its patterns joined by |.
-
-    Changes of the former do nothing, and another operator in the latter is no Python.
-    """
+def annotations(module: Path) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Yield begin and end (line, column) of a module's annotations: changes of them do nothing."""
     for node in ast.walk(ast.parse(module.read_text())):
-        pattern = node if isinstance(node, ast.MatchOr) else None
-        for found in (getattr(node, "annotation", None), getattr(node, "returns", None), pattern):
-            if isinstance(found, ast.expr | ast.pattern):
+        for found in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            if isinstance(found, ast.expr):
                 yield (found.lineno, found.col_offset), (found.end_lineno or 0, found.end_col_offset or 0)
 
 
 def within(mutant: MutationSpec, skipped: dict[Path, list[tuple[tuple[int, int], tuple[int, int]]]]) -> bool:
-    """Whether a mutant changes one of the places to skip."""
+    """Whether a mutant changes an annotation."""
     return any(begin <= mutant.start_pos < end for begin, end in skipped[mutant.module_path])
+
+
+def is_python(mutant: MutationSpec) -> bool:
+    """Whether a mutant compiles: cosmic-ray also changes the * of a signature and the | of a pattern."""
+    operator = get_operator(mutant.operator_name)(**mutant.operator_args)
+    try:
+        compile(mutate_code(mutant.module_path.read_text(), operator, mutant.occurrence), "mutant", "exec")
+    except SyntaxError:
+        return False
+    return True
 
 
 def test_command(module: Path, tests: list[Path]) -> str:
