@@ -132,7 +132,9 @@ def measured(name: str, room: Room, db: WorkDB, given: argparse.Namespace, end: 
     done = [(i, results[i.job_id]) for i in sample if i.job_id in results]
     done = [(item, result) for item, result in done if result.worker_outcome is not WorkerOutcome.SKIPPED]
     alive = [(item, result) for item, result in done if not result.is_killed]
-    known = {(row["module"], row["line"], row["mutation"]) for row in csv.DictReader(EQUIVALENT.open(newline=""))}
+    known = {
+        (row["module"], row["line"], row["mutation"]) for row in csv.DictReader(EQUIVALENT.read_text().splitlines())
+    }
     same = [item for item, result in alive if changed(item, result.diff) in known]
     holes = [f"{item.job_id} {item.mutations[0].definition_name}\n{r.diff}\n" for item, r in alive if item not in same]
     Path("../survivors.txt").write_text("\n".join(holes))
