@@ -19,7 +19,7 @@ help:
 	echo "make red-team   run the attacks by other users and received files; as root also those that make a user"
 	echo "make corpus     read a corpus of real logs and compare the values with the known ones: CORPUS=DIRECTORY"
 	echo "make check      run ruff, mypy --strict and shellcheck"
-	echo "make mutation   change one committed module in many small ways, and list the changes that its tests do not notice: MODULE=FILE TESTS=FILES"
+	echo "make mutation   change one committed module in many small ways, and list the changes that its tests do not notice: MODULE=FILE TESTS=FILES, or a sample of ROOM=NAME"
 	echo "make benchmark  measure the numbers in tests/README.md"
 	echo "make batching-benchmark DATA=alpaca.json TOKENIZER=tokenizer.model  compare padded, bucketed and packed batches with stock LitGPT"
 	echo "make plan-benchmark TABLES=DIRECTORY  predict step time and memory of published runs, and print errors, coverage of intervals, right and wrong verdicts, and trials to the best layout"
@@ -93,17 +93,15 @@ check: $(VENV)/engines.done
 	$(BIN)/mypy
 	$(BIN)/shellcheck sbatch/*.sbatch jobs/submit/trust/integrity.sh tests/install.sh .ci/run
 
-# Each mutant costs a run of these tests. It is made in a copy of the last commit; the same command continues a session.
+# Each mutant costs a run of these tests. It is made in a copy of the last commit; the same command continues. With ROOM
+# a sample of the mutants of a room of tests/benchmarks/mutation_scores.py.
 MODULE ?= jobs/plan/rules/rule.py
 TESTS ?= tests/jobs/plan/test_suggestions.py
-MUTANTS := build/mutation/$(subst /,.,$(MODULE))
-MUTATION = [cosmic-ray]\nmodule-path = "$(MODULE)"\ntimeout = 300.0\nexcluded-modules = []\ntest-command = "$(CURDIR)/$(BIN)/python -m pytest -q -x -n 0 -p no:randomly -p no:cacheprovider $(TESTS)"\n[cosmic-ray.distributor]\nname = "local"\n
-mutation: $(VENV)/train.done
+ROOM ?=
+MUTANTS ?= $(if $(ROOM),30,0)
+mutation: $(VENV)/dev.done
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,mutation]'
-	test -d $(MUTANTS) || { mkdir -p $(MUTANTS) && git archive HEAD | tar -x -C $(MUTANTS) && cd $(MUTANTS) && \
-	    printf '$(MUTATION)' > mutation.toml && $(CURDIR)/$(BIN)/cosmic-ray init mutation.toml mutation.sqlite; }
-	cd $(MUTANTS) && $(CURDIR)/$(BIN)/cosmic-ray baseline mutation.toml && $(CURDIR)/$(BIN)/cosmic-ray exec mutation.toml mutation.sqlite
-	$(BIN)/cr-report --surviving-only --show-diff $(MUTANTS)/mutation.sqlite
+	$(BIN)/python -m tests.benchmarks.mutation_scores --mutants $(MUTANTS) $(if $(ROOM),--room $(ROOM),--module $(MODULE) --tests $(TESTS))
 
 benchmark: $(VENV)/dev.done slurm
 	$(BIN)/python -m tests.benchmarks.submitting

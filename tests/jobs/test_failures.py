@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from jobs.errors import CheckpointError, ConfigError
-from jobs.failures import FailureCause, blames_node, cause_of, recorded_cause
+from jobs.failures import FailureCause, KnownCauseError, blames_node, cause_of, cause_of_task, recorded_cause
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,28 @@ from jobs.failures import FailureCause, blames_node, cause_of, recorded_cause
         (OSError(errno.ENOENT, "No such file"), FailureCause.code),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), FailureCause.code),
         (KeyError("x"), FailureCause.code),
+        # Only a library that lost a peer means the GPU's memory by these words.
+        (RuntimeError("the solver is out of memory"), FailureCause.code),
+        (KnownCauseError(FailureCause.hung, "Connection closed by peer"), FailureCause.hung),
     ],
 )
 def test_an_exception_has_a_cause(error: BaseException, cause: FailureCause) -> None:
     assert cause_of(error) is cause
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        ("Exited with exit code 1", FailureCause.code),
+        ("Segmentation fault", FailureCause.code),
+        ("Out Of Memory", FailureCause.out_of_host_memory),
+        ("User defined signal 2", FailureCause.time_limit),
+        ("Killed", FailureCause.killed),
+        ("Terminated", FailureCause.killed),
+    ],
+)
+def test_the_words_of_srun_for_the_end_of_a_task_have_a_cause(how: str, cause: FailureCause) -> None:
+    assert cause_of_task(how) is cause
 
 
 def test_a_failure_of_the_program_or_its_configuration_is_not_retryable() -> None:

@@ -81,6 +81,7 @@ def test_a_secret_in_the_configuration_is_refused_unseen(
         assert "Remove it: Slurm's jobs inherit the environment of the shell that submits." in shown
         assert PLAIN not in shown
         assert HUB not in shown
+        assert ("://" in override) == (f"://{REDACTED}@" in shown)
     assert files(tmp_path) == set()
 
 

@@ -209,13 +209,23 @@ def test_a_short_secret_of_the_environment_is_replaced(value: str, monkeypatch: 
     assert redact(f"login as me with {value} failed") == f"login as me with {REDACTED} failed"
 
 
+def test_seven_characters_of_the_environment_stay_and_of_two_secrets_the_longer_is_replaced_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in (("A_PASS", "letters"), ("B_PASS", PLAIN), ("C_PASS", f"{PLAIN}-stable")):
+        monkeypatch.setenv(name, value)
+    assert redact(f"letters of {PLAIN}-stable") == f"letters of {REDACTED}"
+
+
 def test_a_secret_of_the_environment_is_replaced_as_json_python_and_urls_write_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     secret = 'pa"ss wo\\rd/é\n12'
     monkeypatch.setenv("MY_SECRET", secret)
-    for text in (secret, json.dumps([secret]), repr({"x": secret}), "https://host/?q=pa%22ss%20wo%5Crd%2F%C3%A9%0A12"):
-        assert "ss" not in redact(text)
+    assert redact(f"<{secret}>") == f"<{REDACTED}>"
+    assert redact(json.dumps([secret])) == json.dumps([REDACTED])
+    assert redact(repr({"x": secret})) == repr({"x": REDACTED})
+    assert redact("https://host/?q=pa%22ss%20wo%5Crd%2F%C3%A9%0A12") == f"https://host/?q={REDACTED}"
 
 
 def with_note(error: Exception, note: str) -> Exception:

@@ -1,0 +1,222 @@
+"""Mutation scores by room: `python -m tests.benchmarks.mutation_scores --room secrets --mutants 30`.
+
+cosmic-ray changes one place of a module at a time, in a copy of the last commit below build/mutation/, and the fast
+tests run against each change (a mutant). A mutant is killed if a test fails or the time limit ends it. All mutants of a
+room are put into one random order (--seed); the first --mutants of it are measured, so a larger number extends a
+sample. The same command continues after an interruption; --again measures the survivors again, with the tests of the
+present commit. `--module FILE --tests FILES` makes a room of one module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import csv
+import os
+import random
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cosmic_ray.commands.init import init
+from cosmic_ray.mutating import mutate_and_test, mutate_code
+from cosmic_ray.plugins import get_operator
+from cosmic_ray.work_db import WorkDB, use_db
+from cosmic_ray.work_item import MutationSpec, WorkerOutcome, WorkItem, WorkResult
+from scipy.stats import binomtest
+
+from tests.support.paths import ROOT
+
+EQUIVALENT = Path(__file__).with_name("mutants_equivalent.csv")
+FAST = "not slow and not long and not slurm"
+PYTEST = f"{shlex.quote(sys.executable)} -m pytest -q -x -n 0 -p no:randomly -p no:cacheprovider -m {shlex.quote(FAST)}"
+NO_TESTS = 5  # pytest's exit code where the marker leaves none
+SHORTEST_LIMIT_S = 240.0
+
+
+@dataclass(frozen=True)
+class Room:
+    """Modules, and the test files that hold them, as globs."""
+
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+ROOMS = {
+    "secrets": Room(("jobs/secrets.py",), ("tests/jobs/test_secrets.py", "tests/red_team/test_secrets.py")),
+    "plan": Room(
+        ("jobs/layout.py", "jobs/plan/*.py", "jobs/plan/rules/*.py"),
+        ("tests/jobs/test_layout.py", "tests/jobs/plan/test_*.py"),
+    ),
+    "submit": Room(("jobs/submit/**/*.py",), ("tests/jobs/submit/**/test_*.py", "tests/jobs/test_run_events.py")),
+    "compare": Room(("analysis/compare/*.py",), ("tests/analysis/compare/test_*.py",)),
+    "scaling": Room(("analysis/scaling/*.py",), ("tests/analysis/scaling/test_*.py",)),
+    "metrics": Room(("analysis/metrics/*.py",), ("tests/analysis/metrics/test_*.py",)),
+    "failures": Room(
+        ("analysis/failures/*.py", "jobs/failures.py"),
+        ("tests/analysis/failures/test_*.py", "tests/jobs/test_failures.py"),
+    ),
+    "checkpoint": Room(
+        ("jobs/engines/native/checkpoint.py", "jobs/runtime/checkpoint_*.py"),
+        ("tests/jobs/engines/test_checkpoints.py", "tests/jobs/runtime/test_*.py", "tests/red_team/test_reading.py"),
+    ),
+    "engines": Room(("jobs/engines/native/*.py",), ("tests/jobs/engines/test_*.py",)),
+}
+
+
+def main() -> None:
+    """Measure the chosen rooms one after another, and print a row for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--room", nargs="+", choices=ROOMS, default=list(ROOMS))
+    parser.add_argument("--module", help="instead of rooms")
+    parser.add_argument("--tests", nargs="+", default=[])
+    parser.add_argument("--mutants", type=int, default=30, help="0: all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no further mutant after this time")
+    parser.add_argument("--again", action="store_true", help="measure the survivors again")
+    given = parser.parse_args()
+    end = time.monotonic() + 60 * given.minutes
+    os.environ["OMP_NUM_THREADS"] = "1"
+    rooms = {given.module.replace("/", "."): Room((given.module,), tuple(given.tests))} if given.module else ROOMS
+    print("| room | modules | possible | sampled | equivalent | killed (by the limit) | score, 95 % interval |")
+    print("| --- | --: | --: | --: | --: | --: | --- |", flush=True)
+    for name in [*rooms] if given.module else given.room:
+        folder = ROOT / "build" / "mutation" / f"{name}-{given.seed}"
+        copy_commit(folder / "copy", last_tests=given.again)
+        with contextlib.chdir(folder / "copy"), use_db(folder / "session.sqlite") as db:
+            os.environ["PYTHONPATH"] = str(Path.cwd())
+            print(measured(name, rooms[name], db, given, end), flush=True)
+            if given.module:
+                print(Path("../survivors.txt").read_text())
+
+
+def copy_commit(copy: Path, *, last_tests: bool) -> None:
+    """Write the commit of a session, at first the last one, into its copy; on request with the tests of the last one.
+
+    It is written each time: a session that was killed leaves a mutant behind.
+    """
+    copy.mkdir(parents=True, exist_ok=True)
+    commit = copy.with_name("commit")
+    if not commit.exists():
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True)
+        commit.write_text(head.stdout.strip())
+    for what in ([commit.read_text()], *([["HEAD", "tests"]] if last_tests else [])):
+        archive = subprocess.run(["git", "archive", *what], cwd=ROOT, check=True, stdout=subprocess.PIPE)
+        subprocess.run(["tar", "-x", "-C", str(copy)], input=archive.stdout, check=True)
+
+
+def measured(name: str, room: Room, db: WorkDB, given: argparse.Namespace, end: float) -> str:
+    """Run what is left of a room's sample in the copy, write its survivors, and return its row of the table."""
+    modules, tests = files(room.modules), files(room.tests)
+    if not db.num_work_items:
+        fill(db, modules, given.seed)
+    sample = sorted(db.work_items, key=lambda item: item.job_id)[: given.mutants or None]
+    results = dict(db.results)
+    limit_s = time_limit(tests, again=given.again)
+    for item in sample:
+        if item.job_id in results and not (given.again and not results[item.job_id].is_killed):
+            continue
+        if time.monotonic() > end:
+            break
+        result = WorkResult(WorkerOutcome.SKIPPED)
+        if is_python(item.mutations[0]):
+            result = mutate_and_test(item.mutations, test_command(item.mutations[0].module_path, tests), limit_s)
+        results[item.job_id] = result
+        db.set_result(item.job_id, result)
+    done = [(i, results[i.job_id]) for i in sample if i.job_id in results]
+    done = [(item, result) for item, result in done if result.worker_outcome is not WorkerOutcome.SKIPPED]
+    alive = [(item, result) for item, result in done if not result.is_killed]
+    known = {
+        (row["module"], row["line"], row["mutation"]) for row in csv.DictReader(EQUIVALENT.read_text().splitlines())
+    }
+    same = [item for item, result in alive if changed(item, result.diff) in known]
+    holes = [f"{item.job_id} {item.mutations[0].definition_name}\n{r.diff}\n" for item, r in alive if item not in same]
+    Path("../survivors.txt").write_text("\n".join(holes))
+    killed, counted = len(done) - len(alive), len(done) - len(same)
+    late = sum(result.output == "timeout" for _, result in done)
+    row = f"| {name} | {len(modules)} | {db.num_work_items} | {len(done)} | {len(same)} | {killed} ({late}) | "
+    if not counted:
+        return f"{row}|"
+    low, high = binomtest(killed, counted).proportion_ci(method="wilson")
+    return f"{row}{killed / counted:.0%} ({low:.0%} to {high:.0%}) |"
+
+
+def files(globs: tuple[str, ...]) -> list[Path]:
+    """Return the files of the copy that match, without empty __init__.py."""
+    return [path for glob in globs for path in sorted(Path().glob(glob)) if path.name != "__init__.py"]
+
+
+def fill(db: WorkDB, modules: list[Path], seed: int) -> None:
+    """Put the mutants of the modules into a session, numbered in a random order, without those of annotations."""
+    init(modules, db, {})
+    skipped = {module: list(annotations(module)) for module in modules}
+    mutants: list[MutationSpec] = sorted(
+        (mutant for item in db.work_items for mutant in item.mutations if not within(mutant, skipped)),
+        key=lambda mutant: (str(mutant.module_path), mutant.operator_name, mutant.occurrence),
+    )
+    random.Random(seed).shuffle(mutants)
+    db.clear()
+    db.add_work_items([WorkItem.single(f"{number:06}", mutant) for number, mutant in enumerate(mutants)])
+
+
+def annotations(module: Path) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Yield begin and end (line, column) of a module's annotations: changes of them do nothing."""
+    for node in ast.walk(ast.parse(module.read_text())):
+        for found in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            if isinstance(found, ast.expr):
+                yield (found.lineno, found.col_offset), (found.end_lineno or 0, found.end_col_offset or 0)
+
+
+def within(mutant: MutationSpec, skipped: dict[Path, list[tuple[tuple[int, int], tuple[int, int]]]]) -> bool:
+    """Whether a mutant changes an annotation."""
+    return any(begin <= mutant.start_pos < end for begin, end in skipped[mutant.module_path])
+
+
+def is_python(mutant: MutationSpec) -> bool:
+    """Whether a mutant compiles: cosmic-ray also changes the * of a signature and the | of a pattern."""
+    operator = get_operator(mutant.operator_name)(**mutant.operator_args)
+    try:
+        compile(mutate_code(mutant.module_path.read_text(), operator, mutant.occurrence), "mutant", "exec")
+    except SyntaxError:
+        return False
+    return True
+
+
+def test_command(module: Path, tests: list[Path]) -> str:
+    """Return a command that runs the test files that import a module, and then the other tests of its room."""
+    package, _, name = ".".join(module.with_suffix("").parts).rpartition(".")
+    imports = re.compile(rf"\b{re.escape(package)}\.{name}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
+    own = [test for test in tests if imports.search(test.read_text())]
+    runs = [
+        f"{PYTEST} {shlex.join(map(str, some))} || [ $? = {NO_TESTS} ]"
+        for some in (own, [t for t in tests if t not in own])
+        if some
+    ]
+    return shlex.join(["sh", "-c", " && ".join(runs)])
+
+
+def time_limit(tests: list[Path], *, again: bool) -> float:
+    """Return the seconds allowed to a mutant: five times those of the unchanged code, which has to pass."""
+    record = Path("../baseline_s")
+    if again or not record.exists():
+        begin = time.monotonic()
+        subprocess.run([*shlex.split(PYTEST), *map(str, tests)], check=True, stdout=subprocess.DEVNULL)
+        record.write_text(str(time.monotonic() - begin))
+    return max(SHORTEST_LIMIT_S, 5 * float(record.read_text()))
+
+
+def changed(item: WorkItem, diff: str) -> tuple[str, str, str]:
+    """Return the module of a mutant, and its line before and after, without indentation."""
+    lines = [line for line in diff.splitlines() if not line.startswith(("---", "+++"))]
+    before, after = (next((line[1:].strip() for line in lines if line.startswith(sign)), "") for sign in "-+")
+    return str(item.mutations[0].module_path), before, after
+
+
+if __name__ == "__main__":
+    main()
