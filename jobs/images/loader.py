@@ -60,7 +60,8 @@ class Position:
     @classmethod
     def of(cls, numbers: Sequence[int]) -> Position:
         """Return the position of some numbers."""
-        return cls(*numbers[:4], tuple(numbers[4:]))
+        epoch, turn, first, given, *waiting = numbers
+        return cls(epoch, turn, first, given, tuple(waiting))
 
 
 class Batch(NamedTuple):

@@ -232,7 +232,8 @@ def mount_counters(paths: list[str]) -> Counters:
     found = [*((read, wrote) for read, wrote, _ in nfs), *lustre_bytes()]
     if not found:
         return {}
-    sums = {"mount_read_bytes": sum(read for read, _ in found), "mount_write_bytes": sum(wrote for _, wrote in found)}
+    sums: Counters = {"mount_read_bytes": sum(read for read, _ in found)}
+    sums["mount_write_bytes"] = sum(wrote for _, wrote in found)
     return sums | ({MOUNT_OPERATIONS.name: sum(operations for *_, operations in nfs)} if nfs else {})
 
 

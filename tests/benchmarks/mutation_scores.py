@@ -155,7 +155,7 @@ def files(globs: tuple[str, ...]) -> list[Path]:
 def fill(db: WorkDB, modules: list[Path], seed: int) -> None:
     """Put the mutants of the modules into a session, numbered in a random order, without those of annotations."""
     init(modules, db, {})
-    skipped = {module: list(annotations(module)) for module in modules}
+    skipped = {module: list(annotation_spans(module)) for module in modules}
     mutants: list[MutationSpec] = sorted(
         (mutant for item in db.work_items for mutant in item.mutations if not within(mutant, skipped)),
         key=lambda mutant: (str(mutant.module_path), mutant.operator_name, mutant.occurrence),
@@ -165,7 +165,7 @@ def fill(db: WorkDB, modules: list[Path], seed: int) -> None:
     db.add_work_items([WorkItem.single(f"{number:06}", mutant) for number, mutant in enumerate(mutants)])
 
 
-def annotations(module: Path) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+def annotation_spans(module: Path) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
     """Yield begin and end (line, column) of a module's annotations: changes of them do nothing."""
     for node in ast.walk(ast.parse(module.read_text())):
         for found in (getattr(node, "annotation", None), getattr(node, "returns", None)):
@@ -174,12 +174,12 @@ def annotations(module: Path) -> Iterator[tuple[tuple[int, int], tuple[int, int]
 
 
 def within(mutant: MutationSpec, skipped: dict[Path, list[tuple[tuple[int, int], tuple[int, int]]]]) -> bool:
-    """Whether a mutant changes an annotation."""
+    """Return True if a mutant changes an annotation."""
     return any(begin <= mutant.start_pos < end for begin, end in skipped[mutant.module_path])
 
 
 def is_python(mutant: MutationSpec) -> bool:
-    """Whether a mutant compiles: cosmic-ray also changes the * of a signature and the | of a pattern."""
+    """Return True if a mutant compiles: cosmic-ray also changes the * of a signature and the | of a pattern."""
     operator = get_operator(mutant.operator_name)(**mutant.operator_args)
     try:
         compile(mutate_code(mutant.module_path.read_text(), operator, mutant.occurrence), "mutant", "exec")

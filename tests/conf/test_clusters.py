@@ -19,7 +19,7 @@ STUDIES = {
 
 def planned(study: str, cluster: str, model: str) -> str:
     """Return the GPU and ranks of a node that a study is planned for, or its refusal."""
-    pipeline = ("parallelism=tp_pp", "parallelism.tensor=4", "parallelism.pipeline=4")
+    pipeline = ("parallelism=tp_pp", "parallelism.tensor=4", "parallelism.pipeline=4", "nodes=4")
     layout = pipeline if study == "500 steps" and model == "llama2_70b" else ()
     try:
         (point,) = compose(

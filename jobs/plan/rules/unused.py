@@ -1,7 +1,8 @@
 """Refuse what a user chose and the work of a run does not read, such as the text data of a run on images.
 
 The only rule that sees the overrides of a point and not its run alone: a run has a value of every key, chosen or not.
-What an experiment's file chooses is not refused, so that `experiment=NAME job=serve` serves the model of a training.
+What an experiment's file chooses is not refused, so that `experiment=NAME job=serve` serves the model of a training. A
+scaling mode is not refused: people set one for all of their runs.
 """
 
 from __future__ import annotations
@@ -27,18 +28,14 @@ def unread(run: Run | DictConfig) -> dict[str, str]:
             "data": "its images are the shards in images.path, or random ones with images.path=null",
         }
     if run.serving is not None:
-        return {
-            "data": "its load is serving.prompts prompts that are made",
-            "scaling": "its load is serving.concurrency or serving.requests_per_s",
-        }
+        return {"data": "its load is serving.prompts prompts that are made"}
     if run.storage is not None:
-        samples, batch = "it has no samples of text", "it has no global batch"
         if run.storage.checkpoint is not None:
-            return {"data": samples, "scaling": batch}
+            return {"data": "it has no samples of text"}
         part = "storage.data" if run.storage.data is not None else "storage.fio"
         files = f"it reads and writes what {part} describes"
-        return dict.fromkeys(("model", "parallelism", "data", "scaling"), files)
-    return {"scaling": "it has no global batch, only job.micro_batch_size"} if not run.job.train else {}
+        return dict.fromkeys(("model", "parallelism", "data"), files)
+    return {}
 
 
 def refusals(run: Run, overrides: Iterable[str]) -> list[str]:

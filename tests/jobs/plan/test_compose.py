@@ -281,7 +281,6 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
         ("job=checkpoint_io data.path=/d", "data.path=/d has no effect on job=checkpoint_io: it has no samples of"),
         ("job=data_read model=llama3_8b", "has no effect on job=data_read: it reads and writes what storage.data"),
         ("job=fio parallelism=ddp", "has no effect on job=fio: it reads and writes what storage.fio describes. Leave"),
-        ("job=evaluate scaling.global_batch_size=8", "has no effect on job=evaluate: it has no global batch, only"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_refused_with_a_remedy(overrides: str, expected: str) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import importlib
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from analysis.load.run_directory import read_run
@@ -54,7 +57,7 @@ def test_nvidia_gpus_are_those_of_nvml_and_what_one_does_not_support_is_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_use, "NVIDIA", tmp_path)
-    monkeypatch.setattr(node_use.importlib, "import_module", lambda _: nvml({0: 97}))
+    monkeypatch.setattr(importlib, "import_module", lambda _: nvml({0: 97}))
     found = nvidia_gpus()
     assert [gpu.busy() for gpu in found] == [0.97, None]
     assert [gpu.memory_used() for gpu in found] == [0.25, 1 - 61 / 80]
@@ -79,7 +82,7 @@ def test_rdma_counts_as_network_and_ip_over_infiniband_not_twice(
     monkeypatch.setattr(node_use, "SYS", tmp_path)
     counts = SimpleNamespace(bytes_recv=1000, bytes_sent=500)
     names = ("eth0", "ib0", "bond0")
-    monkeypatch.setattr(node_use.psutil, "net_io_counters", lambda **_: dict.fromkeys(names, counts))
+    monkeypatch.setattr(psutil, "net_io_counters", lambda **_: dict.fromkeys(names, counts))
     assert network_bytes() == {}, "no adapter of its own"
     for name, kind in (("eth0", "1"), ("ib0", "32")):
         write(tmp_path / "class/net" / name / "type", kind)
@@ -93,7 +96,7 @@ def test_shares_are_means_over_an_interval(monkeypatch: pytest.MonkeyPatch) -> N
     use = NodeUse()
     use.gpus = [NvidiaGpu(nvml({0: 100, 1: 50}), handle) for handle in (0, 1)]
     clock = iter((10.0, 12.0))
-    monkeypatch.setattr(node_use.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     before, after = use.counters(), use.counters()
     record = {"interval_s": 2.0, **{name: after[name] - before[name] for name in before}, **use.levels()}
     values = use_of(record)
