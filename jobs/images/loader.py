@@ -87,7 +87,7 @@ class Images(IterableDataset[Batch | DataError]):
 
     @property
     def order(self) -> list[int]:
-        """What the order of images depends on, besides the seed: a position has no meaning in another one."""
+        """Return what the order of images depends on, besides the seed; a position has no meaning in another one."""
         return [self.ranks, self.workers, self.settings.shuffle, len(self.parts), self.batch_size]
 
     def state(self) -> dict[str, Any]:

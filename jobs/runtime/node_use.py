@@ -37,9 +37,9 @@ RATES: Mapping[str, Metric] = dict(
         strict=True,
     )
 )
-"""What a record counts over its interval, with the metric that is its mean."""
+"""Keys that a record counts over its interval, each with the metric that is its mean."""
 LEVELS = (m.NODE_MEMORY_USED, m.NODE_GPU_MEMORY_USED)
-"""What a record has as it was at the end of its interval."""
+"""Metrics that a record has as they were at the end of its interval."""
 # /sys/class/net/*/type, from the kernel's if_arp.h.
 INFINIBAND = "32"
 # Ports of InfiniBand and RoCE count data in units of four bytes (Documentation/ABI/stable/sysfs-class-infiniband).
