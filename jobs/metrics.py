@@ -666,9 +666,9 @@ EVALUATION_TOP5 = Metric(
 EVALUATION_TIME = Metric(
     "evaluation_time_s",
     "s",
-    "Time between steps of the latest validation on images, which no step time contains; the slowest rank.",
+    "Wall clock of one evaluation; of validations on images the latest one's, between two steps, by the slowest rank.",
     Better.low,
-    3,
+    4,
     group=Group.evaluation,
 )
 

@@ -166,7 +166,6 @@ MEAN_LOSS = Metric(
 EVALUATION_TOTAL_TIME = Metric(
     "evaluation_total_time_s", "s", "Wall clock of all evaluations of a run, from their start to their end.", digits=4
 )
-EVALUATION_TIME = Metric("evaluation_time_s", "s", "Wall clock of one evaluation.", Better.low, 4)
 TRAINING_TIME = Metric(
     "training_time_s",
     "s",

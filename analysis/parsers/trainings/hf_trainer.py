@@ -60,7 +60,7 @@ LEAST_OWN_PART = 0.99
 EVALUATION_NAMES: Names = {
     "loss": (m.EVALUATION_LOSS, 1),
     "accuracy": (a.EVALUATION_SCORE, 1),
-    "runtime": (a.EVALUATION_TIME, 1),
+    "runtime": (m.EVALUATION_TIME, 1),
     "samples": (m.EVALUATION_SAMPLES, 1),
 }
 

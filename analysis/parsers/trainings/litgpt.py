@@ -34,7 +34,7 @@ FINAL_EVALUATION = re.compile(r"^Final evaluation \| val loss: (?P<loss>\S+) \| 
 EVALUATION_NAMES = {
     "iter": (a.MICRO_BATCHES_DONE, 1),
     "loss": (m.EVALUATION_LOSS, 1),
-    "time": (a.EVALUATION_TIME, 1e-3),
+    "time": (m.EVALUATION_TIME, 1e-3),
     "perplexity": (m.EVALUATION_PERPLEXITY, 1),
 }
 # The configuration as Python prints it; ranks print it at the same time, so lines interleave.

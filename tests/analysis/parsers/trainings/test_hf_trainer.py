@@ -73,12 +73,12 @@ def test_a_loss_that_is_no_number_is_absent_and_a_torn_step_is_not_read() -> Non
 def test_evaluations_of_a_named_set_and_of_a_block_are_read() -> None:
     named = records(VERSIONS, NAME)
     assert [each.values for each in named if each.kind is Kind.evaluation] == [
-        {a.EPOCH: 1.5, m.EVALUATION_LOSS: 2.5, a.EVALUATION_TIME: 12.5}
+        {a.EPOCH: 1.5, m.EVALUATION_LOSS: 2.5, m.EVALUATION_TIME: 12.5}
     ]
     assert texts(named, Text.benchmark) == ["code"]
     log = records(SAMPLES / "hf_trainer_5.txt", NAME)
     assert [each.values for each in log if each.kind is Kind.evaluation] == [
-        {a.EPOCH: 0.3636, m.EVALUATION_LOSS: 3.675, a.EVALUATION_SCORE: 0.008333, a.EVALUATION_TIME: 0.0047},
+        {a.EPOCH: 0.3636, m.EVALUATION_LOSS: 3.675, a.EVALUATION_SCORE: 0.008333, m.EVALUATION_TIME: 0.0047},
         # Printed to hundredths of a second the time is none.
         {a.EPOCH: 0.3636, m.EVALUATION_LOSS: 3.6746, a.EVALUATION_SCORE: 0.0083, m.EVALUATION_SAMPLES: 8,
          m.EVALUATION_PERPLEXITY: 39.4343},

@@ -48,7 +48,7 @@ def test_lines_of_2023_and_of_march_2024_are_read() -> None:
     })  # fmt: skip
     (evaluation,) = (each.values for each in found if each.kind is Kind.evaluation)
     assert evaluation == pytest.approx({
-        a.MICRO_BATCHES_DONE: 2, m.EVALUATION_LOSS: 3.9375, a.EVALUATION_TIME: 0.8405
+        a.MICRO_BATCHES_DONE: 2, m.EVALUATION_LOSS: 3.9375, m.EVALUATION_TIME: 0.8405
     })  # fmt: skip
     assert column(found, Kind.summary, a.TRAINING_TIME) == [2.51]
     assert column(found, Kind.summary, m.MEMORY_PEAK) == [1.5e9]
