@@ -100,13 +100,15 @@ def node_use_values(nodes: Sequence[NodeUse]) -> dict[Metric, float]:
     return {metric: statistics.fmean(found) for metric, found in known.items() if found}
 
 
-def differences(run: RunResult) -> dict[str, str]:
-    """Return the nodes of a run that differ from the median of its nodes, each with what differs in words.
+def can_differ(run: RunResult) -> bool:
+    """Return True if the run has several nodes; emulated ones are one machine."""
+    return len(run.node_use) > 1 and run.started.get("emulated_nodes") is not True
 
-    Emulated nodes are one machine, and do not differ.
-    """
+
+def differences(run: RunResult) -> dict[str, str]:
+    """Return the nodes of a run that differ from the median of its nodes, each with what differs in words."""
     words: dict[str, list[str]] = defaultdict(list)
-    nodes = () if run.started.get("emulated_nodes") is True else run.node_use
+    nodes = run.node_use if can_differ(run) else ()
     for metric in METRICS:
         known = {node.node: node.means[metric] for node in nodes if metric in node.means}
         middle = statistics.median(known.values()) if len(known) > 1 and metric.shown_in is m.PERCENT else None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.formatting import plural, shown, title
-from analysis.metrics.node_use import METRICS, differences
+from analysis.formatting import ABSENT, plural, shown, title
+from analysis.metrics.node_use import METRICS, can_differ, differences
 from analysis.report.figures.node_use import first_nodes, node_use_figure
 from analysis.report.figures.style import Section
 from analysis.run import RunResult, hardware
@@ -24,7 +24,7 @@ def node_use_section(runs: Sequence[RunResult]) -> Section | None:
             f"{hardware([run])}: {run.name}",
             node.node,
             *(shown(metric, node.means.get(metric)) for metric in known),
-            differs.get(node.node, "no"),
+            differs.get(node.node, "no" if can_differ(run) else ABSENT),
         ]
         for run in found
         for differs in [differences(run)]

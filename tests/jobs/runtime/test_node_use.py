@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from analysis.formatting import ABSENT
 from analysis.load.run_directory import read_run
 from analysis.metrics.node_use import differences
 from analysis.report.sections.node_use import node_use_section, nodes_differ
@@ -157,6 +158,14 @@ def test_a_node_whose_gpus_idle_is_named_with_the_median_of_the_others(tmp_path:
     assert section is not None
     assert [row[-1] == "no" for row in section.rows] == [True, True, False, True]
     assert section.figure is not None
+
+
+def test_a_single_node_is_compared_with_none(tmp_path: Path) -> None:
+    directory = finished_run(tmp_path, a_run("r"))
+    recorded(directory, 0, gpu=0.4)
+    section = node_use_section([read_run(directory.path)])
+    assert section is not None
+    assert [row[-1] for row in section.rows] == [ABSENT]
 
 
 def test_the_nodes_of_running_runs_are_shown_and_no_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
