@@ -64,7 +64,7 @@ class RunResult:
     storage: Storage | None = None
     """Bytes that its processes read and wrote, by second and phase; None if they did not record them."""
     node_use: Sequence[NodeUse] = ()
-    """How busy its nodes were, over time; empty if they did not record it."""
+    """Hardware use of its nodes over time; empty without records of it."""
     served: ServedLoad | None = None
     """Its replicas under the load; None unless it served."""
     loads: Sequence[RunResult] = ()

@@ -1,4 +1,4 @@
-"""How busy each node of a run was, from the records of jobs.runtime.node_use, and which nodes differ.
+"""Hardware use of each node of a run, from the records of jobs.runtime.node_use, and the nodes that differ.
 
 Values in files are untrusted: a record that does not fit is left out.
 """

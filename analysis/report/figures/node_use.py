@@ -22,7 +22,7 @@ LINES = {
 }
 MOST_PANELS = 6
 GAP = 0.02
-# Of a line in a panel.
+# Points of a line in a panel.
 MOST_POINTS = 300
 
 

@@ -34,8 +34,7 @@ def node_use_section(runs: Sequence[RunResult]) -> Section | None:
     note = (
         "One row a node, means over the steps; without steps over all of the run. Emulated nodes share one machine, "
         "and each has the values of all of it. A node differs where a share is more than 10 percentage points from the "
-        f"median of the nodes. Of a run with more than {MOST_NODES} nodes {MOST_NODES} are shown, those that differ "
-        f"first. {defined}"
+        f"median of the nodes. A run has at most {MOST_NODES} rows, the nodes that differ first. {defined}"
     )
     headings = ("Run", "Node", *map(title, known), "Differs")
     return Section(HEADING, note, headings, rows, figure=node_use_figure(found)) if rows else None
