@@ -65,6 +65,7 @@ def job_ids(sweep: SweepDir) -> dict[str, str]:
 # --- what arrives --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_each_point_of_a_node_sweep_runs_on_its_own_number_of_nodes_and_reports(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -168,6 +169,7 @@ def test_editing_code_and_configuration_while_jobs_wait_does_not_change_them(tmp
     assert events[-1]["step"] == 4
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_script_written_for_sbatch_and_train_sbatch_run_the_same_training(tmp_path: Path) -> None:
     assert main(["submit", "launcher=script", *small(tmp_path), "nodes=2", "name=written"]) == 0
@@ -212,6 +214,7 @@ def test_status_names_queued_runs_with_slurms_reason_and_cancel_ends_them(
     assert "2 runs: 2 cancelled" in printed(capsys)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_resume_skips_finished_runs_and_submits_the_cancelled_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -25,6 +25,8 @@ def engine_of(run: Run, device: torch.device, update_loop: dict[str, bool], begi
     """Return DeepSpeed's engine with model and AdamW; call `begins` with the metric of each part of start-up."""
     begins(m.STARTUP_MODEL_TIME)
     config, job = configuration(run), run.job
+    # On CPUs DeepSpeed would compile collectives of its own, through shared memory, for minutes: in zero.Init or below.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     gpt = empty_model(run.model, job.sequence_length)
     # The type of weights and gradients; the optimizer has float32 copies.
     gpt.to(TYPES[job.precision])
@@ -42,8 +44,6 @@ def engine_of(run: Run, device: torch.device, update_loop: dict[str, bool], begi
         weight_decay=job.weight_decay,
         **update_loop,
     )
-    # On CPUs DeepSpeed would compile collectives of its own, through shared memory, at the first start: for minutes.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     engine = deepspeed.initialize(model=gpt, optimizer=optimizer, config=config, dist_init_required=False)[0]
     # DeepSpeed makes the buffers as narrow as the weights, and rotary angles need their digits.
     gpt.cos, gpt.sin = gpt.rope_cache(device=device)

@@ -140,6 +140,7 @@ def test_a_job_of_which_nothing_is_seen_states_what_it_may_be() -> None:
 # --- a real Slurm --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")

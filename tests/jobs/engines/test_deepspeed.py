@@ -80,7 +80,6 @@ def ended(run: RunDir) -> RunDir:
 # --- the same arithmetic -------------------------------------------------------------------------------------
 
 
-# CI has one run of DeepSpeed: each worker with such a test compiles its kernel, half a minute of one core.
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(

@@ -375,6 +375,7 @@ def test_the_export_of_a_run_on_text_carries_its_tokenizer(nemo: Nemo, tmp_path:
 # --- the record ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_record_states_what_ran_where_and_what_a_rank_held(nemo: Nemo, tmp_path: Path) -> None:
     one = done(nemo, tmp_path / "one", *ONE)

@@ -12,7 +12,6 @@ import pytest
 from jobs.cli import main
 from jobs.rundir import SweepDir, read_records
 from tests.support.cli import files, printed, script_of, small
-from tests.support.training import long
 
 # Both record what they are asked and start it without a container.
 APPTAINER = """#!/bin/bash
@@ -32,9 +31,10 @@ CONTAINER = ["cluster.container=/images/a b.sif", "cluster.container_mounts=['/d
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")
-@pytest.mark.parametrize("runtime", ["apptainer", long("pyxis")])
+@pytest.mark.parametrize("runtime", ["apptainer", "pyxis"])
 def test_a_run_finishes_in_a_container(
     runtime: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

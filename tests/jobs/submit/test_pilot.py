@@ -148,6 +148,7 @@ def test_what_a_pilot_did_not_come_to_reads_so_and_can_be_resumed(tmp_path: Path
 # --- a real Slurm --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")

@@ -178,7 +178,7 @@ VALUES = st.one_of(
 
 @given(st.lists(st.tuples(VALUES, VALUES, st.floats(allow_nan=False, allow_infinity=False)), min_size=1, max_size=4))
 @example([(None, -float("inf"), 0.0)])
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_csv_and_parquet_agree_whatever_the_files_held(found: list[tuple[Any, Any, float]]) -> None:
     runs = [
         RunResult(
