@@ -98,7 +98,6 @@ FLOPS_PER_S_PER_RANK = Metric(
 MODEL_FLOPS_UTILIZATION = Metric(
     "model_flops_utilization", "1", "flops_per_s_per_rank divided by peak_flops_per_s.", Better.high, 4
 )
-LOSS_SCALE = Metric("loss_scale", "1", "Factor applied to the loss against underflow in fp16.", digits=6)
 SKIPPED_STEPS = Metric(
     "skipped_steps", "1", "Steps without an update since the previous line, because gradients overflowed.", Better.low
 )

@@ -89,7 +89,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
         elif found := OVERFLOW.search(line.text):
             rank = line.rank if found[1] is None else int(found[1])
             scale = printed_number(found[2] or "")
-            values = {} if scale is None else {a.LOSS_SCALE: scale}
+            values = {} if scale is None else {m.LOSS_SCALE: scale}
             yield Record(Kind.event, line.number, values, texts | {Text.event: "overflow"}, rank, line.host)
         elif found := PHASES.search(line.text):
             yield from phases(line, found, texts)

@@ -44,7 +44,7 @@ VALUES: Names = {
     "gloabl batch size": (a.GLOBAL_BATCH_SIZE, 1),
     "lm loss": (m.LOSS, 1),
     "lm-loss": (m.LOSS, 1),
-    "loss scale": (a.LOSS_SCALE, 1),
+    "loss scale": (m.LOSS_SCALE, 1),
     "grad norm": (m.GRADIENT_NORM, 1),
     "actual seqlen": (a.SEQUENCE_LENGTH, 1),
     "number of skipped iterations": (a.SKIPPED_STEPS, 1),
@@ -112,7 +112,7 @@ ARGUMENTS = {
     "seed": a.SEED,
 }
 # Besides times and rates: metrics for which 0 or less is a placeholder.
-POSITIVE = {a.GLOBAL_BATCH_SIZE, a.SEQUENCE_LENGTH, a.LOSS_SCALE}
+POSITIVE = {a.GLOBAL_BATCH_SIZE, a.SEQUENCE_LENGTH, m.LOSS_SCALE}
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:

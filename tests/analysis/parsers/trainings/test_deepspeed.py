@@ -33,7 +33,7 @@ def test_the_pipeline_engine_prints_loss_time_and_samples_of_the_whole_step() ->
 def test_a_step_left_out_is_an_event_with_the_scale_that_overflowed() -> None:
     found = records(SAMPLE, NAME)
     assert texts(found, Text.event) == ["overflow", "overflow"]
-    assert column(found, Kind.event, a.LOSS_SCALE) == [65536, 65536]
+    assert column(found, Kind.event, m.LOSS_SCALE) == [65536, 65536]
 
 
 def test_phases_are_of_a_micro_batch_or_of_a_step_and_other_timers_are_left_out() -> None:
