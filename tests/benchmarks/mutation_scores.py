@@ -3,8 +3,9 @@
 cosmic-ray changes one place of a module at a time, in a copy of the last commit below build/mutation/, and the fast
 tests run against each change (a mutant). A mutant is killed if a test fails or the time limit ends it. All mutants of a
 room are put into one random order (--seed); the first --mutants of it are measured, so a larger number extends a
-sample. The same command continues after an interruption; --again measures the survivors again, with the tests of the
-present commit. `--module FILE --tests FILES` makes a room of one module.
+sample. Each runs in a fork of a process that has imported the other packages. The same command continues after an
+interruption; --again measures the survivors again, with the tests of the present commit. `--module FILE --tests FILES`
+makes a room of one module.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import argparse
 import ast
 import contextlib
 import csv
+import difflib
+import importlib
+import multiprocessing
 import os
 import random
 import re
-import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -24,19 +28,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from cosmic_ray.commands.init import init
-from cosmic_ray.mutating import mutate_and_test, mutate_code
+from cosmic_ray.mutating import mutate_code, use_mutation
 from cosmic_ray.plugins import get_operator
 from cosmic_ray.work_db import WorkDB, use_db
-from cosmic_ray.work_item import MutationSpec, WorkerOutcome, WorkItem, WorkResult
+from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkItem, WorkResult
 from scipy.stats import binomtest
 
 from tests.support.paths import ROOT
 
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.csv")
 FAST = "not slow and not long and not slurm"
-PYTEST = f"{shlex.quote(sys.executable)} -m pytest -q -x -n 0 -p no:randomly -p no:cacheprovider -m {shlex.quote(FAST)}"
-NO_TESTS = 5  # pytest's exit code where the marker leaves none
+PYTEST = ["-q", "-x", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", FAST]
+# A fork has imported plugins already, whose assertions are then not rewritten.
+PYTEST += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+OWN = {"jobs", "analysis", "conf", "tests", "slurmscale"}
+# Writes the modules that the tests of its arguments import.
+IMPORTED = """
+import pathlib, sys, pytest
+pytest.main([*sys.argv[2:], "--collect-only"])
+pathlib.Path(sys.argv[1]).write_text("\\n".join(name for name, module in sys.modules.items() if module))
+"""
 SHORTEST_LIMIT_S = 240.0
 
 
@@ -118,6 +131,7 @@ def measured(name: str, room: Room, db: WorkDB, given: argparse.Namespace, end: 
         fill(db, modules, given.seed)
     sample = sorted(db.work_items, key=lambda item: item.job_id)[: given.mutants or None]
     results = dict(db.results)
+    import_other_packages(tests)
     limit_s = time_limit(tests, again=given.again)
     for item in sample:
         if item.job_id in results and not (given.again and not results[item.job_id].is_killed):
@@ -126,7 +140,7 @@ def measured(name: str, room: Room, db: WorkDB, given: argparse.Namespace, end: 
             break
         result = WorkResult(WorkerOutcome.SKIPPED)
         if is_python(item.mutations[0]):
-            result = mutate_and_test(item.mutations, test_command(item.mutations[0].module_path, tests), limit_s)
+            result = tested(item.mutations[0], tests, limit_s)
         results[item.job_id] = result
         db.set_result(item.job_id, result)
     done = [(i, results[i.job_id]) for i in sample if i.job_id in results]
@@ -188,17 +202,57 @@ def is_python(mutant: MutationSpec) -> bool:
     return True
 
 
-def test_command(module: Path, tests: list[Path]) -> str:
-    """Return a command that runs the test files that import a module, and then the other tests of its room."""
-    package, _, name = ".".join(module.with_suffix("").parts).rpartition(".")
+def tested(mutant: MutationSpec, tests: list[Path], limit_s: float) -> WorkResult:
+    """Run the tests on a mutant: first the files that import its module, then the other ones of its room."""
+    package, _, name = ".".join(mutant.module_path.with_suffix("").parts).rpartition(".")
     imports = re.compile(rf"\b{re.escape(package)}\.{name}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
     own = [test for test in tests if imports.search(test.read_text())]
-    runs = [
-        f"{PYTEST} {shlex.join(map(str, some))} || [ $? = {NO_TESTS} ]"
-        for some in (own, [t for t in tests if t not in own])
-        if some
-    ]
-    return shlex.join(["sh", "-c", " && ".join(runs)])
+    end, code = time.monotonic() + limit_s, 0
+    operator = get_operator(mutant.operator_name)(**mutant.operator_args)
+    with use_mutation(mutant.module_path, operator, mutant.occurrence) as (before, after):
+        for some in (own, [test for test in tests if test not in own]):
+            code = code or exit_code(some, end - time.monotonic())
+    diff = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3)
+    output = "timeout" if code == -signal.SIGKILL else Path("../output.txt").read_text(errors="replace")
+    return WorkResult(
+        WorkerOutcome.NORMAL, output, TestOutcome.KILLED if code else TestOutcome.SURVIVED, "\n".join(diff)
+    )
+
+
+def import_other_packages(tests: list[Path]) -> None:
+    """Import what these tests import from other packages, once for all forks."""
+    names = Path("../imported.txt")
+    subprocess.run([sys.executable, "-c", IMPORTED, names, *PYTEST, *tests], check=True, stdout=subprocess.DEVNULL)
+    for name in names.read_text().splitlines():
+        if name.partition(".")[0] not in OWN:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+
+
+def exit_code(tests: list[Path], limit_s: float | None) -> int:
+    """Return pytest's exit code in a fork, 0 where the marker leaves no test; -9 where the time limit ended it."""
+    if not tests:
+        return 0
+    fork = multiprocessing.get_context("fork").Process(target=run_pytest, args=(tests,))
+    fork.start()
+    fork.join(limit_s)
+    if fork.is_alive():
+        os.killpg(fork.pid or 0, signal.SIGKILL)
+        fork.join()
+    code = fork.exitcode or 0
+    return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else code
+
+
+def run_pytest(tests: list[Path]) -> None:
+    """Run tests of the copy in this process, which has none of our modules; end it with pytest's exit code."""
+    os.setsid()
+    with Path("../output.txt").open("w") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    for name in [name for name in sys.modules if name.partition(".")[0] in OWN]:
+        del sys.modules[name]
+    sys.path.insert(0, str(Path.cwd()))
+    sys.exit(pytest.main([*PYTEST, *map(str, tests)]))
 
 
 def time_limit(tests: list[Path], *, again: bool) -> float:
@@ -206,8 +260,12 @@ def time_limit(tests: list[Path], *, again: bool) -> float:
     record = Path("../baseline_s")
     if again or not record.exists():
         begin = time.monotonic()
-        subprocess.run([*shlex.split(PYTEST), *map(str, tests)], check=True, stdout=subprocess.DEVNULL)
+        if exit_code(tests, None):
+            raise SystemExit(f"The unchanged code does not pass:\n{Path('../output.txt').read_text()}")
         record.write_text(str(time.monotonic() - begin))
+    # Two changes of a module within one second would leave the bytecode of the first one.
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     return max(SHORTEST_LIMIT_S, 5 * float(record.read_text()))
 
 
