@@ -128,6 +128,7 @@ def test_a_cancelled_run_whose_job_appears_later_is_cancelled_then(tmp_path: Pat
     assert [item.state for item in states(sweep)] == [State.cancelled] * 2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_job_that_runs_while_nobody_looks_adopts_itself_and_the_next_look_reports_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -100,6 +100,7 @@ def under_pbs(script: Path, nodes: list[str], timeout_s: float = 300) -> tuple[i
     return returncode, (where / "out").read_text(), names
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_job_script_trains_two_by_two_ranks_with_the_losses_of_one(tmp_path: Path) -> None:
     script = job_script(tmp_path, "cluster=generic_slurm", "nodes=2", "ranks_per_node=2")

@@ -294,6 +294,7 @@ def test_runs_with_checkpoints_of_unequal_size_share_one_array(
 # --- this machine --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_local_sweep_returns_at_once_runs_one_by_one_and_finishes(tmp_path: Path) -> None:
     where = tmp_path / 'odd "place" \n with $everything'
@@ -337,6 +338,7 @@ def test_a_queued_run_executes_the_code_and_configuration_that_were_submitted(tm
     assert [e["event"] for e in read_records(run.status)] == ["prepared", "started", "layout", "finished"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_cancel_stops_the_running_run_and_resume_continues_it_from_its_checkpoint(tmp_path: Path) -> None:
     overrides = [*small(tmp_path), "job.steps=2000", "job.checkpoint_every_steps=5", "job.min_learning_rate=1e-4"]
