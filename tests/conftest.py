@@ -18,7 +18,7 @@ __all__ = ["empty_queue", "slurm"]
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # The same examples everywhere, so that a change that passes here passes anywhere; --hypothesis-profile=explore looks
 # for others.
-settings.register_profile("any machine", settings.get_profile("explore"), derandomize=True)
+settings.register_profile("any machine", settings.get_profile("explore"), derandomize=True, max_examples=50)
 settings.load_profile("any machine")
 
 
