@@ -84,14 +84,17 @@ LAYOUTS = {
     "tp_pp_fsdp": ("parallelism=tp_pp_fsdp", "ranks_per_node=8"),
 }  # fmt: skip
 ROWS = {"equal": (), "uneven": UNEVEN, "packed": PACKED}
-EARLY = {("fsdp", "full", "uneven")}
+MODES = ("none", "selective", "full")
+EARLY = ("fsdp", "full", "uneven")
 
 
 def cases() -> list[Any]:
-    """Every layout, mode and kind of rows; one of them in CI."""
-    everything = product(LAYOUTS, ("none", "selective", "full"), ROWS)
-    legal = [case for case in everything if not ("tp" in case[0] and case[1] == "selective")]
-    return [case if case in EARLY else long(*case) for case in legal]
+    """Return every mode with every kind of rows under FSDP, each of both once under other layouts; one is in CI."""
+    chosen = [("fsdp", mode, rows) for mode, rows in product(MODES, ROWS)]
+    for turn, layout in enumerate(name for name in LAYOUTS if name != "fsdp"):
+        modes = [mode for mode in MODES if not ("tp" in layout and mode == "selective")]
+        chosen += [(layout, modes[(turn + i) % len(modes)], rows) for i, rows in enumerate(ROWS)]
+    return [case if case == EARLY else long(*case) for case in chosen]
 
 
 @pytest.mark.slow
