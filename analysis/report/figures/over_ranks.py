@@ -1,12 +1,14 @@
 """Figures over the number of ranks: one line a group, a marker the median of a point's repeats, a bar their spread.
 
-One function draws all of them, so that throughput, speedup, efficiency, step time and memory read alike.
+One function draws all of them, so that throughput, speedup, efficiency, step time and memory read alike. Where all
+points have the same number of ranks, the axis is the batch or sequence length if a sweep changed it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +17,7 @@ import plotly.graph_objects as go
 
 from analysis.formatting import plot_text, plural, shown, shown_spread, title
 from analysis.intervals import Spread
+from analysis.report.figures.over_setting import Axis, over_setting
 from analysis.report.figures.style import GREY, MOST_LEGEND_LINES, Figure, Style, empty_plot, legend, word
 from analysis.scaling.groups import RATES, WEAK, Group, Point
 from analysis.scaling.laws import EXTRAPOLATED_TIMES, Fit
@@ -50,13 +53,11 @@ def over_ranks(
 
     `fits` are laws of that metric by the label of their line: each is drawn beyond the measured ranks.
     """
-    drawn = []
-    for group in groups:
-        spreads = [(point, spread) for point in group.points if (spread := spread_at(group, point))]
-        if spreads:
-            drawn.append((group, spreads))
+    drawn = with_spreads(groups, spread_at)
     if not drawn:
         return Figure(metric.name, heading, f"{word(groups)}: {why_nothing(groups, metric)}", None)
+    if found := over_setting([group for group, _ in drawn]):
+        return over_values(heading, metric, found, styles, spread_at)
     plot = empty_plot()
     measured = {point.ranks for _, spreads in drawn for point, _ in spreads}
     ranks = sorted(measured | {fit.farthest for fit in fits.values()})
@@ -73,7 +74,7 @@ def over_ranks(
         plot.add_trace(line(group, spreads, x, metric, styles[group.label], sizes=sizes))
     add_ideal(plot, metric, [group for group, _ in drawn], ranks)
     add_extrapolated(plot, metric, fits, styles)
-    plot.update_xaxes(**(lines_axis([group for group, _ in drawn]) if side_by_side else ranks_axis(ranks)))
+    plot.update_xaxes(**(lines_axis([group for group, _ in drawn]) if side_by_side else values_axis("Ranks", ranks)))
     plot.update_yaxes(title_text=title(metric))
     if both_log:
         plot.update_yaxes(type="log", dtick="D2", tickformat="~s")
@@ -83,6 +84,37 @@ def over_ranks(
     plot.update_layout(**legend(0 if side_by_side else len(drawn)))
     caption = caption_over_ranks(metric, [group for group, _ in drawn], groups) + extrapolated_words(fits)
     return Figure(metric.name, heading, caption, plot)
+
+
+def with_spreads(
+    groups: Sequence[Group], spread_at: Callable[[Group, Point], Spread | None]
+) -> list[tuple[Group, list[tuple[Point, Spread]]]]:
+    """Return the groups that have a value at a point, with these points."""
+    found = [(group, [(p, spread) for p in group.points if (spread := spread_at(group, p))]) for group in groups]
+    return [(group, spreads) for group, spreads in found if spreads]
+
+
+def over_values(
+    heading: str,
+    metric: Metric,
+    along: tuple[Axis, Sequence[Group]],
+    styles: dict[str, Style],
+    spread_at: Callable[[Group, Point], Spread | None],
+) -> Figure:
+    """Return a metric over a setting, one line a group."""
+    plot = empty_plot()
+    axis, groups = along
+    drawn = with_spreads(groups, spread_at)
+    places = [[axis.value(replace(group, points=(point,))) for point, _ in spreads] for group, spreads in drawn]
+    for (group, spreads), x, style in zip(drawn, places, styles.values(), strict=False):
+        plot.add_trace(line(group, spreads, x, metric, style, sizes=[MARKER] * len(x)))
+    plot.update_xaxes(**values_axis(axis.title, sorted({value for x in places for value in x})))
+    largest = max(spread.high for _, spreads in drawn for _, spread in spreads)
+    plot.update_yaxes(title_text=title(metric), range=[0, 1.08 * largest / unit_size(metric)])
+    plot.update_layout(**legend(len(drawn)))
+    caption = caption_over_ranks(metric, [group for group, _ in drawn], groups)
+    where = ", ".join(sorted({point.place for group in groups for point in group.points}))
+    return Figure(metric.name, heading, f"{caption} Over the {axis.title.partition(' (')[0].lower()}, {where}.", plot)
 
 
 def marker_sizes(x: Sequence[Sequence[int]], y: Sequence[Sequence[float]]) -> list[list[float]]:
@@ -189,14 +221,14 @@ def extrapolated_words(fits: Mapping[str, Fit]) -> str:
     )
 
 
-def ranks_axis(ranks: Sequence[int]) -> dict[str, Any]:
-    """Return an axis with the measured rank counts as its ticks and room at both ends."""
-    if ranks[-1] > LARGEST_LINEAR_RATIO * ranks[0]:
+def values_axis(name: str, values: Sequence[int]) -> dict[str, Any]:
+    """Return an axis with the measured values, in order, as its ticks and room at both ends."""
+    if values[-1] > LARGEST_LINEAR_RATIO * values[0]:
         scale: dict[str, Any] = {"type": "log"}
     else:
-        room = max(0.5, 0.08 * (ranks[-1] - ranks[0]))
-        scale = {"range": [ranks[0] - room, ranks[-1] + room]}
-    return scale | {"title_text": "Ranks", "tickvals": list(ranks), "ticktext": [f"{n:,}" for n in ranks]}
+        room = max(0.5, 0.08 * (values[-1] - values[0]))
+        scale = {"range": [values[0] - room, values[-1] + room]}
+    return scale | {"title_text": name, "tickvals": list(values), "ticktext": [f"{n:,}" for n in values]}
 
 
 def lines_axis(groups: Sequence[Group]) -> dict[str, Any]:
