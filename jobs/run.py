@@ -67,10 +67,12 @@ def main(run_directory: str) -> None:
         print(f"slurmscale: {error}", flush=True)
     except BaseException as error:
         cause = before_torch_archive(error)
-        known = isinstance(cause, KnownCauseError)
-        text = str(cause) if known else "".join(traceback.format_exception_only(cause)).strip()
+        if isinstance(cause, KnownCauseError):
+            text, evidence = str(cause), cause.evidence
+        else:
+            text, evidence = "".join(traceback.format_exception_only(cause)).strip(), {}
         if not lease.is_lost():
-            record_failure(directory, cause_of(cause), rank=rank.rank, node=node_name(), error=text)
+            record_failure(directory, cause_of(cause), rank=rank.rank, node=node_name(), error=text, **evidence)
         if not isinstance(error, Exception):
             raise
         # Printed here, since submitit would write the traceback of an exception to its result file as it is.

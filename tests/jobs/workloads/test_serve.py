@@ -336,7 +336,7 @@ def test_a_run_that_is_asked_to_stop_ends_everything_and_records_it(tmp_path: Pa
         (["engine.server.command=[/no/such/server]"],
          "replica 0 cannot start on .*: /no/such/server: No such file or directory. Set engine.server.python=PATH"),
         (["engine.server.command=[sh,-c,'echo CUDA out of memory; exit 1']"],
-         "replica 0 on .* exited with code 1; the last line of replica-0.log: CUDA out of memory"),
+         "replica 0 on .* exited with code 1; the cause is in replica-0.log:1: CUDA out of memory"),
         (["serving.client_command=[sh,-c,'echo no such model; exit 3']"],
          "the load generator \\(vllm, warmup\\) on .* exited with code 3; the last line of warmup.log: no such model"),
     ],

@@ -32,6 +32,7 @@ from tests.support.serving import (
     model_directory,
     tiny_serving,
 )
+from tests.support.spanning_server import ERROR
 
 H100 = ("job=serve", "engine=vllm", "cluster=xe9680_h100", "parallelism=tp_pp", "parallelism.tensor=8")
 SPANNED = (f"engine.server.command={listed(SPANNING)}", "parallelism=pp", "nodes=2", "ranks_per_node=1")
@@ -176,6 +177,28 @@ def test_a_replica_over_two_nodes_serves_from_the_first_and_a_lost_node_of_it_is
     assert "tiny server starts" in logs[0]
     assert "tiny server starts" not in logs[1]
     assert json.loads((run.serving / "warmup.json").read_text())["failed"] == 0, "the replica has answered before"
+
+
+@pytest.mark.slow
+def test_the_error_of_another_node_is_the_cause_where_the_first_node_ends_as_if_it_were_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = spanned(tmp_path, f"engine.server.command={listed([*SPANNING, '--breaks'])}")
+    run.plan.write_text("{}")
+    run.serving.mkdir()
+    # Of an earlier start, which had another cause.
+    for log in ("replica-0.log", "replica-0-node-1.log"):
+        (run.serving / log).write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
+    assert train(run) == [1, 1], printed(run)
+    (error,) = failures(run)
+    line = 1 + (run.serving / "replica-0-node-1.log").read_text().splitlines().index(f"RuntimeError: {ERROR}")
+    where = f"replica-0-node-1.log:{line}: RuntimeError: {ERROR}"
+    assert error == f"replica 0 on {socket.gethostname()} exited with code 0; the cause is in {where}"
+    assert main(["status", str(run.path.parent)]) == 0
+    assert where in printed_words(capsys)
+    assert main(["report", str(run.path.parent)]) == 0
+    page = (run.path.parent / "report.md").read_text()
+    assert f"serving/{where}" in page[page.index("## Runs not used") :]
 
 
 @pytest.mark.long
