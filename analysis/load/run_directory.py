@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
 from types import UnionType
@@ -84,7 +84,9 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         provenance = {} if missing(contents, AT.provenance) else read_json(contents, AT.provenance)
         if lookup(config, "serving") is not None:
             refuse_unfinished(events, config, last=0)
-            return served_run(RunResult(path, config, plan, provenance, events))
+            nodes = read_node_use(RunDir(path))
+            served = served_run(RunResult(path, config, plan, provenance, events, node_use=nodes))
+            return replace(served, values={**served.values, **node_use_values(nodes)})
         if lookup(config, "storage") is not None:
             refuse_unfinished(events, config, last=0)
             return storage_test(path, config, plan, provenance, events)

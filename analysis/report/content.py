@@ -112,7 +112,7 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
     # The sentence of a campaign is that of its leaderboard.
     others, campaigns = [group for group in groups if not attempts_of(group)], campaign_sections(runs)
     used = [run for run in runs if run.used]
-    recorded = [run for run in runs if run.used or run.state == "tested"]
+    recorded = [run for run in runs if run.used or run.state in {"served", "tested"}]
     tests = storage_test_sections(runs)
     beside = measurements(found.logs)
     return Report(

@@ -27,7 +27,7 @@ LONGEST_LINE = 300
 # For the last lines of a process on another node, by way of the file system.
 OTHER_LOGS_WITHIN_S = 3.0
 PR_SET_PDEATHSIG = 1  # prctl(2)
-LIBC = ctypes.CDLL(None)
+PRCTL = ctypes.CDLL(None).prctl  # looked up here, and not between fork and exec
 # A server that reads them would take itself for a rank of a larger group.
 OF_RANKS = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
 # Signals from outside. An exception before one of them was survived; a fault, or a line that ends a run, was not.
@@ -62,7 +62,7 @@ class Piece:
                     stderr=output,
                     env=environment(env),
                     start_new_session=True,
-                    preexec_fn=end_with_parent,  # noqa: PLW1509 (the rank has no other threads)
+                    preexec_fn=end_with_parent,  # noqa: PLW1509 (it takes no lock that another thread may hold)
                 )
             except OSError as error:
                 raise ConfigError(
@@ -138,7 +138,7 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
 
 def end_with_parent() -> None:
     """Ask the kernel to end this process when its parent dies, however it dies."""
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    PRCTL(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def begin_start(log: Path) -> None:

@@ -32,9 +32,10 @@ def node_use_section(runs: Sequence[RunResult]) -> Section | None:
     ]
     defined = " ".join(f"{metric.name}: {metric.definition}" for metric in known)
     note = (
-        "One row a node, means over the steps; without steps over all of the run. Emulated nodes share one machine, "
-        "and each has the values of all of it. A node differs where a share is more than 10 percentage points from the "
-        f"median of the nodes. A run has at most {MOST_NODES} rows, the nodes that differ first. {defined}"
+        "One row a node, means over the steps, or over the load of a run that serves; without either over all of the "
+        "run. A server's balancer and load generator are on the first node. Emulated nodes share one machine, and each "
+        "has the values of all of it. A node differs where a share is more than 10 percentage points from the median "
+        f"of the nodes. A run has at most {MOST_NODES} rows, the nodes that differ first. {defined}"
     )
     headings = ("Run", "Node", *map(title, known), "Differs")
     return Section(HEADING, note, headings, rows, figure=node_use_figure(found)) if rows else None

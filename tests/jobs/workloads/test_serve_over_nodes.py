@@ -10,6 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from analysis.load.run_directory import read_run
+from jobs import metrics as m
 from jobs.cli import main
 from jobs.errors import ConfigError
 from jobs.lease import Lease
@@ -17,7 +19,7 @@ from jobs.plan.compose import compose
 from jobs.plan.rules.serving import kv_tokens
 from jobs.plan.table import plan_notes
 from jobs.ranks import Rank
-from jobs.rundir import RunDir
+from jobs.rundir import RunDir, read_records
 from jobs.schema import Run
 from jobs.serving.ports import own_address, reserved_port
 from jobs.serving.replica import Head, Seat, command_of, gpus_of
@@ -177,6 +179,11 @@ def test_a_replica_over_two_nodes_serves_from_the_first_and_a_lost_node_of_it_is
     assert "tiny server starts" in logs[0]
     assert "tiny server starts" not in logs[1]
     assert json.loads((run.serving / "warmup.json").read_text())["failed"] == 0, "the replica has answered before"
+    for node in range(2):
+        _, *before, last = read_records(run.storage_log(f"rank-{node:05d}"))
+        assert {record["phase"] for record in before} >= {"load"}
+        assert (last["node_number"], last["phase"]) == (node, "serve"), "the load was under way"
+        assert last["node_cpu_s"] > 0
 
 
 @pytest.mark.slow
@@ -207,6 +214,10 @@ def test_two_replicas_over_two_nodes_each_share_a_load(tmp_path: Path) -> None:
     assert train(run) == [0] * 4, printed(run)
     (served,) = events(run, "served")
     assert (served["server_requests"], served["largest_replica_share"]) == (40, 0.5)
+    run.plan.write_text("{}")
+    found = read_run(run.path)
+    assert [node.node.split(" (")[0] for node in found.node_use] == ["node 0", "node 1", "node 2", "node 3"]
+    assert 0 < found.values[m.NODE_CPU_BUSY] <= 1
     assert sorted(file.name for file in run.serving.glob("replica-*.log")) == [
         "replica-0-node-1.log", "replica-0.log", "replica-1-node-1.log", "replica-1.log",
     ]  # fmt: skip
