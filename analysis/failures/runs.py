@@ -170,19 +170,16 @@ def by_logs(sweep: Sweep, submission: Submission) -> Iterator[Failure]:
     if files and starts(files[0]) > 1:
         # The other logs of a job that was started again do not name the start that wrote them.
         files = files[:1]
-    if found := strongest(files):
-        yield Failure.of(*found)
+    found = strongest(files)
+    if len({verdict.cause for _, verdict in found}) == 1:
+        yield Failure.of(*found[0])
 
 
-def strongest(files: Iterable[Path]) -> tuple[str, Verdict] | None:
-    """Return the strongest verdict on the last start in logs of one job, with the name of its log.
-
-    None without a proof, and where equally strong ones disagree on the cause.
-    """
+def strongest(files: Iterable[Path]) -> list[tuple[str, Verdict]]:
+    """Return the strongest verdict on the last start in logs of one job, or equally strong ones, with names of logs."""
     found = [(file.name, verdict) for file in files for verdict in verdicts_on_start(file)]
     heaviest = min((verdict.weight.value for _, verdict in found if verdict.weight), default=None)
-    decisive = [(name, verdict) for name, verdict in found if verdict.weight and verdict.weight.value == heaviest]
-    return decisive[0] if len({verdict.cause for _, verdict in decisive}) == 1 else None
+    return [(name, verdict) for name, verdict in found if verdict.weight and verdict.weight.value == heaviest]
 
 
 def starts(file: Path) -> int:

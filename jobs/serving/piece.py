@@ -24,8 +24,8 @@ from jobs.rundir import BATCH_STARTED
 END_WITHIN_S = 20.0
 TAIL_BYTES = 20_000
 LONGEST_LINE = 300
-# For the last lines of a process on another node, by way of the file system.
-OTHER_LOGS_WITHIN_S = 3.0
+# Then the last lines of processes on other nodes have come by way of the file system.
+OTHER_LOGS_AFTER_S = 3.0
 PR_SET_PDEATHSIG = 1  # prctl(2)
 PRCTL = ctypes.CDLL(None).prctl  # looked up here, and not between fork and exec
 # A server that reads them would take itself for a rank of a larger group.
@@ -45,13 +45,14 @@ class Piece:
         env: Mapping[str, str],
         remedy: str,
         *,
-        other_logs: Sequence[Path] = (),
+        logs: Sequence[Path] = (),
     ) -> None:
-        """Start the program. The cause of its end may stand in `other_logs`, those of its processes on other nodes."""
+        """Start the program; `logs` are those of all processes of a replica over nodes, if it is one of them."""
         self.name = name
         """Its name in messages."""
         self.log = log
-        self.other_logs = other_logs
+        # The first node's process also raises when another one does: of equally strong proofs the other one's counts.
+        self.logs = [*logs[1:], *logs[:1]] or [log]
         begin_start(log)
         with open_to_append(log) as output:
             try:
@@ -100,19 +101,15 @@ class Piece:
         return KnownCauseError(cause_of_end(code), f"{end}{last}")
 
     def proof(self) -> tuple[str, Verdict] | None:
-        """Return the strongest verdict on the logs, with the name of its log; None if no log names a cause.
+        """Return the strongest verdict on the logs, with the name of its log; None if none of them names a cause.
 
         What also follows from a failure elsewhere names none.
         """
         weakest = Weight.end if self.process.returncode in FROM_OUTSIDE else Weight.possible
-        deadline = time.monotonic() + (OTHER_LOGS_WITHIN_S if self.other_logs else 0)
-        while True:
-            found = strongest((self.log, *self.other_logs))
-            if found and found[1].weight and found[1].weight.value <= weakest.value:
-                return found
-            if time.monotonic() >= deadline:
-                return None
-            time.sleep(0.2)
+        if len(self.logs) > 1:
+            time.sleep(OTHER_LOGS_AFTER_S)
+        proofs = (each for each in strongest(self.logs) if each[1].weight and each[1].weight.value <= weakest.value)
+        return next(proofs, None)
 
     def end(self) -> None:
         """End the program and all processes of its session: by SIGTERM, and by SIGKILL if that takes too long."""

@@ -115,7 +115,6 @@ def started(seat: Seat, head: Head | None, http: dict[str, object]) -> Piece:
     """Start the process of a replica on this node."""
     assert seat.run.engine.server is not None
     name, logs = f"replica {seat.replica}", logs_of_replica(seat)
-    log = logs.pop(seat.node_rank)
     env = seat.run.engine.server.env | gpus_of(seat.run, seat.rank)
     if head is not None:
         # Where vLLM's own messages between nodes arrive; it would guess the address by a route to the Internet.
@@ -123,7 +122,7 @@ def started(seat: Seat, head: Head | None, http: dict[str, object]) -> Piece:
         if seat.node_rank:
             name = f"{name}, node rank {seat.node_rank}"
     remedy = "Set engine.server.python=PATH, or engine.server.command to a program that the nodes have."
-    piece = Piece(name, command_of(seat, head, http), log, env, remedy, other_logs=logs)
+    piece = Piece(name, command_of(seat, head, http), logs[seat.node_rank], env, remedy, logs=logs)
     seat.stack.callback(piece.end)
     return piece
 

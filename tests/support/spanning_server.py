@@ -2,8 +2,8 @@
 
 A stand-in for vLLM's processes on several nodes: it meets as they do, at a port of the first node, and ends with any of
 them. `python spanning_server.py HOST PORT --stages=P --nodes=N --node-rank=R --head=ADDRESS --head-port=PORT`, and
-`--headless` on all nodes but the first. With `--breaks` an error of another node ends the first one as if it had done
-its work.
+`--headless` on all nodes but the first. With `--breaks` an error of another node ends the first one with an error of
+its own and exit code 0, as vLLM's.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 
 WITHIN_S = 60.0
 ERROR = "The size of tensor a (128) must match the size of tensor b (256) at non-singleton dimension 1"
+TRACEBACK = "Traceback (most recent call last):"
 WARNING = "resource_tracker: UserWarning: There appear to be 2 leaked semaphore objects to clean up at shutdown"
 
 
@@ -55,7 +56,7 @@ def follow(head: str, port: int, *, breaks: bool) -> None:
         try:
             with socket.create_connection((head, port)) as connection:
                 if breaks:
-                    print("Traceback (most recent call last):", f"RuntimeError: {ERROR}", sep="\n", flush=True)
+                    print(f"{TRACEBACK}\nRuntimeError: {ERROR}", flush=True)
                 else:
                     connection.recv(1)
         except ConnectionRefusedError:
@@ -70,7 +71,7 @@ def follow(head: str, port: int, *, breaks: bool) -> None:
 def end_with(part: socket.socket, code: int) -> None:
     """End this process when another one has ended."""
     part.recv(1)
-    print("a node of the replica has ended" if code else WARNING, flush=True)
+    print("a node of the replica has ended" if code else f"{TRACEBACK}\nKeyError: 'request-7'\n{WARNING}", flush=True)
     os._exit(code)
 
 
