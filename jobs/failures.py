@@ -248,11 +248,18 @@ def blames_node(failure: Mapping[str, Any]) -> bool:
 
 
 def record_failure(
-    run: RunDir, cause: FailureCause, *, rank: int, node: str, error: str, restart: int | None = None, **evidence: str
+    run: RunDir,
+    cause: FailureCause,
+    *,
+    rank: int,
+    node: str,
+    error: str,
+    restart: int | None = None,
+    evidence: Mapping[str, str] | None = None,
 ) -> None:
     """Record the rank that ended this start, with its node, cause and evidence, in a file of its own."""
     start = restart_count() if restart is None else restart
-    fields = {"cause": cause.name, "rank": rank, "node": node, "error": error[:LONGEST_ERROR], **evidence}
+    fields = {"cause": cause.name, "rank": rank, "node": node, "error": error[:LONGEST_ERROR], **(evidence or {})}
     record = event_record("failed", restart=start, **fields)
     write_failure(run, record, restart=start, rank=rank)
 

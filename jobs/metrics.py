@@ -1214,7 +1214,7 @@ STORAGE_TESTS = (
     *DATA_READ_WAITING.values(),
 )
 
-STORAGE_RATES = {
+STORAGE_RATES: dict[tuple[StoragePhase, str, str], Metric] = {
     (phase, direction, statistic): Metric(
         f"storage_{phase.name}_{direction}_{statistic}_bytes_per_s",
         "B/s",

@@ -74,7 +74,7 @@ def main(run_directory: str) -> None:
         else:
             text, evidence = "".join(traceback.format_exception_only(cause)).strip(), {}
         if not lease.is_lost():
-            record_failure(directory, cause_of(cause), rank=rank.rank, node=node_name(), error=text, **evidence)
+            record_failure(directory, cause_of(cause), rank=rank.rank, node=node_name(), error=text, evidence=evidence)
         if not isinstance(error, Exception):
             raise
         # Printed here, since submitit would write the traceback of an exception to its result file as it is.
