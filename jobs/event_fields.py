@@ -78,7 +78,7 @@ FIELDS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("attempt", "from_step", "restart", "rank", "events_before", "failures_before"), of_type(int)),
     **dict.fromkeys(("failure_number", "status_bytes"), of_type(int)),
     **dict.fromkeys(("node", "host", "stage", "mark", "place", "clusters", "launcher", "id"), of_type(str)),
-    **dict.fromkeys(("cause", "reason", "error", "limit"), of_type(str)),
+    **dict.fromkeys(("cause", "reason", "error", "proof", "advice", "limit"), of_type(str)),
     **dict.fromkeys(("job_id", "after"), is_job_id),
     "run": is_name,
     "log_id": is_log_id,

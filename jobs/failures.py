@@ -21,11 +21,16 @@ from jobs.rundir import RunDir, event_record
 
 
 class KnownCauseError(Exception):
-    """A failure whose cause is known where it is raised, such as the end of a program that the run had started."""
+    """A failure whose cause is known where it is raised, such as the end of a program that the run had started.
 
-    def __init__(self, cause: FailureCause, text: str) -> None:
+    `proof` is the line of a log that names the cause, with the log and the line's number, and `advice` its remedy.
+    """
+
+    def __init__(self, cause: FailureCause, text: str, *, proof: str = "", advice: str = "") -> None:
         super().__init__(text)
         self.cause = cause
+        self.evidence = {name: words for name, words in (("proof", proof), ("advice", advice)) if words}
+        """Fields of the event."""
 
 
 class Retry(Enum):
@@ -243,11 +248,18 @@ def blames_node(failure: Mapping[str, Any]) -> bool:
 
 
 def record_failure(
-    run: RunDir, cause: FailureCause, *, rank: int, node: str, error: str, restart: int | None = None
+    run: RunDir,
+    cause: FailureCause,
+    *,
+    rank: int,
+    node: str,
+    error: str,
+    restart: int | None = None,
+    evidence: Mapping[str, str] | None = None,
 ) -> None:
-    """Record the rank that ended this start, with its node and cause, in a file of its own."""
+    """Record the rank that ended this start, with its node, cause and evidence, in a file of its own."""
     start = restart_count() if restart is None else restart
-    fields = {"cause": cause.name, "rank": rank, "node": node, "error": error[:LONGEST_ERROR]}
+    fields = {"cause": cause.name, "rank": rank, "node": node, "error": error[:LONGEST_ERROR], **(evidence or {})}
     record = event_record("failed", restart=start, **fields)
     write_failure(run, record, restart=start, rank=rank)
 

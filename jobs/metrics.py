@@ -59,6 +59,8 @@ class StoragePhase(Enum):
     """A checkpoint or export that is being written, in the background as well."""
     validate = "validate"
     """An evaluation on the held-out samples."""
+    serve = "serve"
+    """The load on a run that serves, its warm-up included."""
 
 
 class DisplayUnit(NamedTuple):
@@ -1212,7 +1214,7 @@ STORAGE_TESTS = (
     *DATA_READ_WAITING.values(),
 )
 
-STORAGE_RATES = {
+STORAGE_RATES: dict[tuple[StoragePhase, str, str], Metric] = {
     (phase, direction, statistic): Metric(
         f"storage_{phase.name}_{direction}_{statistic}_bytes_per_s",
         "B/s",
@@ -1220,7 +1222,9 @@ STORAGE_RATES = {
         digits=4,
         shown_in=MEGABYTE_PER_S,
     )
+    # Servers read in processes below those that ranks start, whose bytes are not counted while they live.
     for phase in StoragePhase
+    if phase is not StoragePhase.serve
     for direction in STORAGE_DIRECTIONS
     for statistic, words in STATISTICS.items()
 }

@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -61,34 +61,25 @@ def main(run_directory: str) -> None:
             prepare_for_torch(run, metadata.version("torch"))
         with uncollected_imports():
             train = workload(run)
-        with storage_recorded(run, directory, rank):
+        phase = StoragePhase.validate if run.evaluates else StoragePhase.load
+        # A run that serves begins its record when it has started its servers.
+        with storage_io.rank_recorded(run, directory, rank, phase) if run.serving is None else nullcontext():
             train(run, lease, rank)
     except SupersededError as error:
         print(f"slurmscale: {error}", flush=True)
     except BaseException as error:
         cause = before_torch_archive(error)
-        known = isinstance(cause, KnownCauseError)
-        text = str(cause) if known else "".join(traceback.format_exception_only(cause)).strip()
+        if isinstance(cause, KnownCauseError):
+            text, evidence = str(cause), cause.evidence
+        else:
+            text, evidence = "".join(traceback.format_exception_only(cause)).strip(), {}
         if not lease.is_lost():
-            record_failure(directory, cause_of(cause), rank=rank.rank, node=node_name(), error=text)
+            record_failure(directory, cause_of(cause), rank=rank.rank, node=node_name(), error=text, evidence=evidence)
         if not isinstance(error, Exception):
             raise
         # Printed here, since submitit would write the traceback of an exception to its result file as it is.
         print(redacted_traceback(error), end="", file=sys.stderr, flush=True)
         sys.exit(1)
-
-
-def storage_recorded(run: Run, directory: RunDir, rank: Rank) -> AbstractContextManager[None]:
-    """Return a context that records the storage traffic of this rank, unless it serves.
-
-    Servers read the weights then, and a rank that forks them must have no other thread.
-    """
-    if run.serving is not None:
-        return nullcontext()
-    phase = StoragePhase.validate if run.evaluates else StoragePhase.load
-    # Mounts, processors and GPUs have one count for the node.
-    node = rank.rank // run.ranks_per_node if rank.local_rank == 0 else None
-    return storage_io.recorded(run, directory, f"rank-{rank.rank:05d}", phase, node=node)
 
 
 def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,7 +160,8 @@ def by_events(events: Sequence[Mapping[str, Any]], submission: Submission | None
         yield Failure(FailureCause.cancelled, "submissions.jsonl: cancelled by `slurmscale cancel`")
     elif end is not None and (cause := recorded_cause(end)) is not None:
         file = "failures/" if NUMBER in end else "status.jsonl"
-        yield Failure(cause, f"{file}: {end['event']}, cause {end['cause']}")
+        proof = end.get("proof") or f"{file}: {end['event']}, cause {end['cause']}"
+        yield Failure(cause, proof, end.get("advice", ""))
 
 
 def by_logs(sweep: Sweep, submission: Submission) -> Iterator[Failure]:
@@ -169,12 +170,16 @@ def by_logs(sweep: Sweep, submission: Submission) -> Iterator[Failure]:
     if files and starts(files[0]) > 1:
         # The other logs of a job that was started again do not name the start that wrote them.
         files = files[:1]
+    found = strongest(files)
+    if len({verdict.cause for _, verdict in found}) == 1:
+        yield Failure.of(*found[0])
+
+
+def strongest(files: Iterable[Path]) -> list[tuple[str, Verdict]]:
+    """Return the strongest verdict on the last start in logs of one job, or equally strong ones, with names of logs."""
     found = [(file.name, verdict) for file in files for verdict in verdicts_on_start(file)]
     heaviest = min((verdict.weight.value for _, verdict in found if verdict.weight), default=None)
-    decisive = [(name, verdict) for name, verdict in found if verdict.weight and verdict.weight.value == heaviest]
-    if len({verdict.cause for _, verdict in decisive}) == 1:
-        name, verdict = decisive[0]
-        yield Failure.of(name, verdict)
+    return [(name, verdict) for name, verdict in found if verdict.weight and verdict.weight.value == heaviest]
 
 
 def starts(file: Path) -> int:

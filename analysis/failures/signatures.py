@@ -60,7 +60,7 @@ GOES_ON = re.compile(
     # Unless it relays the lines of a rank.
     r"|^(?!submitit |.* - INFO - \[rank\d+\]:)(?:.* - |\[|.*\]\[|)INFO(?:\]|\|| - |:)"
     r"|(?<!after )\b[Rr]etrying\b|\b(?:[Ww]ill (?:retry|try again)|[Ff]alling back)\b|\(ignored\)"
-    r"|\bthrown while requesting\b"
+    r"|\bthrown while requesting\b|\bThis can cause .* errors like\b"
 )
 # Of tracebacks and of torchrun's summary; the catalogue has those of its signatures.
 OTHER_MARKERS = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
 from types import UnionType
@@ -83,10 +83,12 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         plan = read_plan(contents)
         provenance = {} if missing(contents, AT.provenance) else read_json(contents, AT.provenance)
         if lookup(config, "serving") is not None:
-            refuse_unfinished(events, config, last=0)
-            return served_run(RunResult(path, config, plan, provenance, events))
+            refuse_unfinished(events, config, last=None)
+            nodes = read_node_use(RunDir(path))
+            served = served_run(RunResult(path, config, plan, provenance, events, node_use=nodes))
+            return replace(served, values={**served.values, **node_use_values(nodes)})
         if lookup(config, "storage") is not None:
-            refuse_unfinished(events, config, last=0)
+            refuse_unfinished(events, config, last=None)
             return storage_test(path, config, plan, provenance, events)
         if lookup(config, "images") is not None:
             config = without_tokens(config)
@@ -163,7 +165,7 @@ def evaluation(
     events: tuple[Mapping[str, Any], ...],
 ) -> RunResult:
     """Return a run that trains nothing: it is in no figure and no ranking. Raise UnusableError if it has not ended."""
-    refuse_unfinished(events, config, last=0)
+    refuse_unfinished(events, config, last=None)
     values = {**evaluated(events), **data_account(plan)}
     return RunResult(path, config, plan, provenance, events, "evaluated", EVALUATED, values=values)
 
@@ -176,7 +178,7 @@ def storage_test(
     events: tuple[Mapping[str, Any], ...],
 ) -> RunResult:
     """Return a run that measures storage: it is in no ranking. Raise UnusableError if it has not ended."""
-    refuse_unfinished(events, config, last=0)
+    refuse_unfinished(events, config, last=None)
     found, storage = storage_test_values(RunDir(path), events), read_storage(RunDir(path))
     if not found:
         raise UnusableError("unmeasured", "neither status.jsonl nor storage-results/ has a measurement of storage")
@@ -297,23 +299,27 @@ def steady_steps(steps: dict[int, dict[str, Any]], unmeasured: int, first: dict[
 # --- requirements of a used run --------------------------------------------------------------------------------
 
 
-def refuse_unfinished(events: tuple[Mapping[str, Any], ...], config: Mapping[str, Any], *, last: int) -> None:
-    """Raise UnusableError, with the last step and the reason, unless the run recorded its end."""
+def refuse_unfinished(events: tuple[Mapping[str, Any], ...], config: Mapping[str, Any], *, last: int | None) -> None:
+    """Raise UnusableError, with the last step and the reason, unless the run recorded its end.
+
+    `last` is None for a run without steps.
+    """
     kinds = [event["event"] for event in events]
     if "finished" in kinds:
         return
     steps = config["job"].get("steps")
-    reached = f"at step {last} of {steps}" if steps else f"at step {last}"
+    reached = "" if last is None else f" at step {last} of {steps}" if steps else f" at step {last}"
     end = end_of(latest_attempt(events))
     if end is not None and end["event"] == "failed":
-        when = reached if "started" in kinds else "before its first step"
+        when = reached if "started" in kinds else " before its start" if last is None else " before its first step"
         who = end.get("stage") or f"rank {end.get('rank', '?')} on {end.get('node', 'an unnamed node')}"
-        raise UnusableError("failed", f"failed {when}: {who}: {end.get('error', 'no error text')}")
+        raise UnusableError("failed", f"failed{when}: {who}: {end.get('error', 'no error text')}")
     if "started" not in kinds:
         raise UnusableError("not started", "never started")
     if end is not None:
-        raise UnusableError("stopped", f"stopped {reached}: {end.get('reason', 'no reason recorded')}")
-    raise UnusableError("unfinished", f"no end recorded; last seen {reached}: still running, killed, or out of time")
+        raise UnusableError("stopped", f"stopped{reached}: {end.get('reason', 'no reason recorded')}")
+    seen = f"; last seen{reached}" if reached else ""
+    raise UnusableError("unfinished", f"no end recorded{seen}: still running, killed, or out of time")
 
 
 def refuse_other_hardware(events: tuple[Mapping[str, Any], ...], config: Mapping[str, Any]) -> None:

@@ -28,6 +28,7 @@ METRICS = (m.NODE_CPU_BUSY, m.NODE_MEMORY_USED, m.NODE_GPU_BUSY, m.NODE_GPU_MEMO
 assert set(METRICS) == {*RATES.values(), *LEVELS}
 # A node differs if a share of its time or memory is so far from the median of the nodes.
 APART = 0.1
+MEASURED = {StoragePhase.train, StoragePhase.serve}
 LONGEST_NAME = 40
 # Records of one run: a day of 64 nodes has half a million.
 MOST_RECORDS = 5_000_000
@@ -53,8 +54,8 @@ class NodeUse:
 
     @functools.cached_property
     def means(self) -> dict[Metric, float]:
-        """Return the means over the steps; over all of its time in a run without steps."""
-        steps = [each for each in self.intervals if each.phase is StoragePhase.train] or self.intervals
+        """Return the means over the steps, or the load of a run that serves; without either over all of its time."""
+        steps = [each for each in self.intervals if each.phase in MEASURED] or self.intervals
         known = {metric: [each for each in steps if metric in each.values] for metric in METRICS}
         return {
             metric: math.fsum(each.length_s * each.values[metric] for each in found)

@@ -113,7 +113,7 @@ def read_storage(run: RunDir) -> Storage | None:
         with suppress(OSError):
             for record in read_records(file):
                 node = str(record["node"]) if isinstance(record.get("node"), str) else node
-                if (phase := phase_of(record)) is None:
+                if (phase := phase_of(record)) is None or phase is StoragePhase.serve:
                     continue
                 room -= spread(record, ("read_bytes", "write_bytes"), processes[node, phase])
                 room -= spread(record, ("mount_read_bytes", "mount_write_bytes"), of_mounts)

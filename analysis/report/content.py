@@ -57,6 +57,8 @@ from jobs import metrics as m
 from jobs.metrics import Metric
 
 MOST_LISTED = 12
+# States of runs that trained nothing, and whose results have sections of their own.
+OTHER_WORK = {"served", "tested"}
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class Report:
     @property
     def unused(self) -> list[Row]:
         """The rows of the runs that are not used; each has a reason."""
-        return [row for row in self.rows if not row.run.used]
+        return [row for row in self.rows if not row.run.used and row.run.state not in OTHER_WORK]
 
 
 def build(found: Found, training: Training = DEFAULT) -> Report:
@@ -112,13 +114,13 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
     # The sentence of a campaign is that of its leaderboard.
     others, campaigns = [group for group in groups if not attempts_of(group)], campaign_sections(runs)
     used = [run for run in runs if run.used]
-    recorded = [run for run in runs if run.used or run.state == "tested"]
+    recorded = [run for run in runs if run.used or run.state in OTHER_WORK]
     tests = storage_test_sections(runs)
     beside = measurements(found.logs)
     return Report(
         title=report_title(found),
         lead=lead(
-            used,
+            recorded,
             len(runs),
             len(found.logs),
             beside=bool(beside or evaluation_section(runs) or serving_section(runs) or tests),
@@ -128,7 +130,7 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
             *(
                 headlines(
                     others,
-                    [run for run in runs if run.state not in {"served", "tested"}],
+                    [run for run in runs if run.state not in OTHER_WORK],
                     [*benchmark_headlines(beside), *serving_headlines(runs), *storage_test_headlines(runs)],
                     measured=bool(beside),
                 )

@@ -14,14 +14,14 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from jobs.errors import RunDirError
 from jobs.metrics import MOUNT_OPERATIONS, StoragePhase
 from jobs.output import own_directory
-from jobs.ranks import node_name
+from jobs.ranks import Rank, node_name
 from jobs.rundir import RunDir, append_record
 from jobs.runtime.file_systems import FileSystems
 from jobs.runtime.node_use import NODE_NUMBER, RATES, NodeUse
@@ -161,6 +161,13 @@ def recorded(run: Run, directory: RunDir, name: str, phase: StoragePhase, *, nod
     finally:
         _of_process.stop()
         _of_process = None
+
+
+def rank_recorded(run: Run, directory: RunDir, rank: Rank, phase: StoragePhase) -> AbstractContextManager[None]:
+    """Return a context that records the storage of this rank, and on the first rank of a node the use of the node."""
+    # Mounts, processors and GPUs have one count for the node.
+    node = rank.rank // run.ranks_per_node if rank.local_rank == 0 else None
+    return recorded(run, directory, f"rank-{rank.rank:05d}", phase, node=node)
 
 
 def begin(phase: StoragePhase) -> None:

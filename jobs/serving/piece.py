@@ -4,42 +4,56 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from analysis.failures.catalogue import Weight
+from analysis.failures.runs import Failure, strongest
+from analysis.failures.verdict import Verdict
 from jobs.errors import ConfigError
-from jobs.failures import GPU_MEMORY_TEXT, HOST_MEMORY_TEXT, FailureCause, KnownCauseError
+from jobs.failures import FailureCause, KnownCauseError
 from jobs.files import read_tail
 from jobs.output import open_to_append
-from jobs.ranks import node_name
+from jobs.ranks import node_name, restart_count
+from jobs.rundir import BATCH_STARTED
 
 END_WITHIN_S = 20.0
 TAIL_BYTES = 20_000
 LONGEST_LINE = 300
+# Then the last lines of processes on other nodes have come by way of the file system.
+OTHER_LOGS_AFTER_S = 3.0
 PR_SET_PDEATHSIG = 1  # prctl(2)
-LIBC = ctypes.CDLL(None)
+PRCTL = ctypes.CDLL(None).prctl  # looked up here, and not between fork and exec
 # A server that reads them would take itself for a rank of a larger group.
 OF_RANKS = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
-# vLLM's words where the GPU has no room for the KV cache after the weights.
-NO_ROOM_TEXT = re.compile(r"No available memory for the cache blocks|less than desired GPU memory utilization")
-CAUSES = (
-    (GPU_MEMORY_TEXT, FailureCause.out_of_gpu_memory),
-    (NO_ROOM_TEXT, FailureCause.out_of_gpu_memory),
-    (HOST_MEMORY_TEXT, FailureCause.out_of_host_memory),
-)
+# Signals from outside. An exception before one of them was survived; a fault, or a line that ends a run, was not.
+FROM_OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM}
 
 
 class Piece:
     """One program, with the processes that it starts; it ends with the rank that started it."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str], remedy: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        env: Mapping[str, str],
+        remedy: str,
+        *,
+        logs: Sequence[Path] = (),
+    ) -> None:
+        """Start the program; `logs` are those of all processes of a replica over nodes, if it is one of them."""
         self.name = name
         """Its name in messages."""
         self.log = log
+        # The first node's process also raises when another one does: of equally strong proofs the other one's counts.
+        self.logs = [*logs[1:], *logs[:1]] or [log]
+        begin_start(log)
         with open_to_append(log) as output:
             try:
                 self.process = subprocess.Popen(
@@ -49,7 +63,7 @@ class Piece:
                     stderr=output,
                     env=environment(env),
                     start_new_session=True,
-                    preexec_fn=end_with_parent,  # noqa: PLW1509 (the rank has no other threads)
+                    preexec_fn=end_with_parent,  # noqa: PLW1509 (it takes no lock that another thread may hold)
                 )
             except OSError as error:
                 raise ConfigError(
@@ -66,13 +80,36 @@ class Piece:
             raise self.failure()
 
     def failure(self) -> KnownCauseError:
-        """Return the error of a program that has ended by itself, with its cause and the last line of its log."""
+        """Return the error of a program that has ended by itself, with the line of a log that names the cause.
+
+        Without such a line it has the last line of the program's own log.
+        """
         code = self.process.returncode
-        tail = read_tail(self.log, TAIL_BYTES)
-        lines = [line.strip() for line in tail.splitlines() if line.strip()]
         how = f"exited with code {code}" if code >= 0 else f"was ended by {signal_name(-code)}"
-        last = f"; the last line of {self.log.name}: {lines[-1][:LONGEST_LINE]}" if lines else ""
-        return KnownCauseError(cause_of_end(code, tail), f"{self.name} on {node_name()} {how}{last}")
+        end = f"{self.name} on {node_name()} {how}"
+        if found := self.proof():
+            name, verdict = found
+            failure = Failure.of(name, verdict)
+            assert failure.proof is not None
+            words = "the cause" if verdict.possible is None else "a possible cause"
+            cause = cause_of_end(code) if failure.cause.is_symptom else failure.cause
+            text = f"{end}; {words} is in {failure.proof}"
+            return KnownCauseError(cause, text, proof=f"{self.log.parent.name}/{failure.proof}", advice=failure.advice)
+        _, started, rest = read_tail(self.log, TAIL_BYTES).rpartition(BATCH_STARTED)
+        printed = [line.strip() for line in rest.splitlines()[bool(started) :] if line.strip()]
+        last = f"; the last line of {self.log.name}: {printed[-1][:LONGEST_LINE]}" if printed else ""
+        return KnownCauseError(cause_of_end(code), f"{end}{last}")
+
+    def proof(self) -> tuple[str, Verdict] | None:
+        """Return the strongest verdict on the logs, with the name of its log; None if none of them names a cause.
+
+        What also follows from a failure elsewhere names none.
+        """
+        weakest = Weight.end if self.process.returncode in FROM_OUTSIDE else Weight.possible
+        if len(self.logs) > 1:
+            time.sleep(OTHER_LOGS_AFTER_S)
+        proofs = (each for each in strongest(self.logs) if each[1].weight and each[1].weight.value <= weakest.value)
+        return next(proofs, None)
 
     def end(self) -> None:
         """End the program and all processes of its session: by SIGTERM, and by SIGKILL if that takes too long."""
@@ -98,17 +135,23 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
 
 def end_with_parent() -> None:
     """Ask the kernel to end this process when its parent dies, however it dies."""
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    PRCTL(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def cause_of_end(code: int, tail: str) -> FailureCause:
-    """Return the cause of an end: by the log if it names one, else by the signal or exit code."""
-    for pattern, cause in CAUSES:
-        if pattern.search(tail):
-            return cause
+def begin_start(log: Path) -> None:
+    """Separate what an earlier start of the run wrote into a log from what follows; nothing without such a log."""
+    # A full disk has no room for the line, and does not end the run.
+    with suppress(OSError):
+        if log.stat().st_size:
+            with open_to_append(log) as file:
+                file.write(f"\n{BATCH_STARTED}, restart {restart_count()}\n".encode())
+
+
+def cause_of_end(code: int) -> FailureCause:
+    """Return the cause of an end by the signal or exit code."""
     if code == -signal.SIGABRT:
         return FailureCause.aborted
-    return FailureCause.killed if code in {-signal.SIGKILL, -signal.SIGTERM} else FailureCause.code
+    return FailureCause.killed if code in FROM_OUTSIDE else FailureCause.code
 
 
 def signal_name(number: int) -> str:

@@ -18,7 +18,7 @@ from jobs.runtime.machine import VISIBLE
 from jobs.schema import Run
 from jobs.serving import load
 from jobs.serving.counters import counters, gauges
-from jobs.serving.piece import Piece
+from jobs.serving.piece import Piece, begin_start
 from jobs.serving.ports import reserved_port, url_of
 from jobs.serving.probe import fetched, is_healthy
 from jobs.serving.weights import served_directory
@@ -94,6 +94,9 @@ def start_replica(seat: Seat, host: str) -> Replica | None:
     if replica_nodes(seat.run) > 1:
         # torch's store listens on all addresses.
         head = Head(seat.replica, seat.address, seat.stack.enter_context(reserved_port("")))
+        # Before the other nodes start: until then their logs have the lines of an earlier start.
+        for log in logs_of_replica(seat)[1:]:
+            begin_start(log)
     port = seat.stack.enter_context(reserved_port(host))
     began = time.monotonic()
     piece = started(seat, head, {"host": host, "port": port})
@@ -111,17 +114,23 @@ def start_part(seat: Seat, head: Head) -> Piece | None:
 def started(seat: Seat, head: Head | None, http: dict[str, object]) -> Piece:
     """Start the process of a replica on this node."""
     assert seat.run.engine.server is not None
-    name, log = f"replica {seat.replica}", f"replica-{seat.replica}"
+    name, logs = f"replica {seat.replica}", logs_of_replica(seat)
     env = seat.run.engine.server.env | gpus_of(seat.run, seat.rank)
     if head is not None:
         # Where vLLM's own messages between nodes arrive; it would guess the address by a route to the Internet.
         env |= {"VLLM_HOST_IP": seat.address}
         if seat.node_rank:
-            name, log = f"{name}, node rank {seat.node_rank}", f"{log}-node-{seat.node_rank}"
+            name = f"{name}, node rank {seat.node_rank}"
     remedy = "Set engine.server.python=PATH, or engine.server.command to a program that the nodes have."
-    piece = Piece(name, command_of(seat, head, http), seat.lease.run.serving / f"{log}.log", env, remedy)
+    piece = Piece(name, command_of(seat, head, http), logs[seat.node_rank], env, remedy, logs=logs)
     seat.stack.callback(piece.end)
     return piece
+
+
+def logs_of_replica(seat: Seat) -> list[Path]:
+    """Return the log of the replica's process on each of its nodes, in their order."""
+    names = [f"replica-{seat.replica}{f'-node-{node}' if node else ''}" for node in range(replica_nodes(seat.run))]
+    return [seat.lease.run.serving / f"{name}.log" for name in names]
 
 
 def command_of(seat: Seat, head: Head | None, http: dict[str, object]) -> list[str]:

@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,10 +21,12 @@ from jobs import metrics as m
 from jobs.failures import STOPS, FailureCause, KnownCauseError
 from jobs.layout import most_concurrency, replica_nodes, replicas_of
 from jobs.lease import Lease
+from jobs.metrics import StoragePhase
 from jobs.output import own_directory
 from jobs.ranks import Rank, node_name, restart_count, slurm_job_id
 from jobs.rendezvous import LOOPBACK, announce, await_file, listen
 from jobs.rundir import append_event, read_events
+from jobs.runtime import storage_io
 from jobs.runtime.machine import StopRequest, boot_id, cpu_name, process_start
 from jobs.schema import Run
 from jobs.serving import balancer, load
@@ -176,11 +178,21 @@ def measured(run: Run, lease: Lease, rank: Rank, others: Others, stack: ExitStac
     own = start_replica(Seat(run, lease, rank, address, stack), LOOPBACK)
     if own is not None and own.head is not None:
         others.send(head=asdict(own.head))
-    ready, startup_s = replicas_ready(run, lease, others, own)
-    watch = Watch(run, lease, others, own)
-    url = start_balancer(run, lease, list(ready.values()), watch, stack)
-    found = Bench(run, lease.run, url, ready, prompts, watch.until).measured()
+    with node_recorded(run, lease, rank):
+        ready, startup_s = replicas_ready(run, lease, others, own)
+        watch = Watch(run, lease, others, own)
+        url = start_balancer(run, lease, list(ready.values()), watch, stack)
+        others.send(load=True)
+        storage_io.begin(StoragePhase.serve)
+        found = Bench(run, lease.run, url, ready, prompts, watch.until).measured()
     return {m.SERVER_STARTUP_TIME.name: startup_s, **found}
+
+
+def node_recorded(run: Run, lease: Lease, rank: Rank) -> AbstractContextManager[None]:
+    """Return a context that records the use of the node on its first rank, from the start of its servers on."""
+    if rank.local_rank:
+        return nullcontext()
+    return storage_io.rank_recorded(run, lease.run, rank, StoragePhase.load)
 
 
 def convert_weights(run: Run, lease: Lease, others: Others, stack: ExitStack) -> None:
@@ -305,8 +317,12 @@ def follow(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitSta
                 own = start_replica(seat, host)
                 if own is not None and own.head is not None:
                     link.send(head=asdict(own.head))
+                # Ends before the server does.
+                stack.enter_context(node_recorded(run, lease, rank))
             if "head" in message:
                 part = part or start_part(seat, Head(**message["head"]))
+            if "load" in message:
+                storage_io.begin(StoragePhase.serve)
             if "end" in message:
                 stack.close()
                 return

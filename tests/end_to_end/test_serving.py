@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 import threading
 from importlib.util import find_spec
@@ -27,6 +28,7 @@ from tests.support.serving import (
     MODEL,
     SERVER,
     SPANNING,
+    failures,
     listed,
     litgpt_directory,
     model_directory,
@@ -219,7 +221,9 @@ def test_vllms_processes_on_two_nodes_of_slurm_meet_and_report_counters_until_th
     second = (run.serving / "replica-0-node-1.log").read_text()
     assert "Worker_PP1" in second
     assert "in sync_and_gather_intermediate_tensors" in second
-    assert any(str(event["error"]).startswith("replica 0") for event in events(run, "failed"))
+    (error, *_) = failures(run)
+    assert error.startswith("replica 0")
+    assert re.search(r"the cause is in replica-0-node-1\.log:\d+: AssertionError", error), error
     assert not any(is_replica(each, str(model)) for each in psutil.process_iter())
 
 

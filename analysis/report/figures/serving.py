@@ -166,7 +166,16 @@ def replicas_figure(runs: Sequence[RunResult]) -> Figure | None:
         )
     plot.update_layout(
         yaxis_title="Requests, all replicas",
-        yaxis2={"overlaying": "y", "side": "right", "range": [0, 100], "showgrid": False, "title": "KV cache (%)"},
+        yaxis2={
+            "title": "KV cache (%)",
+            "overlaying": "y",
+            "side": "right",
+            "range": [0, 100],
+            "tickmode": "linear",
+            "dtick": 25,
+            "showgrid": False,
+            "automargin": True,
+        },
         **legend(2 + len(run.served.replicas)),
     )
     plot.update_xaxes(title_text="Time since the first request (s)")

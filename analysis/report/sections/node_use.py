@@ -9,6 +9,7 @@ from analysis.metrics.node_use import METRICS, can_differ, differences
 from analysis.report.figures.node_use import first_nodes, node_use_figure
 from analysis.report.figures.style import Section
 from analysis.run import RunResult, hardware
+from jobs.metrics import Metric
 
 HEADING = "Hardware use"
 # Nodes of one run in the table.
@@ -23,7 +24,7 @@ def node_use_section(runs: Sequence[RunResult]) -> Section | None:
         [
             f"{hardware([run])}: {run.name}",
             node.node,
-            *(shown(metric, node.means.get(metric)) for metric in known),
+            *(shown_use(metric, node.means.get(metric)) for metric in known),
             differs.get(node.node, "no" if can_differ(run) else ABSENT),
         ]
         for run in found
@@ -32,12 +33,18 @@ def node_use_section(runs: Sequence[RunResult]) -> Section | None:
     ]
     defined = " ".join(f"{metric.name}: {metric.definition}" for metric in known)
     note = (
-        "One row a node, means over the steps; without steps over all of the run. Emulated nodes share one machine, "
-        "and each has the values of all of it. A node differs where a share is more than 10 percentage points from the "
-        f"median of the nodes. A run has at most {MOST_NODES} rows, the nodes that differ first. {defined}"
+        "One row a node, means over the steps, or over the load of a run that serves; without either over all of the "
+        "run. A server's balancer and load generator are on the first node. Emulated nodes share one machine, and each "
+        "has the values of all of it. A node differs where a share is more than 10 percentage points from the median "
+        f"of the nodes. A run has at most {MOST_NODES} rows, the nodes that differ first. {defined}"
     )
     headings = ("Run", "Node", *map(title, known), "Differs")
     return Section(HEADING, note, headings, rows, figure=node_use_figure(found)) if rows else None
+
+
+def shown_use(metric: Metric, value: float | None) -> str:
+    """Return a mean as text; less than a thousandth of its unit is 0."""
+    return "0" if value is not None and value < metric.display.size / 1000 else shown(metric, value)
 
 
 def nodes_differ(runs: Sequence[RunResult]) -> list[str]:

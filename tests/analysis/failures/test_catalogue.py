@@ -232,6 +232,7 @@ def of(log: str) -> Verdict:
         ("2026-02-03 04:05:06 - INFO - No valid checkpoint found, starting anew", C.unknown),
         ("x.py:7: UserWarning: no kernel image is available for execution on the device", C.unknown),
         ("OSError: [Errno 116] Stale file handle: retrying in 3 s", C.unknown),
+        ("This can cause fd limit errors like `OSError: [Errno 24] Too many open files`.", C.unknown),
         ("+ echo 'CUDA out of memory' && srun: error: n1: task 1: Out Of Memory", C.unknown),
         (f"W0203 04:05:06.1 7 convert.py:9] {TRACEBACK}W0203 04:05:06.1 7 convert.py:9] NameError: s4", C.unknown),
         # Slurm's controller, and not the settings of a job.

@@ -61,7 +61,7 @@ def test_a_run_records_what_it_reads_and_writes_by_phase_and_the_report_shows_it
     assert train(run) == [0, 0], printed(run)
     assert evaluate(run) == 0, printed(run)
     storage = storage_of(run)
-    assert storage.phases == list(StoragePhase)
+    assert storage.phases == [StoragePhase.load, StoragePhase.train, StoragePhase.checkpoint, StoragePhase.validate]
     files = [file for where in (run.checkpoints, run.export) for file in where.rglob("*") if file.is_file()]
     written = sum(file.stat().st_size for file in files)
     _, wrote = total(storage.phase(StoragePhase.checkpoint))

@@ -29,6 +29,7 @@ from jobs.serving.counters import counters, gauges, growth
 from jobs.serving.load import load_command
 from jobs.serving.ports import reserved_port
 from jobs.serving.search import highest
+from jobs.submit.progress import node_lines
 from tests.support.cli import printed_words
 from tests.support.paths import ROOT
 from tests.support.real_run import events, make_run, printed, train
@@ -92,6 +93,9 @@ def test_two_replicas_share_a_load_whose_figures_are_in_the_report(tmp_path: Pat
         r"CPU: tiny served at [\d,.]+ output tokens/s by 2 replicas at concurrency 4; request latency", page
     )
     assert "No result" not in page
+    assert f"| CPU: {run.name} | {socket.gethostname()} |" in page[page.index("## Hardware use") :]
+    (line,) = node_lines(run)
+    assert line.startswith(f"node 0 ({socket.gethostname()}): CPU ")
 
 
 def test_runs_with_failed_requests_or_different_counts_are_doubtful(tmp_path: Path) -> None:
@@ -336,7 +340,7 @@ def test_a_run_that_is_asked_to_stop_ends_everything_and_records_it(tmp_path: Pa
         (["engine.server.command=[/no/such/server]"],
          "replica 0 cannot start on .*: /no/such/server: No such file or directory. Set engine.server.python=PATH"),
         (["engine.server.command=[sh,-c,'echo CUDA out of memory; exit 1']"],
-         "replica 0 on .* exited with code 1; the last line of replica-0.log: CUDA out of memory"),
+         "replica 0 on .* exited with code 1; the cause is in replica-0.log:1: CUDA out of memory"),
         (["serving.client_command=[sh,-c,'echo no such model; exit 3']"],
          "the load generator \\(vllm, warmup\\) on .* exited with code 3; the last line of warmup.log: no such model"),
     ],

@@ -10,6 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from analysis.load.run_directory import read_run
+from jobs import metrics as m
 from jobs.cli import main
 from jobs.errors import ConfigError
 from jobs.lease import Lease
@@ -17,7 +19,7 @@ from jobs.plan.compose import compose
 from jobs.plan.rules.serving import kv_tokens
 from jobs.plan.table import plan_notes
 from jobs.ranks import Rank
-from jobs.rundir import RunDir
+from jobs.rundir import RunDir, read_records
 from jobs.schema import Run
 from jobs.serving.ports import own_address, reserved_port
 from jobs.serving.replica import Head, Seat, command_of, gpus_of
@@ -32,6 +34,7 @@ from tests.support.serving import (
     model_directory,
     tiny_serving,
 )
+from tests.support.spanning_server import ERROR
 
 H100 = ("job=serve", "engine=vllm", "cluster=xe9680_h100", "parallelism=tp_pp", "parallelism.tensor=8")
 SPANNED = (f"engine.server.command={listed(SPANNING)}", "parallelism=pp", "nodes=2", "ranks_per_node=1")
@@ -176,6 +179,33 @@ def test_a_replica_over_two_nodes_serves_from_the_first_and_a_lost_node_of_it_is
     assert "tiny server starts" in logs[0]
     assert "tiny server starts" not in logs[1]
     assert json.loads((run.serving / "warmup.json").read_text())["failed"] == 0, "the replica has answered before"
+    for node in range(2):
+        _, *before, last = read_records(run.storage_log(f"rank-{node:05d}"))
+        assert {record["phase"] for record in before} >= {"load"}
+        assert (last["node_number"], last["phase"]) == (node, "serve"), "the load was under way"
+        assert last["node_cpu_s"] > 0
+
+
+@pytest.mark.slow
+def test_the_error_of_another_node_is_the_cause_where_the_first_node_ends_as_if_it_were_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = spanned(tmp_path, f"engine.server.command={listed([*SPANNING, '--breaks'])}")
+    run.plan.write_text("{}")
+    run.serving.mkdir()
+    # Of an earlier start, which had another cause.
+    for log in ("replica-0.log", "replica-0-node-1.log"):
+        (run.serving / log).write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
+    assert train(run) == [1, 1], printed(run)
+    (error,) = failures(run)
+    line = 1 + (run.serving / "replica-0-node-1.log").read_text().splitlines().index(f"RuntimeError: {ERROR}")
+    where = f"replica-0-node-1.log:{line}: RuntimeError: {ERROR}"
+    assert error == f"replica 0 on {socket.gethostname()} exited with code 0; the cause is in {where}"
+    assert main(["status", str(run.path.parent)]) == 0
+    assert where in printed_words(capsys)
+    assert main(["report", str(run.path.parent)]) == 0
+    page = (run.path.parent / "report.md").read_text()
+    assert f"serving/{where}" in page[page.index("## Runs not used") :]
 
 
 @pytest.mark.long
@@ -184,6 +214,10 @@ def test_two_replicas_over_two_nodes_each_share_a_load(tmp_path: Path) -> None:
     assert train(run) == [0] * 4, printed(run)
     (served,) = events(run, "served")
     assert (served["server_requests"], served["largest_replica_share"]) == (40, 0.5)
+    run.plan.write_text("{}")
+    found = read_run(run.path)
+    assert [node.node.split(" (")[0] for node in found.node_use] == ["node 0", "node 1", "node 2", "node 3"]
+    assert 0 < found.values[m.NODE_CPU_BUSY] <= 1
     assert sorted(file.name for file in run.serving.glob("replica-*.log")) == [
         "replica-0-node-1.log", "replica-0.log", "replica-1-node-1.log", "replica-1.log",
     ]  # fmt: skip
