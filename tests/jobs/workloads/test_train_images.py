@@ -20,7 +20,7 @@ from analysis.report.report import report
 from jobs import metrics as m
 from jobs.cli import main
 from jobs.errors import ConfigError, DataError
-from jobs.images.loader import decoded
+from jobs.images.decoding import decoded, opened
 from jobs.images.make import make_images
 from jobs.images.resnet import ResNet
 from jobs.images.settings import ImageNetwork, parameters
@@ -137,9 +137,9 @@ def test_a_damaged_image_ends_the_run_with_its_name(tmp_path: Path) -> None:
 def test_an_image_cut_short_is_no_complete_jpeg() -> None:
     content = io.BytesIO()
     Image.new("RGB", (64, 64), "red").save(content, "JPEG")
-    assert decoded(content.getvalue(), "a").size == (64, 64)
+    assert decoded(opened(content.getvalue(), "a"), "a").size == (64, 64)
     with pytest.raises(DataError, match=r"^a is no complete JPEG \(.+\)\. Remove it from its shard"):
-        decoded(content.getvalue()[:-200], "a")
+        decoded(opened(content.getvalue()[:-200], "a"), "a")
 
 
 @pytest.mark.parametrize("network", list(ImageNetwork))
