@@ -17,6 +17,7 @@ from jobs.visible import visible
 
 ABSENT = "—"
 COUNT_DIGITS = 9
+UNIT = re.compile(r"_(s|bytes|bytes_per_s|j|hz)$")
 ABBREVIATION = re.compile(r"\b(cpu|gpu|kv)\b")
 FORMULA = re.compile(r"\s*[=+\-@\t\r]")
 
@@ -104,13 +105,7 @@ def decimal_size(size_bytes: float) -> str:
 def title(metric: Metric) -> str:
     """Return a metric's name as a heading: `Step time median (s)`."""
     name = metric.name
-    bare = (
-        name.removesuffix("_bytes_per_s")
-        .removesuffix("_s")
-        .removesuffix("_bytes")
-        .removesuffix("_j")
-        .removesuffix("_hz")
-    )
+    bare = UNIT.sub("", name)
     # Drop the unit from the name, unless too little is left: `Collective` alone is no quantity.
     if metric.unit == "J" or (metric.unit in {"s", "B", "B/s", "Hz"} and "_" in bare):
         name = bare
