@@ -152,7 +152,7 @@ def description(run: Run, images: Images, device: torch.device, *, other_order: 
     assert run.images is not None
     source = run.images.path or f"{run.images.count:,} random images"
     shards = len({part.file for part in images.parts})
-    text = f"JPEG images in {shards:,} shards: {source}. {decoder(run, device)} decodes them."
+    text = f"JPEG images in {shards:,} shards: {source}; decoded by {decoder(run, device)}."
     if other_order:
         text += (
             " After this restart other images than without it: ranks, shards, images.workers, images.shuffle or "
