@@ -17,6 +17,8 @@ from jobs.visible import visible
 
 ABSENT = "—"
 COUNT_DIGITS = 9
+UNIT = re.compile(r"_(s|bytes|bytes_per_s|j|hz)$")
+ABBREVIATION = re.compile(r"\b(cpu|gpu|kv)\b")
 FORMULA = re.compile(r"\s*[=+\-@\t\r]")
 
 
@@ -103,11 +105,11 @@ def decimal_size(size_bytes: float) -> str:
 def title(metric: Metric) -> str:
     """Return a metric's name as a heading: `Step time median (s)`."""
     name = metric.name
-    bare = name.removesuffix("_bytes_per_s").removesuffix("_s").removesuffix("_bytes").removesuffix("_j")
+    bare = UNIT.sub("", name)
     # Drop the unit from the name, unless too little is left: `Collective` alone is no quantity.
-    if metric.unit == "J" or (metric.unit in {"s", "B", "B/s"} and "_" in bare):
+    if metric.unit == "J" or (metric.unit in {"s", "B", "B/s", "Hz"} and "_" in bare):
         name = bare
-    words = name.replace("_per_", "/").replace("_", " ")
+    words = ABBREVIATION.sub(lambda word: word[0].upper(), name.replace("_per_", "/").replace("_", " "))
     heading = metric.heading or f"{words[0].upper()}{words[1:]}"
     return f"{heading} ({unit(metric)})" if unit(metric) else heading
 

@@ -535,6 +535,7 @@ GPU_BUSY = Metric(
     "1",
     "Share of the time in which any kernel ran on the GPU, on however small a part of it; of a run of ours the mean "
     "over readings, each of the second before it, the GPU of rank 0.",
+    shown_in=PERCENT,
 )
 GPU_CLOCK = Metric(
     "gpu_clock_hz",

@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 
 import jobs
@@ -32,7 +31,7 @@ from jobs.runtime.transport import listen_to_nccl, send_gloo_as_nccl, use_networ
 from jobs.runtime.wrapped import start_under_profiler
 from jobs.schema import EngineKind, Run
 from jobs.secrets import redacted_traceback
-from jobs.versions import major_minor
+from jobs.versions import is_missing, major_minor
 
 STDERR = 2
 LEAST_TORCH = (2, 11)
@@ -97,7 +96,7 @@ def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
 
         return storage_test
     if run.images is not None:
-        refuse_missing_pillow(run)
+        refuse_missing_decoder(run)
         from jobs.workloads.train_images import train_images
 
         return train_images
@@ -123,12 +122,16 @@ def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
     return train
 
 
-def refuse_missing_pillow(run: Run) -> None:
-    """Raise ConfigError where the Python of the ranks has no Pillow."""
-    if find_spec("PIL") is None:
+def refuse_missing_decoder(run: Run) -> None:
+    """Raise ConfigError where the Python of the ranks lacks a package that decodes the images of the run."""
+    assert run.images is not None
+    packages = run.images.packages
+    if missing := [package for package in packages if is_missing(package)]:
         raise ConfigError(
-            f"job={run.job.name} decodes JPEG files by Pillow, and the nodes' Python has none. Run pip install "
-            "--editable '.[train,images]' in the checkout, or set a container or cluster.python that has it."
+            f"job={run.job.name} images.decoder={run.images.decoder.name} imports {' and '.join(packages)}, and the "
+            f"nodes' Python has no {' and no '.join(missing)}. Run pip install --editable "
+            f"'.[train,{','.join(packages.values())}]' in the checkout, or set a container or cluster.python that has "
+            "them."
         )
 
 

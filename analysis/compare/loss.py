@@ -36,6 +36,7 @@ INFLUENCE_LOSS: Mapping[str, Collection[str]] = {
         "keep_checkpoints",
         "unmeasured_steps",
     },
+    "images": {"storage", "prefetch", "validation_path", "validate_every_steps", "channels_last"},
 }
 
 
@@ -56,13 +57,18 @@ def peers(run: RunResult) -> bytes:
     """Return a key that is equal for runs that must reach the same loss: model, data, job and global batch.
 
     Layout and engine are left out, except with LoRA dropout, whose random numbers are drawn in an order set by both.
+    Ranks and micro-batches of images set their order and crops, and what a normalization is over.
     """
     settings = {
         name: {key: value for key, value in section.items() if key not in without}
         for name, without in INFLUENCE_LOSS.items()
         if isinstance(section := run.config.get(name), Mapping)
     }
-    drawn_by = [run.setting("engine.kind"), run.plan.get("layout")] if run.setting("job.lora.dropout") else None
+    drawn_by: list[object] = []
+    if run.setting("job.lora.dropout"):
+        drawn_by = [run.setting("engine.kind"), run.plan.get("layout")]
+    elif "images" in settings:
+        drawn_by = [run.ranks, run.setting("job.micro_batch_size")]
     return canonical([settings, run.plan.get("global_batch_size"), drawn_by])
 
 

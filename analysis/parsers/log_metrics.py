@@ -355,6 +355,7 @@ STORAGE_CPU_BUSY = Metric(
     "1",
     "Share of the time in which the processors of a storage system's nodes were busy.",
     digits=3,
+    shown_in=PERCENT,
 )
 STORAGE_OPERATIONS = Metric(
     "storage_operations_per_node", "1", "File operations that a node of a storage system served.", digits=3

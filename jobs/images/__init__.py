@@ -4,9 +4,11 @@
     shards     tar shards (WebDataset) and RecordIO files (MXNet): found, divided among readers, read
     recordio   the RecordIO format
     make       random images of ImageNet's sizes, written as shards; `slurmscale images`
-    loader     images decoded and augmented by the workers of each rank, their order, and held-out ones
+    loader     images chosen by the workers of each rank, their order, and held-out ones
+    decoding   crops, pixels by Pillow, and what DALI gets instead
+    dali       pixels by NVIDIA DALI
     resnet     the model
     trainer    model and optimizer of a rank, validation, and checkpoints
 
-jobs.workloads.train_images trains. Only loader, resnet and trainer import torch.
+jobs.workloads.train_images trains. Only loader, decoding, dali, resnet and trainer import torch.
 """

@@ -1,8 +1,4 @@
-"""Images of a rank: read, decoded and augmented by the workers of torch's DataLoader.
-
-Augmentation as in training on ImageNet: a crop of 8 to 100 % of the area with an aspect ratio of 3/4 to 4/3, resized,
-mirrored half of the time (https://arxiv.org/abs/1409.4842, section 6). Held-out images have the central crop of
-https://arxiv.org/abs/1512.03385: 7/8 of the shorter side. Workers send bytes, a quarter of float32.
+"""Images of a rank: read and chosen by the workers of torch's DataLoader, and decoded by them or by DALI.
 
 Order and augmentation of a reader follow from the seed and the number of the image alone. A worker sends its position
 with each batch, so that a checkpoint has the position after the batches that were used, not after those made ahead.
@@ -10,32 +6,21 @@ with each batch, so that a checkpoint has the position after the batches that we
 
 from __future__ import annotations
 
-import io
-import math
 import random
 import signal
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
-from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from jobs.errors import DataError
 from jobs.failures import STOPS
-from jobs.images.settings import ImageTraining
-from jobs.images.shards import Part, Streamed, held_out, stream
-
-AREAS, RATIOS = (0.08, 1.0), (3 / 4, 4 / 3)
-TRIES = 10
-"""Crops that are drawn until one lies within the image."""
-CENTRAL_SHARE = 7 / 8
-"""Side of the central crop divided by the shorter side of the image: 224 of 256 pixels."""
-Box = tuple[float, float, float, float]
+from jobs.images.decoding import Batch, Crop, Encoded, batch_of, central_box, random_box, usable
+from jobs.images.settings import ImageDecoder, ImageTraining
+from jobs.images.shards import Part, held_out, stream
 
 
 @dataclass(frozen=True)
@@ -64,15 +49,7 @@ class Position:
         return cls(epoch, turn, first, given, tuple(waiting))
 
 
-class Batch(NamedTuple):
-    """A micro-batch: pixels (N, size, size, 3) in bytes, labels (N), and numbers of the reader's position after it."""
-
-    pixels: Tensor
-    labels: Tensor
-    position: Tensor | None = None
-
-
-class Images(IterableDataset[Batch | DataError]):
+class Images(IterableDataset[Batch | Encoded | DataError]):
     """The endless micro-batches of a rank; every worker has its own parts. An error comes as a value."""
 
     def __init__(
@@ -106,7 +83,7 @@ class Images(IterableDataset[Batch | DataError]):
         self.positions[self.taken % self.workers] = Position.of(batch.position.tolist())
         self.taken += 1
 
-    def __iter__(self) -> Iterator[Batch | DataError]:
+    def __iter__(self) -> Iterator[Batch | Encoded | DataError]:
         """Yield the micro-batches of this worker; the first one has the turn."""
         worker = get_worker_info()
         number = (self.taken + (worker.id if worker else 0)) % self.workers
@@ -116,7 +93,7 @@ class Images(IterableDataset[Batch | DataError]):
             # As a value: the loader would put the worker's traceback in front of its text.
             yield error
 
-    def batches(self, number: int, begin: Position) -> Iterator[Batch]:
+    def batches(self, number: int, begin: Position) -> Iterator[Batch | Encoded]:
         """Yield the micro-batches of a worker from a position on."""
         reader, readers = self.rank * self.workers + number, self.ranks * self.workers
         images = stream(self.parts, reader, readers, self.seed, (begin.epoch, begin.turn, begin.first))
@@ -125,7 +102,8 @@ class Images(IterableDataset[Batch | DataError]):
         wanted = set(begin.waiting)
         again = {each.number: each for each in islice(images, read - begin.first) if each.number in wanted}
         waiting = [again[each] for each in begin.waiting]
-        given, pixels, labels = begin.given, [], []
+        given = begin.given
+        crops: list[Crop] = []
         for image in images:
             waiting.append(image)
             if len(waiting) < self.settings.shuffle:
@@ -135,122 +113,72 @@ class Images(IterableDataset[Batch | DataError]):
             waiting[place], waiting[-1] = waiting[-1], waiting[place]
             chosen = waiting.pop()
             given += 1
-            whole = usable(chosen, self.settings.classes)
-            box = random_box(whole.width, whole.height, draw)
-            pixels.append(cropped(whole, box, self.settings.size, mirrored=draw.random() < 0.5))
-            labels.append(chosen.label)
-            if len(labels) == self.batch_size:
+            header = usable(chosen, self.settings.classes)
+            crops.append(Crop(chosen, header, random_box(*header.size, draw), mirrored=draw.random() < 0.5))
+            if len(crops) == self.batch_size:
                 oldest = min(waiting, key=lambda each: each.number, default=image)
                 numbers = tuple(each.number for each in waiting)
                 position = Position(oldest.epoch, oldest.turn, oldest.first, given, numbers)
-                yield Batch(torch.stack(pixels), torch.tensor(labels), torch.tensor(position.numbers))
-                pixels, labels = [], []
+                yield batch_of(crops, self.settings, torch.tensor(position.numbers))
+                crops = []
 
 
-class HeldOut(IterableDataset[Batch | DataError]):
+class HeldOut(IterableDataset[Batch | Encoded | DataError]):
     """The held-out images of a rank, each once in all ranks and workers, in micro-batches; the last may be smaller."""
 
     def __init__(self, settings: ImageTraining, parts: list[Part], *, batch_size: int, rank: int, ranks: int) -> None:
         super().__init__()
         self.settings, self.parts, self.batch_size, self.rank, self.ranks = settings, parts, batch_size, rank, ranks
 
-    def __iter__(self) -> Iterator[Batch | DataError]:
+    def __iter__(self) -> Iterator[Batch | Encoded | DataError]:
         """Yield the micro-batches of this worker."""
         worker = get_worker_info()
         workers, number = (worker.num_workers, worker.id) if worker else (1, 0)
         images = held_out(self.parts, self.rank * workers + number, self.ranks * workers)
         try:
             while some := list(islice(images, self.batch_size)):
-                whole = [usable(each, self.settings.classes) for each in some]
-                pixels = [cropped(each, central_box(each.width, each.height), self.settings.size) for each in whole]
-                yield Batch(torch.stack(pixels), torch.tensor([each.label for each in some]))
+                headers = [usable(each, self.settings.classes) for each in some]
+                crops = [Crop(*each, central_box(*each[1].size)) for each in zip(some, headers, strict=True)]
+                yield batch_of(crops, self.settings)
         except DataError as error:
             yield error
 
 
-def usable(image: Streamed, classes: int) -> Image.Image:
-    """Return a decoded image whose label the network knows; raise DataError."""
-    name = f"{image.file}: {image.name}"
-    refuse_unknown_class(image.label, classes, name)
-    return decoded(image.jpeg, name)
-
-
-def refuse_unknown_class(label: int, classes: int, name: str) -> None:
-    """Raise DataError for a label that the network has no logit for."""
-    if not 0 <= label < classes:
-        raise DataError(
-            f"{name} has label {label}, and images.classes={classes} allows 0 to {classes - 1}. Set images.classes to "
-            "the number of classes of the data."
-        )
-
-
-def decoded(jpeg: bytes, name: str) -> Image.Image:
-    """Return an image in RGB; raise DataError where it is no complete JPEG."""
-    try:
-        return Image.open(io.BytesIO(jpeg), formats=["JPEG"]).convert("RGB")
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(
-            f"{name} is no complete JPEG ({str(error).partition(' <')[0]}). Remove it from its shard, or copy the "
-            "shard again from its source."
-        ) from error
-
-
-def cropped(image: Image.Image, box: Box, size: int, *, mirrored: bool = False) -> Tensor:
-    """Return a crop (left, upper, right, lower side) as bytes (size, size, 3)."""
-    pixels = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box))
-    # A copy: the pixels of Pillow cannot be written, which torch wants.
-    return torch.from_numpy(np.array(pixels[:, ::-1] if mirrored else pixels, order="C"))
-
-
-def random_box(width: int, height: int, draw: random.Random) -> Box:
-    """Return left, upper, right and lower side of a random crop; a central one where none lies within the image."""
-    for _ in range(TRIES):
-        area = width * height * draw.uniform(*AREAS)
-        ratio = math.exp(draw.uniform(*map(math.log, RATIOS)))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            left, upper = draw.randint(0, width - w), draw.randint(0, height - h)
-            return left, upper, left + w, upper + h
-    return centred(width, height, min(width, height * RATIOS[1]), min(height, width / RATIOS[0]))
-
-
-def central_box(width: int, height: int) -> Box:
-    """Return the sides of the central crop of a held-out image."""
-    side = CENTRAL_SHARE * min(width, height)
-    return centred(width, height, side, side)
-
-
-def centred(width: int, height: int, w: float, h: float) -> Box:
-    """Return the sides of a box of w x h in the middle of an image."""
-    return (width - w) / 2, (height - h) / 2, (width + w) / 2, (height + h) / 2
-
-
-def loaded(images: Images | HeldOut, *, pinned: bool) -> Generator[Batch]:
+def loaded(images: Images | HeldOut, device: torch.device) -> Generator[Batch]:
     """Yield the micro-batches that the workers make, in turn; raise the DataError of a worker."""
-    settings = images.settings
+    settings, by_dali = images.settings, images.settings.decoder is ImageDecoder.dali
     loader = DataLoader(
         images,
         batch_size=None,
         num_workers=settings.workers,
         prefetch_factor=settings.prefetch if settings.workers else None,
         worker_init_fn=outlive_requests_to_stop,
-        pin_memory=pinned,
+        pin_memory=device.type == "cuda" and not by_dali,
     )
     found = iter(loader)
-    try:
+
+    def batches() -> Iterator[Any]:
         for batch in found:
             if isinstance(batch, DataError):
                 raise batch
             yield batch
+
+    try:
+        if by_dali:
+            from jobs.images.dali import decode
+
+            yield from decode(batches(), settings, images.batch_size, device)
+        else:
+            yield from batches()
     finally:
         if settings.workers:
             # At its end Python would wait for workers, which ignore its request to end; torch has no public name.
             found._shutdown_workers()  # type: ignore[attr-defined]  # noqa: SLF001
 
 
-def steps_of(images: Images, count: int, *, pinned: bool) -> Generator[list[Batch]]:
+def steps_of(images: Images, count: int, device: torch.device) -> Generator[list[Batch]]:
     """Yield for each step its `count` micro-batches, without end, and note that they are used."""
-    ready = loaded(images, pinned=pinned)
+    ready = loaded(images, device)
     try:
         while True:
             batch = list(islice(ready, count))

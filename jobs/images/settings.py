@@ -15,6 +15,15 @@ class ImageNetwork(Enum):
     """One block a stage, a quarter as wide: for tests on CPUs."""
 
 
+class ImageDecoder(Enum):
+    """What decodes, crops, resizes and mirrors the images that the workers of the loader chose."""
+
+    pillow = "pillow"
+    """Pillow, in the workers."""
+    dali = "dali"
+    """NVIDIA DALI: on the GPU of a rank, and on processors where it has none."""
+
+
 SIZES = {ImageNetwork.resnet50: ((3, 4, 6, 3), 64), ImageNetwork.resnet14: ((1, 1, 1, 1), 16)}
 """Blocks of each stage, and channels of the first convolution."""
 EXPANSION = 4
@@ -27,6 +36,8 @@ class ImageTraining:
 
     network: ImageNetwork = ImageNetwork.resnet50
     """Residual network with bottleneck blocks, version 1.5: the stride is in the 3x3 convolution."""
+    decoder: ImageDecoder = ImageDecoder.pillow
+    """What decodes, crops, resizes and mirrors the images: Pillow in the workers, or NVIDIA DALI (the extra dali)."""
     path: str | None = None
     """Directory of .tar shards (WebDataset: KEY.jpg and KEY.cls) or of .rec files (MXNet's RecordIO); null: random
     images are made in the run directory, and removed when the run has finished."""
@@ -46,7 +57,8 @@ class ImageTraining:
     size: int = 224
     """Height and width of an image after augmentation, in pixels."""
     workers: int = 4
-    """Processes of each rank that read, decode and augment; 0: the rank does so itself."""
+    """Processes of each rank that read, decode and augment; 0: the rank does so itself. DALI decodes by as many
+    threads."""
     prefetch: int = 2
     """Batches that each worker has ready."""
     shuffle: int = 256
@@ -59,6 +71,11 @@ class ImageTraining:
     """Share of a label that is spread over all classes."""
     storage: str | None = None
     """Label of the storage in tables and figures, such as "4 storage nodes"; null: none."""
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """Return the packages that decode, and the extra of pyproject.toml that brings each."""
+        return {"PIL": "images"} | ({"nvidia.dali": "dali"} if self.decoder is ImageDecoder.dali else {})
 
     @property
     def directories(self) -> dict[str, str]:

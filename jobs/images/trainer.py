@@ -17,7 +17,8 @@ from jobs import metrics as m
 from jobs.engines.native.loss_scale import LossScale
 from jobs.errors import CheckpointError
 from jobs.files import read_object
-from jobs.images.loader import Batch, Images
+from jobs.images.decoding import Batch
+from jobs.images.loader import Images
 from jobs.images.resnet import ResNet
 from jobs.lease import Lease
 from jobs.metrics import Metric

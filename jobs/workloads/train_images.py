@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import PIL
+import torch
 import torch.distributed as dist
 
 from jobs import metrics as m
@@ -21,6 +23,7 @@ from jobs.data.batches import Work
 from jobs.errors import DataError
 from jobs.images.loader import HeldOut, Images, loaded, steps_of
 from jobs.images.make import refuse_full, write_shard
+from jobs.images.settings import ImageDecoder
 from jobs.images.shards import Part, cut, parts_of, shards_of
 from jobs.images.trainer import Saver, Trainer
 from jobs.layout import accumulation, layout_of
@@ -68,8 +71,8 @@ def train_images(run: Run, lease: Lease, rank: Rank) -> None:
     startup.begins(m.STARTUP_OTHER_TIME)
     pace = Pace(list(trainer.network.stages), layout_of(run), device, every=run.engine.pace_every_steps)
     recorder = Recorder(run, lease, rank, startup=startup, steps=steps, from_step=done)
-    recorder.started(device, description(run, images, other_order=saver.other_order))
-    ready = steps_of(images, accumulation(run), pinned=device.type == "cuda")
+    recorder.started(device, description(run, images, device, other_order=saver.other_order))
+    ready = steps_of(images, accumulation(run), device)
     work, stopping = Work(samples=run.global_batch_size), 0
     validation = Validation(held_out, run.images.validate_every_steps, trainer, recorder, watchdog, pace)
     # Closed, it ends its workers.
@@ -135,7 +138,7 @@ class Validation:
         self.recorder.node_load(step)
         storage_io.begin(StoragePhase.validate)
         fence, device = time.perf_counter(), self.trainer.device
-        with closing(loaded(self.held_out, pinned=device.type == "cuda")) as batches:
+        with closing(loaded(self.held_out, device)) as batches:
             values = self.trainer.validate(batches)
         (values[m.EVALUATION_TIME],) = largest_of_ranks([time.perf_counter() - fence], device)
         storage_io.begin(StoragePhase.train)
@@ -144,17 +147,28 @@ class Validation:
         self.recorder.evaluated(step, values)
 
 
-def description(run: Run, images: Images, *, other_order: bool) -> str:
-    """Return what the run reads, in words."""
+def description(run: Run, images: Images, device: torch.device, *, other_order: bool) -> str:
+    """Return what the run reads and what decodes it, in words."""
     assert run.images is not None
     source = run.images.path or f"{run.images.count:,} random images"
-    text = f"JPEG images in {len({part.file for part in images.parts}):,} shards: {source}."
+    shards = len({part.file for part in images.parts})
+    text = f"JPEG images in {shards:,} shards: {source}; decoded by {decoder(run, device)}."
     if other_order:
         text += (
             " After this restart other images than without it: ranks, shards, images.workers, images.shuffle or "
             "job.micro_batch_size are not those of the checkpoint."
         )
     return text
+
+
+def decoder(run: Run, device: torch.device) -> str:
+    """Return the name of what decodes the images of a rank."""
+    assert run.images is not None
+    if run.images.decoder is ImageDecoder.pillow:
+        return f"Pillow {PIL.__version__} on processors"
+    from jobs.images import dali
+
+    return dali.name(device)
 
 
 def images_of_run(run: Run, directory: RunDir, rank: Rank, watchdog: Watchdog) -> Images:

@@ -130,8 +130,8 @@ def test_a_local_run_without_torch_states_what_to_install(tmp_path: Path) -> Non
     code = f"""
 import sys, importlib.util
 from jobs.cli import main
-from jobs.submit.launchers import local
-local.find_spec = lambda name: None if name == "torch" else importlib.util.find_spec(name)
+from jobs import versions
+versions.find_spec = lambda name: None if name == "torch" else importlib.util.find_spec(name)
 sys.exit(main(["submit", "data=random", "runs_dir={tmp_path}"]))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -8,6 +8,8 @@ from typing import NoReturn
 
 import pytest
 
+from jobs.versions import is_missing
+
 
 def skip_or_fail(reason: str) -> NoReturn:
     """Skip the test; with SLURMSCALE_NO_SKIP=1, as in CI, fail it."""
@@ -20,3 +22,9 @@ def need_bitsandbytes() -> None:
     """Skip the test where weights cannot be quantized."""
     if find_spec("bitsandbytes") is None:
         skip_or_fail("bitsandbytes is not installed: pip install --editable '.[qlora]'.")
+
+
+def need_dali() -> None:
+    """Skip the test where NVIDIA DALI, 424 MB, is not installed; CI has it not."""
+    if is_missing("nvidia.dali"):
+        pytest.skip("NVIDIA DALI is not installed: pip install --editable '.[dali]'.")

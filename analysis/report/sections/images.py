@@ -23,6 +23,8 @@ NUMBERS = (
     m.EVALUATION_TOP1,
     m.EVALUATION_TOP5,
 )
+DEFINED = (m.DATA_WAIT_SHARE, m.CPU_CORES, m.EVALUATION_TOP1)
+"""Those whose definitions stand above the table, where it has them."""
 GB = 1e9
 
 
@@ -34,6 +36,7 @@ def image_section(runs: Sequence[RunResult]) -> Section | None:
         [
             f"{hardware([run])}: {run.name}",
             storage_of(run),
+            str(run.setting("images.decoder") or "pillow"),
             str(run.setting("nodes")),
             str(run.ranks),
             *(shown(metric, run.values.get(metric)) for metric in known),
@@ -41,13 +44,13 @@ def image_section(runs: Sequence[RunResult]) -> Section | None:
         ]
         for run in sorted(found, key=lambda run: (storage_of(run), run.ranks or 0, run.name))
     ]
+    defined = [m.DATA_WAIT_TIME, *(metric for metric in DEFINED if metric in known)]
     note = (
         "One row a run; a sample is an image, decoded and augmented. What the page cache had is not read from storage: "
-        f"set more images than the memory of the nodes. {m.DATA_WAIT_SHARE.name}: {m.DATA_WAIT_SHARE.definition} "
-        f"{m.DATA_WAIT_TIME.name}: {m.DATA_WAIT_TIME.definition} {m.CPU_CORES.name}: {m.CPU_CORES.definition} "
-        f"{m.EVALUATION_TOP1.name}: {m.EVALUATION_TOP1.definition}"
+        "set more images than the memory of the nodes. "
+        + " ".join(f"{metric.name}: {metric.definition}" for metric in defined)
     )
-    headings = ("Run", "Storage", "Nodes", "Ranks", *map(title, known), "Read (GB)")
+    headings = ("Run", "Storage", "Decoder", "Nodes", "Ranks", *map(title, known), "Read (GB)")
     return Section("Images", note, headings, rows) if rows else None
 
 

@@ -7,7 +7,6 @@ import socket
 import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
-from importlib.util import find_spec
 
 from jobs.errors import SubmitError
 from jobs.network import VARIABLE
@@ -28,6 +27,7 @@ from jobs.submit.launchers.launcher import Launch, Launcher
 from jobs.submit.ledger import uninterrupted
 from jobs.submit.submissions import Submission
 from jobs.submit.trust.integrity import code_names
+from jobs.versions import is_missing
 
 PACKAGES = {
     EngineKind.native: ("litgpt", "train"),
@@ -53,7 +53,9 @@ class Local(Launcher):
         needed = ({"torch": "train"} if trains else {}) | dict(PACKAGES[run.engine.kind] for run in runs)
         if any(run.job.quantizes_base for run in runs):
             needed["bitsandbytes"] = "qlora"
-        missing = [name for name in needed if find_spec(name) is None]
+        for run in runs:
+            needed |= run.images.packages if run.images else {}
+        missing = [name for name in needed if is_missing(name)]
         if missing:
             raise SubmitError(
                 f"launcher=local trains on this machine, where Python has no {' and no '.join(missing)}. Run "

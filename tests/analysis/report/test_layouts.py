@@ -23,6 +23,7 @@ from analysis.report.runs_table import rows_of, to_csv
 from analysis.report.sections.layouts import memory_and_communication
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
+from jobs.images.settings import ImageDecoder, ImageTraining
 from jobs.parallelism import Schedule
 from jobs.rundir import RunDir, append_record
 from jobs.schema import Lora, Run
@@ -265,6 +266,23 @@ def test_layouts_of_adapters_are_held_to_one_loss_unless_dropout_parts_them(
     lora = Lora(rank=8, alpha=16.0, dropout=dropout)
     finished_run(tmp_path, with_job(a_run("a"), lora=lora), losses=RIGHT)
     finished_run(tmp_path, with_job(a_run("b", nodes=2), lora=lora), losses=WRONG)
+    assert [path.name for path in loss_doubts(read_runs([tmp_path]))] == doubted
+
+
+@pytest.mark.parametrize(
+    ("change", "doubted"),
+    [
+        (lambda run: replace(run, repeat=2), ["a", "b"]),
+        (lambda run: replace(run, nodes=2), []),
+        (lambda run: replace(run, images=replace(run.images, workers=1)), []),
+        (lambda run: replace(run, images=replace(run.images, decoder=ImageDecoder.dali)), []),
+    ],
+)
+def test_runs_on_images_are_held_to_one_loss_where_order_and_decoder_are_equal(
+    tmp_path: Path, change: Callable[[Run], Run], doubted: list[str]
+) -> None:
+    finished_run(tmp_path, replace(a_run("a"), images=ImageTraining()), losses=RIGHT)
+    finished_run(tmp_path, change(replace(a_run("b"), images=ImageTraining())), losses=WRONG)
     assert [path.name for path in loss_doubts(read_runs([tmp_path]))] == doubted
 
 

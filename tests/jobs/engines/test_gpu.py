@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
 from jobs.data.batches import StepBatch
+from jobs.images.make import make_images
 from jobs.rundir import RunDir
 from jobs.runtime.process_group import on_host
+from jobs.versions import is_missing
 from jobs.workloads import train as workload
 from jobs.workloads.train import Trainer
 from tests.support.real_run import events, losses, make_run, printed, rank, steps, train
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no 
 
 def needs(package: str, extra: str) -> pytest.MarkDecorator:
     """Skips a test where an extra is not installed."""
-    return pytest.mark.skipif(find_spec(package) is None, reason=f"the extra {extra} is not installed")
+    return pytest.mark.skipif(is_missing(package), reason=f"the extra {extra} is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,24 @@ def test_weights_in_4_bits_train_adapters_as_on_the_cpu(
     cpu = make_run(tmp_path, "name=cpu", *common, "job.precision=float32")
     assert train(cpu) == [0], printed(cpu)
     assert losses(gpu) == pytest.approx(losses(cpu), abs=0.05)
+
+
+@needs("nvidia.dali", "dali")
+def test_dali_decodes_on_the_gpu_and_trains_as_pillow_does(tmp_path: Path) -> None:
+    make_images(tmp_path / "images", count=64, shards=4, mean_kb=20, classes=5, seed=1)
+    runs = [make_run(
+        tmp_path, "job=image_train", "images.network=resnet14", "images.size=64", "images.classes=5", "job.steps=12",
+        "images.workers=2", "images.shuffle=4", "job.learning_rate=0.001", "ranks_per_node=1",
+        f"images.path={tmp_path}/images", f"images.validation_path={tmp_path}/images", f"images.decoder={decoder}",
+        f"name={decoder}", small=False,
+    ) for decoder in ("dali", "pillow")]  # fmt: skip
+    for run in runs:
+        assert train(run) == [0], printed(run)
+    assert "on the GPU." in str(events(runs[0], "started")[0]["data"])
+    apart = [abs(a - b) for a, b in zip(losses(runs[0]), losses(runs[1]), strict=True)]
+    assert sum(apart) / len(apart) < 0.05
+    by_dali, by_pillow = (float(str(events(run, "evaluated")[-1]["evaluation_loss"])) for run in runs)
+    assert by_dali == pytest.approx(by_pillow, abs=0.05)
 
 
 def test_batches_copied_from_page_locked_memory_are_the_same(weights: RunDir, tmp_path: Path) -> None:

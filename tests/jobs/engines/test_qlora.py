@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
+from jobs import versions
 from jobs.engines.native.customization import nf4
 from jobs.engines.native.parallelize import trained_model
 from jobs.errors import ConfigError, SubmitError
@@ -147,7 +148,7 @@ def test_without_bitsandbytes_a_run_ends_with_what_to_install() -> None:
     with patch.object(nf4, "find_spec", lambda _name: None), pytest.raises(ConfigError, match=r"'\.\[qlora\]'"):
         trained_model(run)
     with (
-        patch.object(local, "find_spec", lambda name: None if name == "bitsandbytes" else object()),
+        patch.object(versions, "find_spec", lambda name: None if name == "bitsandbytes" else object()),
         pytest.raises(SubmitError, match=r"Python has no bitsandbytes.*'\.\[train,qlora\]'"),
     ):
         local.LAUNCHER.check([run])

@@ -8,13 +8,16 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+import torch
 
-from jobs.images.loader import Batch, HeldOut, Images, central_box, loaded, steps_of
+from jobs.images.decoding import Batch, central_box
+from jobs.images.loader import HeldOut, Images, loaded, steps_of
 from jobs.images.make import make_images
 from jobs.images.settings import ImageTraining
 from jobs.images.shards import cut, parts_of, shards_of
 
 COUNT = 30
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +37,7 @@ def images_of(directory: Path, settings: ImageTraining) -> Images:
 
 def seen(images: Images, steps: int) -> list[tuple[int, bytes]]:
     """Labels and pixels, which no two images or crops share, of some steps of two micro-batches."""
-    with closing(steps_of(images, 2, pinned=False)) as ready:
+    with closing(steps_of(images, 2, CPU)) as ready:
         batches = [batch for step in islice(ready, steps) for batch in step]
     return [each for batch in batches for each in contents(batch)]
 
@@ -72,7 +75,7 @@ def test_each_held_out_image_is_seen_once_by_all_ranks_together(directories: dic
     found = []
     for rank in range(3):
         held_out = HeldOut(settings, parts, batch_size=4, rank=rank, ranks=3)
-        with closing(loaded(held_out, pinned=False)) as batches:
+        with closing(loaded(held_out, CPU)) as batches:
             found += [each for batch in batches for each in contents(batch)]
     assert len(found) == len(set(found)) == COUNT
 

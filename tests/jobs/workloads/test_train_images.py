@@ -20,15 +20,16 @@ from analysis.report.report import report
 from jobs import metrics as m
 from jobs.cli import main
 from jobs.errors import ConfigError, DataError
-from jobs.images.loader import decoded
+from jobs.images.decoding import decoded, opened
 from jobs.images.make import make_images
 from jobs.images.resnet import ResNet
-from jobs.images.settings import ImageNetwork, parameters
+from jobs.images.settings import ImageDecoder, ImageNetwork, parameters
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir
 from jobs.storage.samples import add_sample
 from tests.support.cli import printed_words
 from tests.support.real_run import FORK, events, make_run, printed, rank, steps, train
+from tests.support.required import need_dali
 from tests.support.waiting import wait_until
 
 SMALL_IMAGES = (
@@ -65,7 +66,7 @@ def test_two_ranks_train_on_images_and_the_report_has_their_rate(tmp_path: Path)
     assert found.values[m.EVALUATION_TOP5] == 1, "there are five classes"
     report([tmp_path / "test"], tmp_path / "report")
     table = (tmp_path / "report/report.md").read_text().partition("## Images")[2].partition("\n## ")[0]
-    assert re.search(r"CPU.*: resnet14-ddp-n1x2 +\| scratch +\| 1 +\| 2 ", table)
+    assert re.search(r"CPU.*: resnet14-ddp-n1x2 +\| scratch +\| pillow +\| 1 +\| 2 ", table)
     assert "Waiting for data (%)" in table
     assert "Top-1 accuracy (%)" in table
     assert "evaluation_top5" in (tmp_path / "report/runs.csv").read_text().partition("\n")[0]
@@ -94,12 +95,17 @@ def test_16_bits_accumulation_and_restarts_train_as_well(tmp_path: Path, further
 
 
 @pytest.mark.long
-def test_a_killed_run_continues_with_the_images_that_an_uninterrupted_one_sees(tmp_path: Path) -> None:
+@pytest.mark.parametrize("decoder", list(ImageDecoder))
+def test_a_killed_run_continues_with_the_images_that_an_uninterrupted_one_sees(
+    decoder: ImageDecoder, tmp_path: Path
+) -> None:
     """Losses and validation are equal; with other workers the order cannot be, and the record says so."""
+    if decoder is ImageDecoder.dali:
+        need_dali()
     make_images(tmp_path / "images", count=50, shards=4, mean_kb=3, classes=5, seed=1)
     given = (*SMALL_IMAGES, f"images.path={tmp_path}/images", f"images.validation_path={tmp_path}/images",
              "ranks_per_node=2", "job.steps=60", "job.micro_batch_size=2", "scaling.global_batch_size=12",
-             "job.checkpoint_every_steps=7")  # fmt: skip
+             "job.checkpoint_every_steps=7", f"images.decoder={decoder.name}")  # fmt: skip
     whole, killed = (make_run(tmp_path, *given, f"name={name}", small=False) for name in ("whole", "killed"))
     assert train(whole) == [0, 0], printed(whole)
     kill_after(killed, 20)
@@ -137,9 +143,9 @@ def test_a_damaged_image_ends_the_run_with_its_name(tmp_path: Path) -> None:
 def test_an_image_cut_short_is_no_complete_jpeg() -> None:
     content = io.BytesIO()
     Image.new("RGB", (64, 64), "red").save(content, "JPEG")
-    assert decoded(content.getvalue(), "a").size == (64, 64)
+    assert decoded(opened(content.getvalue(), "a"), "a").size == (64, 64)
     with pytest.raises(DataError, match=r"^a is no complete JPEG \(.+\)\. Remove it from its shard"):
-        decoded(content.getvalue()[:-200], "a")
+        decoded(opened(content.getvalue()[:-200], "a"), "a")
 
 
 @pytest.mark.parametrize("network", list(ImageNetwork))
