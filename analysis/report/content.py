@@ -32,7 +32,7 @@ from analysis.report.sections.checkpoints import checkpoint_section
 from analysis.report.sections.cost import cost_section
 from analysis.report.sections.customization import customization_section
 from analysis.report.sections.data import data_section
-from analysis.report.sections.evaluations import evaluation_section
+from analysis.report.sections.evaluations import evaluation_headlines, evaluation_section
 from analysis.report.sections.goodput import goodput_section
 from analysis.report.sections.images import image_section
 from analysis.report.sections.laws import fits_section
@@ -57,8 +57,6 @@ from jobs import metrics as m
 from jobs.metrics import Metric
 
 MOST_LISTED = 12
-# States of runs that trained nothing, and whose results have sections of their own.
-OTHER_WORK = {"served", "tested"}
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ class Report:
     @property
     def unused(self) -> list[Row]:
         """The rows of the runs that are not used; each has a reason."""
-        return [row for row in self.rows if not row.run.used and row.run.state not in OTHER_WORK]
+        return [row for row in self.rows if not row.run.used and not did_other_work(row.run)]
 
 
 def build(found: Found, training: Training = DEFAULT) -> Report:
@@ -114,7 +112,7 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
     # The sentence of a campaign is that of its leaderboard.
     others, campaigns = [group for group in groups if not attempts_of(group)], campaign_sections(runs)
     used = [run for run in runs if run.used]
-    recorded = [run for run in runs if run.used or run.state in OTHER_WORK]
+    recorded = [run for run in runs if run.used or did_other_work(run)]
     tests = storage_test_sections(runs)
     beside = measurements(found.logs)
     return Report(
@@ -130,8 +128,13 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
             *(
                 headlines(
                     others,
-                    [run for run in runs if run.state not in OTHER_WORK],
-                    [*benchmark_headlines(beside), *serving_headlines(runs), *storage_test_headlines(runs)],
+                    [run for run in runs if not did_other_work(run)],
+                    [
+                        *benchmark_headlines(beside),
+                        *evaluation_headlines(runs),
+                        *serving_headlines(runs),
+                        *storage_test_headlines(runs),
+                    ],
                     measured=bool(beside),
                 )
                 if others or beside or not campaigns
@@ -193,6 +196,11 @@ def foreign_metrics(found: Found) -> list[Metric]:
 
 
 # --- words -----------------------------------------------------------------------------------------------------
+
+
+def did_other_work(run: RunResult) -> bool:
+    """Return True for a run that trained nothing, and whose results are in a section of their own."""
+    return run.state in {"served", "tested"} or (run.state == "evaluated" and m.EVALUATION_LOSS in run.values)
 
 
 def report_title(found: Found) -> str:

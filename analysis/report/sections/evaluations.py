@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from analysis.formatting import plural, shown, title
 from analysis.report.figures.style import Section
-from analysis.run import DEVICES, RunResult
+from analysis.run import DEVICES, RunResult, hardware
 from jobs import metrics as m
 
 NUMBERS = (m.EVALUATION_LOSS, m.EVALUATION_PERPLEXITY, m.EVALUATION_EXACT_MATCH, m.DATA_TOKENS_MEAN, m.DATA_SAMPLES_CUT)
@@ -14,7 +15,6 @@ NUMBERS = (m.EVALUATION_LOSS, m.EVALUATION_PERPLEXITY, m.EVALUATION_EXACT_MATCH,
 
 def evaluation_section(runs: Sequence[RunResult]) -> Section | None:
     """Return a row for each run that trained nothing and has a loss; None without any."""
-    listed = [run for run in runs if run.setting("job.train") is False and m.EVALUATION_LOSS in run.values]
     rows = [
         [
             run.name,
@@ -23,7 +23,7 @@ def evaluation_section(runs: Sequence[RunResult]) -> Section | None:
             *(shown(metric, run.values.get(metric)) for metric in NUMBERS),
             words(run),
         ]
-        for run in sorted(listed, key=lambda run: (run.values[m.EVALUATION_LOSS], run.name))
+        for run in evaluations(runs)
     ]
     note = (
         "One row a run without training, the lowest loss first. Losses compare only for equal responses. "
@@ -32,6 +32,32 @@ def evaluation_section(runs: Sequence[RunResult]) -> Section | None:
     )
     headings = ("Run", "Prompt template", "Examples", *map(title, NUMBERS), "Weights and samples")
     return Section("Evaluations", note, headings, rows) if rows else None
+
+
+def evaluations(runs: Sequence[RunResult]) -> list[RunResult]:
+    """Return the runs that trained nothing and have a loss, the lowest loss first."""
+    listed = [run for run in runs if run.setting("job.train") is False and m.EVALUATION_LOSS in run.values]
+    return sorted(listed, key=lambda run: (run.values[m.EVALUATION_LOSS], run.name))
+
+
+def evaluation_headlines(runs: Sequence[RunResult]) -> list[str]:
+    """Return a sentence for each model that was evaluated without training: its lowest loss, by which prompt."""
+    models: dict[str, list[RunResult]] = defaultdict(list)
+    for run in evaluations(runs):
+        models[str(run.setting("model.name"))].append(run)
+    return [headline(model, own) for model, own in models.items()]
+
+
+def headline(model: str, runs: Sequence[RunResult]) -> str:
+    """Return the sentence of a model, whose runs are in order of their losses."""
+    low, high = (shown(m.EVALUATION_LOSS, run.values[m.EVALUATION_LOSS]) for run in (runs[0], runs[-1]))
+    prompt, shots = runs[0].setting("data.prompt"), runs[0].setting("data.shots")
+    by = f"prompt template {prompt}" if prompt else "the default prompt template"
+    others = f"; the highest is {high}" if len(runs) > 1 else ""
+    return (
+        f"{hardware(runs)}: the lowest loss of {plural(len(runs), 'evaluation')} of {model} without training is {low} "
+        f"nat, by {by} with {plural(shots, 'example') if shots else 'no example'}{others}."
+    )
 
 
 def words(run: RunResult) -> str:
