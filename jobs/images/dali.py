@@ -15,6 +15,7 @@ import nvidia.dali
 import torch
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline
+from torch.utils.dlpack import from_dlpack
 
 from jobs.images.decoding import Batch, Encoded, decoded, opened
 from jobs.images.settings import ImageTraining
@@ -61,7 +62,7 @@ def decode(
             raise
         batch = fed.popleft()
         # By DLPack: no copy, neither on the host nor on the GPU.
-        yield Batch(torch.from_dlpack(pixels.as_tensor()), batch.labels, batch.position)
+        yield Batch(from_dlpack(pixels.as_tensor()), batch.labels, batch.position)
 
 
 def gpu(device: torch.device) -> int | None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 from torch import Tensor
@@ -67,7 +68,7 @@ class Encoded(NamedTuple):
     position: Tensor | None = None
 
     @property
-    def jpegs(self) -> list[np.ndarray]:
+    def jpegs(self) -> list[npt.NDArray[np.uint8]]:
         """Return the bytes of each file, without a copy."""
         return np.split(self.files.numpy(), np.cumsum(self.sizes.numpy())[:-1])
 
