@@ -46,8 +46,6 @@ class StepTimeConstants:
     sweep (the same playbook). The default has no source, so it is the least certain constant."""
     slot_s: float = constant(1.0e-3, 1.0)
     """Time that a pipeline slot takes besides its work: waiting for the neighbour, host code."""
-    slot_growth: float = constant(0.5, 1.0)
-    """Exponent with which that time grows with the number of nodes; of no source."""
     step_s: float = constant(3.0e-2, 1.0)
     """Time of a step besides its work: reading a batch, norms of gradients, host code, logging."""
 

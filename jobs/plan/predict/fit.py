@@ -78,12 +78,18 @@ class Quantity(Generic[Counted, Constants]):
         moved = logs[:, None] + STEP * np.eye(len(logs))
         return (self.logs(works, moved) - self.logs(works, logs)[:, None]) / STEP
 
-    def covariance(self, works: Sequence[Counted], logs: Array) -> Array:
-        """Return the covariance of the constants' logarithms after runs of these works, at these constants."""
+    def covariance(self, samples: Sequence[Sample[Counted]], logs: Array) -> Array:
+        """Return the covariance of the constants' logarithms after these runs, at these constants.
+
+        A run far from its prediction identifies little: expectation-maximization's weights of Student's t (Lange, Little
+        and Taylor, JASA 84, 1989).
+        """
         precision = np.diag(self.deviations**-2)
-        if works:
+        if samples:
+            works = [sample.work for sample in samples]
+            errors = (self.logs(works, logs) - np.log([sample.measured for sample in samples])) / self.prior.noise
             rows = self.derivatives(works, logs)
-            precision = precision + rows.T @ rows / self.prior.noise**2
+            precision = precision + rows.T @ (rows * ((TAIL + 1) / (TAIL + errors**2))[:, None]) / self.prior.noise**2
         return np.asarray(np.linalg.inv(precision), dtype=np.float64)
 
 
@@ -106,7 +112,7 @@ def fitted(
     logs = shifts(quantity, samples)
     squares = [left_out_residual(quantity, samples, place) ** 2 for place in range(len(samples))]
     noise = np.sqrt((FREEDOM + sum(squares)) / (FREEDOM + len(squares))) * quantity.prior.noise
-    known = quantity.covariance([sample.work for sample in samples], logs)
+    known = quantity.covariance(samples, logs)
     return Fit(
         quantity.constants_at(logs),
         tuple(tuple(map(float, row)) for row in known),
@@ -122,7 +128,7 @@ def left_out_residual(quantity: Quantity[Counted, Constants], samples: Sequence[
     logs, one = shifts(quantity, others), samples[place]
     error = float(quantity.logs([one.work], logs)[0] - np.log(one.measured))
     (slopes,) = quantity.derivatives([one.work], logs)
-    variance = slopes @ quantity.covariance([sample.work for sample in others], logs) @ slopes
+    variance = slopes @ quantity.covariance(others, logs) @ slopes
     return float(np.clip(error, -FAULT, FAULT) / np.sqrt(quantity.prior.noise**2 + variance))
 
 
@@ -174,7 +180,7 @@ class Candidates(Generic[Counted, Constants]):
         """
         samples = [Sample(self.works[place], value) for place, value in measured.items()]
         middle = shifts(self.quantity, samples)
-        known = self.quantity.covariance([sample.work for sample in samples], middle)
+        known = self.quantity.covariance(samples, middle)
         draws = random.multivariate_normal(middle, known, size=DRAWS)
         values = self.quantity.logs(self.works, draws.T)
         values -= values.mean(axis=1, keepdims=True)
