@@ -41,6 +41,8 @@ class Measurement:
     """True if this may be the memory of the device, which includes memory beside tensors."""
     parameter_bytes: int = 0
     """Bytes of a parameter's states beside those of engine=nemo."""
+    faulty: bool = False
+    """True if rows of the same source show that this run was disturbed: no prediction from its configuration can know."""
 
 
 @cache

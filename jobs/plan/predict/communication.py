@@ -99,24 +99,10 @@ def tensor_exchange(run: Run, layout: Layout, layers: float) -> Exchange:
     (arXiv:2205.05198, section 4.2.2).
     """
     group = group_of(layout, (TP,))
-    split, halves = sequence_parallel(run), tensor_halves(run)
+    split = sequence_parallel(run)
+    halves = 4 + (4 + (2 if split else 0)) + (4 if recomputes_all(run) else 0)
     whole = tokens_of(run).count * run.model.hidden_size * WIDTHS[run.job.precision]
     return Exchange(group, halves * layers * group.share * whole, layers * halves / (1 if split else 2))
-
-
-def tensor_halves(run: Run) -> int:
-    """Return the scatters and gathers of a layer for TP; an all-reduce counts as two."""
-    return 4 + (4 + (2 if sequence_parallel(run) else 0)) + (4 if recomputes_all(run) else 0)
-
-
-def tensor_overlap(run: Run) -> float:
-    """Return the part of TP's traffic that Megatron sends beside products of gradients.
-
-    Backward of the two column-parallel products of a layer gathers its input beside the product for the gradient of the
-    input, and reduces that beside the product for the gradient of the weights (NVIDIA/Megatron-LM,
-    core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication): four halves, or two all-reduces.
-    """
-    return 4 / tensor_halves(run) if run.engine.kind is EngineKind.nemo else 0.0
 
 
 def context_exchange(run: Run, layout: Layout, layers: float) -> Exchange:

@@ -61,12 +61,7 @@ def passes(run: Run) -> float:
 
     LoRA computes no gradient of frozen weights.
     """
-    return (2 if run.job.trains_all_weights else 1) + forward_passes(run)
-
-
-def forward_passes(run: Run) -> int:
-    """Return how often a micro-batch passes forward: twice with full recomputation."""
-    return 2 if recomputes_all(run) else 1
+    return (3 if run.job.trains_all_weights else 2) + (1 if recomputes_all(run) else 0)
 
 
 def recomputes_all(run: Run) -> bool:

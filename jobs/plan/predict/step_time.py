@@ -1,7 +1,7 @@
 """Step time of a run, as work that arithmetic counts and constants that a cluster has.
 
     step = slots x slot + gradients + optimizer + constant          slots = micro-batches + bubble
-    slot = max(matrices + attention + element-wise + exposed TP, CP and FSDP traffic, launches) + PP traffic
+    slot = max(matrices + attention + element-wise, launches) + exposed TP, CP, PP and FSDP traffic
 
 A slot is the forward and backward pass of a micro-batch on the pipeline rank with the most work.
 """
@@ -20,14 +20,14 @@ from jobs.plan.pipeline_stages import layer_counts
 from jobs.plan.predict import communication as c
 from jobs.plan.predict import matrix_products as m
 from jobs.plan.predict.activations import WIDTHS
-from jobs.plan.predict.arrays import larger, smaller
+from jobs.plan.predict.arrays import larger
 from jobs.plan.predict.constants import FLOAT8_SPEEDUP, StepTimeConstants
 from jobs.plan.predict.states import layer_as_stored
 from jobs.plan.predict.weights import size
 from jobs.schema import Precision, Run
 
 OVERLAP = 0.8
-"""Share of computation behind which the traffic of weights, gradients and TP can hide; an estimate."""
+"""Share of computation behind which the traffic of sharded weights can hide; an estimate."""
 STATE_BYTES = 28
 """Bytes of a weight's update by AdamW in float32: read weight, gradient and two moments; write all but the gradient."""
 SHARPNESS = 4
@@ -59,10 +59,6 @@ class StageWork:
     optimizer_s: float
     """Update of its weights, once a step."""
     tensor: c.Exchange
-    tensor_overlap: float
-    """Part of that traffic that is in flight beside products of gradients."""
-    gradient_products: float
-    """Part of the matrix work that computes gradients."""
     context: c.Exchange
     pipeline: c.Exchange
     shard: c.Exchange
@@ -164,8 +160,6 @@ def stage_work(
         element_s=(layers * m.element_bytes(run) + has_head * m.logits_bytes(run)) / memory_bytes_per_s,
         optimizer_s=STATE_BYTES * trained / update_shards(run, layout) / memory_bytes_per_s,
         tensor=c.tensor_exchange(run, layout, layers + has_head / 2),
-        tensor_overlap=c.tensor_overlap(run),
-        gradient_products=1 - m.forward_passes(run) / repeats,
         context=c.context_exchange(run, layout, layers),
         pipeline=c.pipeline_exchange(run, layout, pipeline_stages_per_rank(run)),
         shard=c.shard_exchange(run, layout, held),
@@ -210,7 +204,7 @@ def step_time(work: Work, constants: StepTimeConstants) -> StepTime:
     slots = [slot_time(stage, work, constants) for stage in work.stages]
     stage, slot = max(zip(work.stages, slots, strict=True), key=lambda each: each[1].total)
     parts = {each.name: work.micro_batches * getattr(slot, each.name) for each in fields(slot)}
-    parts["data_parallel"] += exposed_replica_s(stage, slot, work, constants)
+    parts["data_parallel"] += c.seconds(stage.replica, work.links, constants)
     parts["bubble"] = work.bubble * mean_slot_s(work, slots)
     parts["optimizer"] = stage.optimizer_s / constants.memory_efficiency
     parts["overhead"] = constants.step_s
@@ -224,18 +218,8 @@ def step_time_s(work: Work, constants: StepTimeConstants) -> float:
     for stage, slot in zip(work.stages, slots, strict=True):
         longest = larger(longest, slot.total)
         update = stage.optimizer_s / constants.memory_efficiency
-        once = larger(once, exposed_replica_s(stage, slot, work, constants) + update)
+        once = larger(once, c.seconds(stage.replica, work.links, constants) + update)
     return work.micro_batches * longest + work.bubble * mean_slot_s(work, slots) + once + constants.step_s
-
-
-def exposed_replica_s(stage: StageWork, slot: StepTime, work: Work, k: StepTimeConstants) -> float:
-    """Return the time of a step's traffic between replicas that no computation hides.
-
-    Gradients are reduced in buckets beside the backward pass of the last micro-batch (torch's and Megatron's DDP), and
-    a distributed optimizer gathers weights beside the forward pass of the first one.
-    """
-    hidden = OVERLAP * (slot.total - slot.pipeline_parallel)
-    return larger(hidden, c.seconds(stage.replica, work.links, k)) - hidden
 
 
 def mean_slot_s(work: Work, slots: Sequence[StepTime]) -> float:
@@ -250,7 +234,6 @@ def slot_time(stage: StageWork, work: Work, k: StepTimeConstants) -> StepTime:
     attention = stage.attention_s / k.attention_efficiency
     element_wise = stage.element_s / k.memory_efficiency
     tensor = c.seconds(stage.tensor, work.links, k)
-    tensor -= smaller(stage.tensor_overlap * tensor, OVERLAP * stage.gradient_products * matrices)
     context = c.seconds(stage.context, work.links, k)
     computation = matrices + attention + element_wise
     hidden = OVERLAP * computation
