@@ -195,10 +195,12 @@ def main() -> None:
             print(f"| {source} | {choice_cells(choices)} |")
 
 
-def judged_sources(tables: Path) -> Iterator[tuple[str, Judged]]:
-    """Yield each source and GPU of a directory with its judgement."""
+def judged_sources(tables: Path, wanted: str = "") -> Iterator[tuple[str, Judged]]:
+    """Yield each source and GPU of a directory with its judgement, if `wanted` is a part of its name."""
     by_source: dict[str, list[Row]] = defaultdict(list)
     for measured in measurements(tables):
+        if wanted not in measured.source:
+            continue
         work = work_of(measured.run)
         assert work is not None, "the readers know the GPU's rates"
         by_source[measured.source].append(Row(measured, work, *memory_works(measured)))
