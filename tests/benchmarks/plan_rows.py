@@ -42,7 +42,7 @@ class Measurement:
     parameter_bytes: int = 0
     """Bytes of a parameter's states beside those of engine=nemo."""
     faulty: bool = False
-    """True if rows of the same source show that this run was disturbed: no prediction from its configuration can know."""
+    """True if other rows of the source show that this run was disturbed, which its configuration cannot foretell."""
 
 
 @cache

@@ -82,7 +82,7 @@ class Quantity(Generic[Counted, Constants]):
     def covariance(self, samples: Sequence[Sample[Counted]], logs: Array) -> Array:
         """Return the covariance of the constants' logarithms after these runs, at these constants.
 
-        A run far from its prediction identifies little: expectation-maximization's weights of Student's t (Lange, Little
+        A run far from its prediction identifies little: the weights of Student's t (Lange, Little
         and Taylor, JASA 84, 1989).
         """
         precision = np.diag(self.deviations**-2)
