@@ -132,6 +132,13 @@ class Judged:
         """Return the score of the throughput."""
         return score((fits.tokens_per_s(row), row.measured.tokens_per_s) for row in self.others)
 
+    def undisturbed_speed(self, fits: Fits) -> Score | None:
+        """Return the score of the throughput without faulty rows; None if there are none."""
+        kept = [row for row in self.others if not row.measured.faulty]
+        if len(kept) == len(self.others):
+            return None
+        return score((fits.tokens_per_s(row), row.measured.tokens_per_s) for row in kept)
+
     def memory(self, fits: Fits) -> Score | None:
         """Return the score of the memory."""
         return score((fits.memory_bytes(row), row.measured.memory_bytes) for row in self.others)
@@ -164,7 +171,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
     parser.add_argument("--tables", type=Path, required=True, help="directory of CSV files named as in plan_tables")
     found = dict(judged_sources(parser.parse_args().tables))
-    for quantity, scored in (("tokens/s", Judged.speed), ("memory", Judged.memory)):
+    for quantity, scored in (
+        ("tokens/s", Judged.speed),
+        ("tokens/s, without faulty rows,", Judged.undisturbed_speed),
+        ("memory", Judged.memory),
+    ):
         print(f"| {quantity} of source / GPU | rows | chosen (tried) | by defaults: median / p90, coverage, width | "
               "by five rows |\n| --- | --: | --: | --: | --: |")  # fmt: skip
         for source, each in found.items():
@@ -184,10 +195,12 @@ def main() -> None:
             print(f"| {source} | {choice_cells(choices)} |")
 
 
-def judged_sources(tables: Path) -> Iterator[tuple[str, Judged]]:
-    """Yield each source and GPU of a directory with its judgement."""
+def judged_sources(tables: Path, wanted: str = "") -> Iterator[tuple[str, Judged]]:
+    """Yield each source and GPU of a directory with its judgement, if `wanted` is a part of its name."""
     by_source: dict[str, list[Row]] = defaultdict(list)
     for measured in measurements(tables):
+        if wanted not in measured.source:
+            continue
         work = work_of(measured.run)
         assert work is not None, "the readers know the GPU's rates"
         by_source[measured.source].append(Row(measured, work, *memory_works(measured)))

@@ -41,6 +41,8 @@ class Measurement:
     """True if this may be the memory of the device, which includes memory beside tensors."""
     parameter_bytes: int = 0
     """Bytes of a parameter's states beside those of engine=nemo."""
+    faulty: bool = False
+    """True if other rows of the source show that this run was disturbed, which its configuration cannot foretell."""
 
 
 @cache

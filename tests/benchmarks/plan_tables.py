@@ -34,8 +34,14 @@ NANOTRON = {
 }  # fmt: skip
 
 
+STALL_S = 0.25
+"""Excess of a pipeline slot from which a row of the sweep counts as disturbed: between the two groups of rows, whose
+slots take 0.5 s (PP 2) or 1.0 s (PP 4 and more) longer than those of their twins, or at most 0.1 s."""
+
+
 def nanotron(rows: list[Row]) -> Iterator[Measurement]:
     """Yield the sweep of the Ultra-Scale Playbook: sequence 4,096, stages balanced, sequence-parallel TP."""
+    shortest = shortest_slots(rows)
     for row in rows:
         if row["model"] not in NANOTRON:
             continue
@@ -63,7 +69,32 @@ def nanotron(rows: list[Row]) -> Iterator[Measurement]:
                 framework=True,
                 # Gradients in bfloat16 beside their float32 sums.
                 parameter_bytes=2,
+                faulty=ran and whole(row, "pp") > 1 and slot_s(row) > shortest(row) + STALL_S,
             )
+
+
+def slot_s(row: Row) -> float:
+    """Return the measured time of a pipeline slot: of a step over micro-batches and bubble."""
+    step_s = whole(row, "gbs") * 4096 / float(row["tokens_per_s"])
+    return step_s / (whole(row, "grad_accum") + whole(row, "pp") - 1)
+
+
+def shortest_slots(rows: list[Row]) -> Callable[[Row], float]:
+    """Return the shortest slot of rows whose slots have at least the work of a given one.
+
+    That is, of the same model and TP, with at least as many layers a stage and tokens a micro-batch.
+    """
+    known: dict[tuple[str, str], list[tuple[int, int, float]]] = {}
+    for row in rows:
+        if row["status"] == "ok" and whole(row, "pp") > 1:
+            key = row["model"], row["tp"]
+            known.setdefault(key, []).append((whole(row, "pp"), whole(row, "mbs"), slot_s(row)))
+
+    def shortest(row: Row) -> float:
+        pipeline, micro_batch = whole(row, "pp"), whole(row, "mbs")
+        return min(s for pp, mbs, s in known[row["model"], row["tp"]] if pp <= pipeline and mbs >= micro_batch)
+
+    return shortest
 
 
 def nanotron_stages(run: Run) -> list[int]:

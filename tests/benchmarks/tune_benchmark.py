@@ -37,13 +37,14 @@ def main() -> None:
     """Print the results on the space of a CPU, and on tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
     parser.add_argument("--tables", type=Path, help="directory of CSV files named as in tests.benchmarks.plan_tables")
+    parser.add_argument("--source", default="", help="part of the name of the sources to replay; default: all")
     options = parser.parse_args()
     if tune_space.SPACE.exists():
         print_cpu(tune_space.rows(tune_space.SPACE))
     else:
         print(f"No space of a CPU is measured. Run python -m tests.benchmarks.tune_space {tune_space.SPACE}\n")
     if options.tables:
-        print_tables(options.tables)
+        print_tables(options.tables, options.source)
 
 
 def order(candidates: Sequence[Candidate], scores: Scores, *, seed: int = 0, parallel: int = 1) -> Iterator[Choices]:
@@ -88,14 +89,14 @@ class Cell:
         return (len(self.times_s) + 1) / (near + 1)
 
 
-def print_tables(tables: Path) -> None:
-    """Print, for each source, what the tuner's choices in its cells are worth."""
+def print_tables(tables: Path, wanted: str = "") -> None:
+    """Print, for each source with a part of its name, what the tuner's choices in its cells are worth."""
     print(
         "| source / GPU | cells | first pick fails | its regret, median | best of three, median / worst "
         "| trials to 5 %, median / worst | to 2 % | random order: to 5 % | to 2 % |"
     )
     print(f"|{' --- |' * 9}")
-    for source, judged in judged_sources(tables):
+    for source, judged in judged_sources(tables, wanted):
         if cells := [cell for rows in cells_of(judged) if (cell := cell_of(rows, judged)) is not None]:
             chance = [statistics.median(cell.random_trials(share) for cell in cells) for share in (0.05, 0.02)]
             found = choice_cells([cell.choice() for cell in cells])

@@ -243,7 +243,7 @@ def slot_time(stage: StageWork, work: Work, k: StepTimeConstants) -> StepTime:
     host = stage.layers * stage.passes * (k.layer_launch_s + waits)
     pipeline = c.seconds(stage.pipeline, work.links, k)
     if stage.pipeline.group.ranks > 1:
-        pipeline += k.slot_s * work.pipeline_nodes**k.slot_growth
+        pipeline += k.slot_s
     return StepTime(
         matrices=matrices,
         attention=attention,

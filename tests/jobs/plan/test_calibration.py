@@ -136,6 +136,17 @@ def test_a_run_that_failed_is_replaced_and_a_faulty_one_pulls_little() -> None:
     assert np.median(errors) < 0.1
 
 
+def test_a_run_far_off_its_prediction_narrows_no_interval() -> None:
+    (work, *_), logs = works(), np.zeros(len(STEP_TIME.deviations))
+    predicted, (slopes,) = step_time(work, DEFAULTS).total, STEP_TIME.derivatives(works()[:1], logs)
+
+    def variance(*times: float) -> float:
+        return float(slopes @ STEP_TIME.covariance([Sample(work, time) for time in times], logs) @ slopes)
+
+    assert variance(predicted) < 0.5 * variance()
+    assert variance(20 * predicted) > 0.8 * variance()
+
+
 def test_runs_narrow_the_interval_and_none_leave_the_published_constants() -> None:
     (work, *_) = works()
     sample = Sample(work, step_time(work, TRUE).total)
