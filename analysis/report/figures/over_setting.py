@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from analysis.compare.campaign import part_of
 from analysis.identity import compared, place
 from analysis.scaling.groups import Group, distinct_labels
 from analysis.untrusted import canonical
@@ -50,9 +51,10 @@ AXES = (
 def over_setting(groups: Sequence[Group]) -> tuple[Axis, list[Group]] | None:
     """Return the first axis along which groups of one point form lines, and these lines, a point a value.
 
-    None where no two groups differ in such a setting alone, or two points of a line would have one place.
+    None where no two groups differ in such a setting alone, or two points of a line would have one place, and in a
+    campaign, whose lines have the names of its attempts.
     """
-    if any(len(group.points) > 1 for group in groups):
+    if any(len(group.points) > 1 or part_of(group.runs[0]) for group in groups):
         return None
     for axis in AXES:
         families: dict[bytes, list[Group]] = defaultdict(list)
