@@ -16,7 +16,7 @@ class ImageNetwork(Enum):
 
 
 class ImageDecoder(Enum):
-    """What decodes, crops, resizes and mirrors the images that the workers of the loader chose."""
+    """A library that turns the JPEG files that the workers of the loader chose into pixels."""
 
     pillow = "pillow"
     """Pillow, in the workers."""
@@ -37,7 +37,7 @@ class ImageTraining:
     network: ImageNetwork = ImageNetwork.resnet50
     """Residual network with bottleneck blocks, version 1.5: the stride is in the 3x3 convolution."""
     decoder: ImageDecoder = ImageDecoder.pillow
-    """What decodes, crops, resizes and mirrors the images: Pillow in the workers, or NVIDIA DALI (the extra dali)."""
+    """Library that decodes, crops, resizes and mirrors the images: pillow, or dali (NVIDIA DALI, the extra dali)."""
     path: str | None = None
     """Directory of .tar shards (WebDataset: KEY.jpg and KEY.cls) or of .rec files (MXNet's RecordIO); null: random
     images are made in the run directory, and removed when the run has finished."""

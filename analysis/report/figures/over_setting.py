@@ -12,6 +12,8 @@ from analysis.identity import compared, place
 from analysis.scaling.groups import Group, distinct_labels
 from analysis.untrusted import canonical
 
+# As configured, and as analysis.identity names that of a line.
+BATCH_SIZES = ("scaling.global_batch_size", "scaling.sequences_per_rank", "global_batch_size", "batch_per_rank")
 MICRO_BATCH_SIZE, SEQUENCE_LENGTH = "job.micro_batch_size", "job.sequence_length"
 
 
@@ -29,10 +31,7 @@ class Axis:
 AXES = (
     Axis(
         "Global batch (sequences)",
-        frozenset(
-            {"scaling.global_batch_size", "scaling.sequences_per_rank", "global_batch_size", "batch_per_rank"}
-            | {MICRO_BATCH_SIZE}
-        ),
+        frozenset({*BATCH_SIZES, MICRO_BATCH_SIZE}),
         lambda group: group.points[0].global_batch_size,
     ),
     Axis(
