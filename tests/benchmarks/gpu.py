@@ -2,11 +2,11 @@
 
     python -m tests.benchmarks.gpu --output DIR --data alpaca.json --tokenizer tokenizer.model
 
-Each stage is a process of its own of at most ten minutes and leaves DIR/STAGE.csv: its figures with device, date,
-versions and command. A stage whose file exists is kept, so the command continues where it was cut off; remove a file
-to measure again. Runs of a stage that was killed are ended first. At the end DIR/summary.csv contains all figures, and
-ratios first. Every run is a `slurmscale submit` with random weights, as users run it. `--rehearsal` runs tiny models on
-a CPU, whose figures have no meaning.
+Each stage is a process of its own of at most ten minutes. It leaves DIR/STAGE.csv, its figures with device, date,
+versions and command, and the records of its runs in DIR/runs, from which `slurmscale report` makes a page. A stage
+whose file exists is kept, so the command continues where it was cut off; remove a file to measure again. Runs of a
+stage that was killed are ended first. At the end DIR/summary.csv contains the ratios. Every run is a `slurmscale
+submit` with random weights, as users run it. `--rehearsal` runs tiny models on a CPU, whose figures have no meaning.
 
 Requires 64 GB of memory and 30 GB of disk in $TMPDIR; the stages of an epoch also need the data and the tokenizer.
 """
@@ -42,7 +42,7 @@ from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.rundir import SweepDir
 from jobs.runtime.gpu import installed
-from tests.benchmarks.gpu_memory import SPACE, configurations
+from tests.benchmarks.gpu_memory import SPACE, configurations, this_gpu
 
 STAGE_S, RUNS_S = 600, 560
 SAMPLES, HELD_OUT = 1000, 8
@@ -51,7 +51,9 @@ STOCK = ("engine=litgpt",)
 PADDED = ("engine=native", "engine.optimizer=fused")
 PACKED = (*PADDED, "job.batching=packed", "engine.loss=chunked")
 EVERYTHING = (*PACKED, "engine.kernels=liger_or_torch", "engine.prefetch_batches=2")
-EPOCHS = {"stock": STOCK, "padded": PADDED, "packed": PACKED, "everything": EVERYTHING}
+# 4 packed samples are about 1,000 tokens, too few to fill the products of a GPU; 8 are no more than the 4,096 of DENSE.
+LARGER = (*EVERYTHING, "job.micro_batch_size=8")
+EPOCHS = {"stock": STOCK, "padded": PADDED, "packed": PACKED, "everything": EVERYTHING, "larger": LARGER}
 EPOCH = ("job=finetune_full", "data=alpaca", f"data.max_samples={SAMPLES}", f"data.held_out_samples={HELD_OUT}",
          "data.too_long=truncate", "job.sequence_length=512", "job.micro_batch_size=4", "scaling.global_batch_size=32",
          "job.clip_norm=null", "job.warmup_steps=3")  # fmt: skip
@@ -80,21 +82,28 @@ class Bench:
     """The options of the command, and a directory for runs."""
 
     folder: Path
+    output: Path
     data: Path | None
     tokenizer: Path | None
     rehearsal: bool
 
     def submitted(self, name: str, overrides: Iterable[str], **environment: str) -> tuple[list[RunResult], str]:
-        """Return results and output of submitted runs, which are cancelled before the stage's limit."""
+        """Return results and output of submitted runs, and keep their records; cancel them before the stage's limit."""
         given = ["-m", "--wait", f"runs_dir={self.folder}", f"sweep={name}", *overrides]
         try:
             subprocess.run([*SLURMSCALE, "submit", *given], check=False, timeout=RUNS_S, env=os.environ | environment)
         except subprocess.TimeoutExpired:
             cancel(self.folder)
-        logs = [
-            subprocess.run([*SLURMSCALE, "logs", str(run.path)], check=False, capture_output=True, text=True).stdout
-            for run in SweepDir(self.folder / name).runs()
-        ]
+        if not (self.folder / name).is_dir():
+            sys.exit(f"{name}: refused")
+        logs = []
+        for run in SweepDir(self.folder / name).runs():
+            command = [*SLURMSCALE, "logs", str(run.path)]
+            logs.append(subprocess.run(command, check=False, capture_output=True, text=True).stdout)
+            records = self.output / "runs" / name / run.name
+            records.mkdir(parents=True, exist_ok=True)
+            for file in (run.config, *run.path.glob("*.json*")):
+                shutil.copy(file, records)
         runs = [run for run in read_runs([self.folder / name]) if run.used]
         if not runs:
             print("\n".join(logs))
@@ -130,7 +139,9 @@ def works(bench: Bench) -> list[Figure]:
     """Return each test of the GPU: passed, failed or skipped."""
     report = bench.folder / "tests.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "tests/jobs/engines/test_gpu.py"]
-    subprocess.run([*command, f"--junitxml={report}"], check=False, timeout=RUNS_S)
+    # A test is two processes at most, and needs little of the GPU.
+    workers = min(8, len(os.sched_getaffinity(0)) // 2)
+    subprocess.run([*command, f"--junitxml={report}", f"--numprocesses={workers}"], check=False, timeout=RUNS_S)
     found = []
     for case in ElementTree.parse(report).iter("testcase"):
         ends = {child.tag for child in case} & {"failure", "error", "skipped"}
@@ -153,7 +164,7 @@ def graphs(bench: Bench) -> list[Figure]:
 
 def rate(bench: Bench) -> list[Figure]:
     """Return the median rate of a bfloat16 product of two square matrices on a warm device: 2 n^3 operations."""
-    size, warm_s = (512, 0.5) if bench.rehearsal else (8192, 20.0)
+    size, warm_s = (512, 0.5) if bench.rehearsal else (8192, 8.0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     a, b = (torch.randn(size, size, dtype=torch.bfloat16, device=device) for _ in range(2))
     times_s: list[float] = []
@@ -170,7 +181,9 @@ def rate(bench: Bench) -> list[Figure]:
 
 def dense(bench: Bench) -> list[Figure]:
     """Return the rate of training on full rows."""
-    kernels = ("engine.kernels=liger",) if find_spec("liger_kernel") and not bench.rehearsal else WITHOUT_LIGER
+    kernels = (
+        ("engine.kernels=liger", *this_gpu()) if find_spec("liger_kernel") and not bench.rehearsal else WITHOUT_LIGER
+    )
     runs, _ = bench.submitted("dense", (*bench.model(), *SHARED, *DENSE, *kernels, *(SHORT if bench.rehearsal else ())))
     flops_per_s = [work_of(run).model_flops * run.values[m.TOKENS_PER_S] for run in runs]
     return [("dense", each, "FLOP/s") for each in flops_per_s] + of_runs("dense", runs)
@@ -189,7 +202,7 @@ def epoch(name: str) -> Callable[[Bench], list[Figure]]:
         (directory / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
         given = (f"data.path={bench.data.resolve()}", f"data.tokenizer={directory}")
         less = (*SHORT, "data.max_samples=72") if bench.rehearsal else ()
-        runs, _ = bench.submitted(name, (*bench.model(), *SHARED, *EPOCHS[name], *EPOCH, *given, *less))
+        runs, _ = bench.submitted(name, (*bench.model(), *SHARED, *EPOCH, *EPOCHS[name], *given, *less))
         parts = (m.FIRST_STEP_TIME, m.WARMUP_TIME, m.STEADY_TIME)
         times_s = [sum(run.values.get(part, 0.0) for part in parts) for run in runs]
         return [(f"epoch {name}", each, "s") for each in times_s] + of_runs(name, runs)
@@ -202,7 +215,7 @@ def choices(precision: str) -> Callable[[Bench], list[Figure]]:
 
     def stage(bench: Bench) -> list[Figure]:
         less = SMALL if bench.rehearsal else ()
-        runs, _ = bench.submitted("choices", ("experiment=one_gpu", f"job.precision={precision}", *less))
+        runs, _ = bench.submitted(f"choices-{precision}", ("experiment=one_gpu", f"job.precision={precision}", *less))
         return [figure for run in runs for figure in of_runs(run.name, [run])]
 
     return stage
@@ -218,7 +231,7 @@ def memory(seed: int) -> Callable[[Bench], list[Figure]]:
             name, tensors = f"{seed}.{i} {' '.join(overrides[-len(SPACE) :])}", predicted.allocated
             found += [(f"{end} memory {name}", getattr(tensors, end), "B") for end in ("point", "low", "high")]
             try:
-                (run,), _ = bench.submitted(f"memory-{i}", overrides)
+                (run,), _ = bench.submitted(f"memory-{seed}.{i}", overrides)
             except SystemExit:
                 continue
             # A CPU has the peak of a process, which contains Python and torch.
@@ -255,6 +268,8 @@ def summarized(found: Mapping[str, Mapping[str, float]]) -> list[Figure]:
     """Return the ratios of the figures of the stages: epochs beside stock LitGPT, dense beside the matrix rate."""
     times_s = {name: found.get(f"epoch_{name}", {}).get(f"epoch {name}") for name in EPOCHS}
     stock_s = times_s.pop("stock")
+    tokens_per_s = {name: found.get(f"epoch_{name}", {}).get(f"{m.TOKENS_PER_S.name} {name}") for name in EPOCHS}
+    stock_tokens_per_s = tokens_per_s.pop("stock")
     rates = [found[stage]["matrix rate"] for stage in ("rate_before", "rate_after") if stage in found]
     reached = found.get("dense", {}).get("dense")
     return [
@@ -262,6 +277,11 @@ def summarized(found: Mapping[str, Mapping[str, float]]) -> list[Figure]:
             (f"epoch {name}", stock_s / each, "times stock LitGPT")
             for name, each in times_s.items()
             if stock_s and each
+        ),
+        *(
+            (f"steady steps {name}", each / stock_tokens_per_s, "times the tokens/s of stock LitGPT")
+            for name, each in tokens_per_s.items()
+            if stock_tokens_per_s and each
         ),
         *predictions({what: value for stage in found.values() for what, value in stage.items()}),
         *([("dense", reached / statistics.mean(rates), "of the matrix rate")] if reached and rates else []),
@@ -319,17 +339,25 @@ def main() -> None:
     if not options.rehearsal and not torch.cuda.is_available():
         parser.error(f"torch sees no GPU here ({installed()}). Use --rehearsal to run tiny models on the CPU.")
     options.output.mkdir(parents=True, exist_ok=True)
+    where = where_measured(options)
+    for file in sorted(options.output.glob("*.csv")):
+        if others := {row["device"] for row in rows_of(file)} - {where["device"]}:
+            parser.error(
+                f"{file} has figures of {', '.join(sorted(others))}, and this is {where['device']}: set --output."
+            )
     if options.stage:
         with empty_folder(options.output) as folder:
-            found = STAGES[options.stage](Bench(folder, options.data, options.tokenizer, options.rehearsal))
-        kept(options.output / f"{options.stage}.csv", found, where_measured(options))
+            found = STAGES[options.stage](
+                Bench(folder, options.output, options.data, options.tokenizer, options.rehearsal)
+            )
+        kept(options.output / f"{options.stage}.csv", found, where)
         return
     failed = [stage for stage in STAGES if not measured(stage, options.output)]
     rows = {stage: rows_of(options.output / f"{stage}.csv") for stage in STAGES if stage not in failed}
     values = {stage: {row["what"]: float(row["value"]) for row in found} for stage, found in rows.items()}
     ratios = summarized(values)
+    kept(options.output / "summary.csv", ratios, where)
     every = [(row["what"], float(row["value"]), row["unit"]) for found in rows.values() for row in found]
-    kept(options.output / "summary.csv", [*ratios, *every], where_measured(options))
     for what, value, unit in (*ratios, *every):
         print(f"  {what:60} {value:12.4g} {unit}")
     if failed:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections import defaultdict
 from collections.abc import Iterable
 from email.message import Message
 from email.parser import HeaderParser
@@ -31,7 +32,7 @@ EXTRAS = ("train", "liger", "float8")
 TEST_PLUGINS = {"pytest", "pytest-randomly", "pytest-timeout", "pytest-xdist", "hypothesis"}
 # On the machine, with their own dependencies.
 PRESENT = {
-    "torch", "triton", "numpy", "pandas", "scipy", "transformers", "peft", "accelerate", "datasets",
+    "torch", "triton", "numpy", "pandas", "scipy", "transformers", "peft", "accelerate",
     # of torch
     "filelock", "fsspec", "jinja2", "markupsafe", "networkx", "setuptools", "sympy", "typing-extensions",
     # of transformers
@@ -42,8 +43,9 @@ PRESENT = {
 LEFT_OUT = {"plotly"}
 # What the wheels need besides, until nothing is missing.
 FURTHER = {
-    "antlr4-python3-runtime", "attrs", "cloudpickle", "execnet", "iniconfig", "jsonargparse", "lightning-utilities",
-    "markdown-it-py", "mdurl", "narwhals", "pluggy", "pygments", "sortedcontainers", "torchmetrics",
+    "antlr4-python3-runtime", "attrs", "cloudpickle", "docstring-parser", "execnet", "importlib-resources", "iniconfig",
+    "jsonargparse", "lightning-utilities",
+    "markdown-it-py", "mdurl", "narwhals", "pluggy", "pygments", "sortedcontainers", "torchmetrics", "typeshed-client",
 }  # fmt: skip
 # Published as source only.
 SOURCES = {"antlr4-python3-runtime": "antlr4-python3-runtime==4.9.3"}
@@ -80,14 +82,24 @@ def missing(packages: Iterable[Message]) -> list[str]:
     """Return the requirements of packages that neither they nor the machine have, from their metadata."""
     found, asked = set(PRESENT | LEFT_OUT), []
     for package in packages:
-        found.add(canonicalize_name(package["Name"]))
-        asked += [(package["Name"], Requirement(text)) for text in package.get_all("Requires-Dist", [])]
-    there = {"extra": "", "python_version": PYTHON, "python_full_version": f"{PYTHON}.0"}
+        name = canonicalize_name(package["Name"])
+        found.add(name)
+        asked += [(name, Requirement(text)) for text in package.get_all("Requires-Dist", [])]
+    there = {"python_version": PYTHON, "python_full_version": f"{PYTHON}.0"}
+
+    def applies(requirement: Requirement, extras: Iterable[str]) -> bool:
+        marker = requirement.marker
+        return marker is None or any(marker.evaluate(there | {"extra": extra}) for extra in ("", *extras))
+
+    # Those that a requirement names, as jsonargparse[signatures].
+    extras: defaultdict[str, set[str]] = defaultdict(set)
+    for _, requirement in asked:
+        if applies(requirement, ()):
+            extras[canonicalize_name(requirement.name)] |= requirement.extras
     return [
         f"{requirement}, for {package}"
         for package, requirement in asked
-        if canonicalize_name(requirement.name) not in found
-        and (requirement.marker is None or requirement.marker.evaluate(there))
+        if canonicalize_name(requirement.name) not in found and applies(requirement, extras[package])
     ]
 
 
