@@ -259,8 +259,9 @@ STAGES: dict[str, Callable[[Bench], list[Figure]]] = {
     "dense": dense,
     "rate_after": rate,
     **{f"epoch_{name}": epoch(name) for name in EPOCHS},
-    **{f"choices_{precision}": choices(precision) for precision in ("bfloat16", "float32")},
+    "choices_bfloat16": choices("bfloat16"),
     **{f"memory_{seed}": memory(seed) for seed in MEMORY_SEEDS},
+    "choices_float32": choices("float32"),
 }
 
 

@@ -49,6 +49,7 @@ from tests.support.fake_runs import a_run, finished_run
 from tests.support.nemo.real_nemo import Nemo
 from tests.support.paths import ROOT
 from tests.support.real_run import events, make_run, printed, train
+from tests.support.training import long
 from tests.support.waiting import limit_s
 
 pytestmark = pytest.mark.red_team
@@ -539,7 +540,8 @@ def bz(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "attack", [fifo, endless, listening, sparse, zeros, expanding(zstd), expanding(xz), expanding(bz), nested]
+    "attack",
+    [fifo, endless, listening, sparse, zeros, expanding(zstd), long(expanding(xz)), long(expanding(bz)), nested],
 )
 def test_a_bad_log_costs_its_own_row(attack: Callable[[Path], None], tmp_path: Path) -> None:
     logs = tmp_path / "logs"

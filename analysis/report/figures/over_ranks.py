@@ -107,7 +107,8 @@ def over_values(
     drawn = with_spreads(groups, spread_at)
     places = [[axis.value(replace(group, points=(point,))) for point, _ in spreads] for group, spreads in drawn]
     for (group, spreads), x, style in zip(drawn, places, styles.values(), strict=False):
-        plot.add_trace(line(group, spreads, x, metric, style, sizes=[MARKER] * len(x)))
+        settings = [f"{axis.title}: {value:,}<br>" for value in x]
+        plot.add_trace(line(group, spreads, x, metric, style, sizes=[MARKER] * len(x), settings=settings))
     plot.update_xaxes(**values_axis(axis.title, sorted({value for x in places for value in x})))
     largest = max(spread.high for _, spreads in drawn for _, spread in spreads)
     plot.update_yaxes(title_text=title(metric), range=[0, 1.08 * largest / unit_size(metric)])
@@ -140,8 +141,12 @@ def line(
     style: Style,
     *,
     sizes: Sequence[float],
+    settings: Sequence[str] = (),
 ) -> go.Scatter:
-    """Return one group's line: medians, with bars from the smallest to the largest repeat."""
+    """Return one group's line: medians, with bars from the smallest to the largest repeat.
+
+    `settings` are hover lines, one a point.
+    """
     size = unit_size(metric)
     return go.Scatter(
         name=plot_text(group.label + (f" ({group.mode})" if group.unequal_work else "")),
@@ -164,9 +169,9 @@ def line(
         },
         hoverinfo="text",
         hovertext=[
-            f"{plot_text(group.label)}<br>{point.place}, n = {spread.n}<br>"
+            f"{plot_text(group.label)}<br>{setting}{point.place}, n = {spread.n}<br>"
             f"{title(metric)}: {shown_spread(metric, spread)}"
-            for point, spread in spreads
+            for (point, spread), setting in zip(spreads, settings or [""] * len(spreads), strict=True)
         ],
     )
 

@@ -58,6 +58,12 @@ def test_lines_go_over_what_the_sweep_changed(runs: list[RunResult], axis: str, 
         assert list(trace.y) == sorted(trace.y), "each value is at its own place"
 
 
+def test_a_point_names_its_setting() -> None:
+    plot = throughput(a_run("a", 8, length=1024), a_run("a", 8, length=512)).plot
+    assert plot is not None
+    assert "<br>Sequence length (tokens): 1,024<br>2 ranks on 1 node" in plot.data[0].hovertext[1]
+
+
 def test_models_that_were_measured_once_stand_side_by_side() -> None:
     plot = throughput(a_run("a", 8), a_run("b", 16)).plot
     assert plot is not None
