@@ -73,7 +73,12 @@ class StorageIo:
     def watch(self) -> None:
         """Look every second until stopped."""
         # In this thread: the library of the GPUs may take a second to open them.
-        self.use = None if self.node is None else NodeUse()
+        use = None if self.node is None else NodeUse()
+        with self.lock:
+            self.use = use
+            if use:  # whose counters begin here
+                self.seen = self.look()
+                self.end_at(self.seen)
         systems = None if self.node is None or not self.paths else FileSystems(PROC)
         while not self.stopped.wait(EVERY_S * 2 ** (self.recorded // RECORDS_AT_EACH)):
             with self.lock:
