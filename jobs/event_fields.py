@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-# Of a job, or of a task of a job array; also the process id of a local queue.
+# The id of a job, or of a task of a job array; also the process id of a local queue.
 JOB_ID = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?")
 # Several tasks of a job array in Slurm's notation: 12_[0,2-5%4].
 JOB_TASKS = re.compile(r"([0-9]{1,18})_\[([0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*)(?:%[0-9]+)?\]")

@@ -14,7 +14,7 @@ HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
-# What programs colour their output with.
+# Escape sequences of colours in the output of programs.
 COLOUR = re.compile(r"(\x1b\[[0-9;:]*m)")
 
 

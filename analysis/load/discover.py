@@ -179,7 +179,7 @@ def files_below(path: Path) -> tuple[set[Path], list[Path]]:
         # One such file is not enough: conf/config.yaml of a checkout is not a run.
         if len(of_a_run.intersection(files)) > 1:
             runs.add(Path(directory))
-            # Of a run, another one: the load on its model (stages.serve).
+            # A run beside it: the load on its model (stages.serve).
             folders[:] = [name for name in folders if name == RunDir(Path()).served.name]
         elif SweepDir(Path(directory)).submissions.name in files:
             folders[:] = [name for name in folders if name != SweepDir(Path()).logs.name]

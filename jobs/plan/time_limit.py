@@ -9,7 +9,7 @@ from jobs.schema import Run
 
 # For the rest of a step and the end of the processes.
 STOP_S = 90
-# Of all ranks together: a slow shared file system.
+# All ranks together: a slow shared file system.
 WRITE_BYTES_PER_S = 1e9
 # Slurm's largest time of --signal.
 MOST_STOP_S = 65535

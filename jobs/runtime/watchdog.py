@@ -38,7 +38,7 @@ SILENT_BEATS = 4
 # Limits the heartbeats per second in one directory of a file system.
 RANKS_PER_BEAT_S = 100
 COLLECTIVES_KEPT = 2000
-# Of all ranks together: a slower file system counts as one that hangs.
+# All ranks together: a slower file system counts as one that hangs.
 LEAST_BYTES_PER_S = 1e8
 EXIT_CODE = 75
 

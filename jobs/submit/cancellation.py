@@ -37,7 +37,7 @@ def cancel_jobs(sweep: SweepDir, job_ids: Iterable[str]) -> None:
         return
     if odd := [job_id for job_id in asked if not JOB_ID.fullmatch(job_id)]:
         raise SubmitError(f"{sweep.path} names job {odd[0]!r}, which is no job id of Slurm. Nothing was cancelled.")
-    # Of this user only; the id of an array has a row for each of its tasks.
+    # Jobs of this user only; the id of an array has a row for each of its tasks.
     rows = [line.split("\t") for line in slurm_commands.ask("squeue", "--me", "-h", "-o", "%F\t%j\t%o").splitlines()]
     known = {row[0]: (row[1], Path(row[2])) for row in rows if len(row) == 3}
     queued = [job_id for job_id in asked if job_id.partition("_")[0] in known]

@@ -226,7 +226,7 @@ def cancel_all(sweep: SweepDir, jobs: Collection[str | None] | None = None) -> i
     with uninterrupted():
         for launcher, items in by_launcher(alive):
             job_ids = list(dict.fromkeys(str(item.job_id) for item in items if item.job_id != NO_JOB))
-            # What the scheduler did not get is not on record.
+            # A script that the scheduler did not get is not on record.
             launcher.cancel(sweep, job_ids)
             record_cancelled(sweep, job_ids)
         record_given_up(sweep, waiting)
