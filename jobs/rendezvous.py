@@ -43,7 +43,7 @@ def listen(address: str) -> socket.socket:
     """Return a listening socket on a free port, by which others reach this node under the address."""
     if address == LOOPBACK:
         return socket.create_server((address, 0))
-    # Addresses of both families: a name may resolve to either, and nobody else can listen at this port in the other one.
+    # Addresses of both families: a name may resolve to either, and nobody else can listen at this port in the other.
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", 0))
