@@ -28,11 +28,13 @@ from tests.support.paths import ROOT
 PYTHON = "3.12"
 PLATFORMS = tuple(f"manylinux{version}_x86_64" for version in ("_2_28", "_2_27", "_2_24", "_2_17", "2014"))
 LIMIT_BYTES = 64 * 2**20
-EXTRAS = ("train", "liger", "float8")
+EXTRAS = ("train", "liger", "float8", "deepspeed")
 TEST_PLUGINS = {"pytest", "pytest-randomly", "pytest-timeout", "pytest-xdist", "hypothesis"}
 # On the machine, with their own dependencies.
 PRESENT = {
-    "torch", "triton", "numpy", "pandas", "scipy", "transformers", "peft", "accelerate",
+    "torch", "triton", "numpy", "pandas", "scipy", "transformers", "peft", "accelerate", "pillow",
+    # of deepspeed
+    "einops", "msgpack", "ninja", "py-cpuinfo",
     # of torch
     "filelock", "fsspec", "jinja2", "markupsafe", "networkx", "setuptools", "sympy", "typing-extensions",
     # of transformers
@@ -43,12 +45,16 @@ PRESENT = {
 LEFT_OUT = {"plotly"}
 # What the wheels need besides, until nothing is missing.
 FURTHER = {
-    "antlr4-python3-runtime", "attrs", "cloudpickle", "docstring-parser", "execnet", "importlib-resources", "iniconfig",
-    "jsonargparse", "lightning-utilities",
-    "markdown-it-py", "mdurl", "narwhals", "pluggy", "pygments", "sortedcontainers", "torchmetrics", "typeshed-client",
+    "annotated-types", "antlr4-python3-runtime", "attrs", "cloudpickle", "docstring-parser", "execnet", "hjson",
+    "importlib-resources", "iniconfig", "jsonargparse", "lightning-utilities", "markdown-it-py", "mdurl", "narwhals",
+    "pluggy", "pydantic", "pydantic-core", "pygments", "sortedcontainers", "torchmetrics", "typeshed-client",
+    "typing-inspection",
 }  # fmt: skip
 # Published as source only.
-SOURCES = {"antlr4-python3-runtime": "antlr4-python3-runtime==4.9.3"}
+SOURCES = {
+    "antlr4-python3-runtime": "antlr4-python3-runtime==4.9.3",
+    "deepspeed": "deepspeed>=0.19.8,<0.20",
+}
 
 
 def wanted() -> list[str]:
