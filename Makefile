@@ -67,9 +67,10 @@ demo: $(VENV)/train.done
 slurm browser serving storage:
 	@tests/install.sh $@ || [ $$? -eq 3 ]
 
-# Each of the two workers has its own Slurm; the tests of Slurm run last, because its jobs need the cores.
+# Each worker has its own Slurm; the tests of Slurm run last, because its jobs need the cores. Three workers on two cores:
+# a quarter of their time waits for schedulers, disks and timers.
 test: $(VENV)/engines.done slurm browser serving storage
-	$(BIN)/python -m tests.run -n 2 -m 'not long'
+	$(BIN)/python -m tests.run -n 3 -m 'not long'
 
 test-all: $(VENV)/engines.done slurm browser serving storage
 	$(BIN)/python -m tests.run -n 2
@@ -126,7 +127,8 @@ tune-benchmark: $(VENV)/dev.done
 	$(BIN)/python -m tests.benchmarks.tune_benchmark $(if $(wildcard $(TABLES)),--tables '$(TABLES)')
 
 # Stages of at most ten minutes each, kept in GPU_DAY: the same command continues after an interruption. Python must have
-# torch, pytest and the extra train, and liger and float8 for their stages; without a GPU: make gpu-day GPU=--rehearsal.
+# torch, pytest and the extra train, and liger and float8 for their stages. Without a GPU:
+# make gpu-day GPU=--rehearsal GPU_DAY=DIR.
 GPU_DAY ?= .github/gpu-day
 GPU ?=
 GPU_PYTHON ?= python3
