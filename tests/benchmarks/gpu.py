@@ -344,7 +344,7 @@ def main() -> None:
     for file in sorted(options.output.glob("*.csv")):
         if others := {row["device"] for row in rows_of(file)} - {where["device"]}:
             parser.error(
-                f"{file} has figures of {', '.join(sorted(others))}, and this is {where['device']}: set --output."
+                f"{file} has figures of {', '.join(sorted(others))}, and this is {where['device']}. Set --output, in make GPU_DAY."
             )
     if options.stage:
         with empty_folder(options.output) as folder:
