@@ -343,9 +343,8 @@ def main() -> None:
     where = where_measured(options)
     for file in sorted(options.output.glob("*.csv")):
         if others := {row["device"] for row in rows_of(file)} - {where["device"]}:
-            parser.error(
-                f"{file} has figures of {', '.join(sorted(others))}, and this is {where['device']}. Set --output, in make GPU_DAY."
-            )
+            names = ", ".join(sorted(others))
+            parser.error(f"{file} is of {names}, and this is {where['device']}. Set --output, in make GPU_DAY.")
     if options.stage:
         with empty_folder(options.output) as folder:
             found = STAGES[options.stage](
