@@ -41,6 +41,7 @@ $(VENV)/torch.done: pyproject.toml
 EXTRAS_train := train
 EXTRAS_dev := train,dev
 EXTRAS_engines := train,nemo,deepspeed,qlora,litgpt-serve,dev
+EXTRAS_dali := dali
 $(VENV)/%.done: $(VENV)/torch.done
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS_$*)]'
 	@touch $@
@@ -72,7 +73,8 @@ slurm browser serving storage:
 test: $(VENV)/engines.done slurm browser serving storage
 	$(BIN)/python -m tests.run -n 3 -m 'not long'
 
-test-all: $(VENV)/engines.done slurm browser serving storage
+# DALI is a wheel of 424 MB.
+test-all: $(VENV)/engines.done $(VENV)/dali.done slurm browser serving storage
 	$(BIN)/python -m tests.run -n 2
 
 test-fast: $(VENV)/dev.done
