@@ -341,6 +341,9 @@ def main() -> None:
     options = parser.parse_args()
     if not options.rehearsal and not torch.cuda.is_available():
         parser.error(f"torch sees no GPU here ({installed()}). Use --rehearsal to run tiny models on the CPU.")
+    for file in (options.data, options.tokenizer):
+        if file and not file.is_file():
+            parser.error(f"{file} is no file. Set --data and --tokenizer, in make DATA and TOKENIZER.")
     options.output.mkdir(parents=True, exist_ok=True)
     where = where_measured(options)
     for file in sorted(options.output.glob("*.csv")):
