@@ -40,7 +40,7 @@ from tests.support.serving import (
 from tests.support.waiting import wait_until
 
 VLLM = ROOT / ".venv-serve/bin/python"
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.slow
 
 
 def vllm_python() -> Path:
@@ -113,6 +113,7 @@ def check_served(sweep: SweepDir) -> None:
     assert rows[run.name]["state"] == "finished"
 
 
+@pytest.mark.long
 def test_a_model_that_was_just_trained_is_served_in_the_same_submission(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,6 +121,7 @@ def test_a_model_that_was_just_trained_is_served_in_the_same_submission(
     check_served(SweepDir(tmp_path / "runs/s"))
 
 
+@pytest.mark.long
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")
 def test_a_model_that_was_trained_on_slurm_is_served_by_a_job_that_waits_for_it(
@@ -129,6 +131,7 @@ def test_a_model_that_was_trained_on_slurm_is_served_by_a_job_that_waits_for_it(
     check_served(SweepDir(tmp_path / "runs/s"))
 
 
+@pytest.mark.long
 def test_two_replicas_of_vllm_serve_on_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = with_random_weights(model_directory(tmp_path / "model"))
     given = vllm_serving(vllm_python(), model, f"runs_dir={tmp_path}/runs", "sweep=s", "ranks_per_node=2",
@@ -147,6 +150,7 @@ def test_two_replicas_of_vllm_serve_on_this_machine(tmp_path: Path, capsys: pyte
     assert 16 < float(found["server_input_tokens"]) / 24 < 64, "32 in the mean"
 
 
+@pytest.mark.long
 def test_vllm_serves_a_litgpt_directory_which_the_run_converts(tmp_path: Path) -> None:
     model = litgpt_directory(tmp_path / "model")
     run = make_run(tmp_path, *vllm_serving(vllm_python(), model, "ranks_per_node=1"), small=False)
@@ -155,6 +159,7 @@ def test_vllm_serves_a_litgpt_directory_which_the_run_converts(tmp_path: Path) -
     assert (run.serving / "model/model.safetensors").exists()
 
 
+@pytest.mark.long
 def test_litgpt_serve_answers_the_load_of_apache_bench(tmp_path: Path) -> None:
     if find_spec("litserve") is None or shutil.which("ab") is None:
         skip_or_fail("litserve or ab is not installed: run make .venv/engines.done and tests/install.sh serving")
@@ -170,6 +175,7 @@ def test_litgpt_serve_answers_the_load_of_apache_bench(tmp_path: Path) -> None:
     assert found.values[a.REQUEST_LATENCY["median"]] > 0
 
 
+@pytest.mark.long
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")
 def test_two_replicas_of_vllm_serve_on_slurm_and_one_that_is_killed_is_named(
@@ -199,6 +205,7 @@ def test_two_replicas_of_vllm_serve_on_slurm_and_one_that_is_killed_is_named(
     wait_until(lambda: not any(is_replica(each, str(model)) for each in psutil.process_iter()))
 
 
+@pytest.mark.long
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")
 def test_a_replica_spans_two_nodes_of_slurm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,6 +215,7 @@ def test_a_replica_spans_two_nodes_of_slurm(tmp_path: Path, capsys: pytest.Captu
     check_spanned(SweepDir(tmp_path / "runs/s"), 40)
 
 
+@pytest.mark.long
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")
 def test_vllms_processes_on_two_nodes_of_slurm_meet_and_report_counters_until_the_first_prompt(tmp_path: Path) -> None:
