@@ -33,7 +33,7 @@ from jobs.tune.budget import Spent, confirmation_runs, first_rung, rungs
 from jobs.tune.folder import BEST
 from jobs.tune.monitor import hopeless, repeat_elsewhere, slower_than_models, spare_nodes
 from jobs.tune.result import attempt_name, entry_of, pairs_to_run, verdict_of, write_best
-from jobs.tune.sampler import is_ruled_out, proposals, require_optuna
+from jobs.tune.sampler import is_ruled_out, proposals
 from jobs.tune.space import Candidate, Space, excluded, read_space
 
 # Settings of a tuning that cannot change when it goes on; a budget can.
@@ -49,7 +49,6 @@ def tune(overrides: list[str]) -> int:
     Raises ConfigError, before anything is prepared, for a space without a choice, a budget that is too small and an
     objective that is not measured.
     """
-    require_optuna()
     space = read_space(overrides)
     first = first_rung(space.settings, len(space.candidates))
     kind = space.baseline.point.run.launcher.kind

@@ -1,50 +1,45 @@
-"""Proposals of points: the best predicted ones first, then Optuna's TPE by ask and tell over the enumerated points.
+"""Proposals of points: the best predicted ones first, then those that promise most by a Gaussian process.
 
-The study is made anew from the finished trials for every batch, so that the run directories are its only memory.
+The process describes the logarithm of score times predicted step time: what the prediction leaves open. It is made anew
+from the finished trials for every batch, so that the run directories are its only memory.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
+import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from analysis.compare.tuning import TrialRun
-from jobs.errors import ConfigError
 from jobs.schema import ActivationCheckpointing
 from jobs.tune.space import Candidate, Space, key_of, value_of
 
-# Draws of the sampler for each proposal; then the candidate nearest to the last draw is taken.
-MOST_DRAWS = 30
-# Proposals of the sampler among which the prediction chooses.
-CHOSEN_FROM = 8
+# Correlation of two points that differ in one key, by one place where its values are numbers.
+CORRELATION = 0.5
+# Standard deviation of a measurement, as a share of the score.
+NOISE = 0.05
+# Standard deviation of the process before any trial.
+SPREAD = 0.3
+# A failed trial counts as this part of the lowest score.
+FAILED = 0.5
 # Keys whose later values need more memory.
 MORE_MEMORY: Mapping[str, Callable[[str], int]] = {
     "job.micro_batch_size": int,
     "engine.activation_checkpointing": [each.name for each in reversed(ActivationCheckpointing)].index,
 }
-
-
-def require_optuna() -> Any:
-    """Return the module optuna; raise ConfigError if it is not installed."""
-    try:
-        import optuna  # noqa: PLC0415 (an extra)
-    except ImportError:
-        raise ConfigError(
-            "slurmscale tune needs Optuna, which is not installed. Run pip install --editable '.[tune]' in the "
-            "checkout, or pip install optuna."
-        ) from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
+Array = NDArray[np.float64]
 
 
 def proposals(space: Space, trials: Sequence[TrialRun], count: int) -> list[Candidate]:
     """Return at most `count` candidates to try next in the first rung, of which these are the trials.
 
-    The baseline comes first, then the candidates with the shortest expected times, as many as one batch; later the
-    prediction chooses among proposals of the sampler. Points of tight memory that is not predicted in time come last.
-    What needs more memory than a trial that ran out of it is left out.
+    The baseline comes first, then the candidates with the shortest expected times, as many as one batch, then those
+    with the largest expected improvement. Expected times contain the chance to fit the memory; without them, points of
+    tight memory come last. What needs more memory than a trial that ran out of it is left out.
     """
     tried = {trial.choices for trial in trials}
     left = [each for each in space.candidates if each.choices not in tried and not is_ruled_out(each, trials)]
@@ -52,8 +47,12 @@ def proposals(space: Space, trials: Sequence[TrialRun], count: int) -> list[Cand
     if len(tried) < space.settings.parallel:
         known = [each for each in left[len(chosen) :] if each.expected_s is not None]
         chosen += in_order(known)[: count - len(chosen)]
-    left = [each for each in left if each not in chosen]
-    return [*chosen, *drawn(space, trials, left, count - len(chosen))]
+    process = Process(space, trials)
+    process.believe(chosen)
+    for last in (False, True):
+        some = [each for each in left if (each.tight and each.expected_s is None) is last]
+        chosen += process.most_promising(some, count - len(chosen))
+    return chosen
 
 
 def in_order(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -80,79 +79,81 @@ def needs_as_much(choices: Sequence[str], failed: Sequence[str]) -> bool:
         return False
 
 
-def drawn(space: Space, trials: Sequence[TrialRun], left: Sequence[Candidate], count: int) -> list[Candidate]:
-    """Return `count` of the candidates by the sampler, those of tight memory last."""
-    fitting, tight = ([each for each in left if each.tight is kind] for kind in (False, True))
-    found: list[Candidate] = []
-    if fitting and count > 0:
-        study = Study(space, trials)
-        while len(found) < min(count, len(fitting)):
-            found.append(study.ask([each for each in fitting if each not in found]))
-    return [*found, *tight[: max(0, count - len(found))]]
-
-
-class Study:
-    """An Optuna study of the trials of the first rung."""
+class Process:
+    """A Gaussian process over the points of a space, given the trials of the first rung."""
 
     def __init__(self, space: Space, trials: Sequence[TrialRun]) -> None:
-        optuna = require_optuna()
-        self.states = optuna.trial.TrialState
-        values = zip(*(each.choices for each in space.candidates), strict=True)
-        listed = [list(dict.fromkeys(each)) for each in values]
-        self.axes = {key_of(each[0]): optuna.distributions.CategoricalDistribution(each) for each in listed}
-        with warnings.catch_warnings():
-            # Optuna calls some options of its sampler experimental.
-            warnings.simplefilter("ignore")
-            sampler = optuna.samplers.TPESampler(
-                # Another seed for each batch: a new sampler would draw the same random numbers again.
-                seed=space.settings.seed + len(trials),
-                multivariate=True,
-                constant_liar=True,
-                n_startup_trials=max(4, len(self.axes) + 1),
-            )
-        self.study = optuna.create_study(direction="maximize", sampler=sampler)
-        expected_s = {each.choices: each.expected_s for each in space.candidates}
+        self.space = space
+        self.places = places([each.choices for each in space.candidates])
+        self.expected = np.log([each.expected_s or 1.0 for each in space.candidates])
+        self.place_of = {each.choices: place for place, each in enumerate(space.candidates)}
+        self.random = random.Random(space.settings.seed + len(trials))  # noqa: S311 (breaks ties)
         repeated = {trial.repeats for trial in trials if trial.score}
-        for trial in trials:
-            if trial.choices in expected_s and trial.run.name not in repeated:
-                self.add(optuna.trial.create_trial, trial, expected_s[trial.choices] or 1.0)
+        used = [each for each in trials if each.choices in self.place_of and each.run.name not in repeated]
+        # One that was stopped early counts with its score until then.
+        scores = [each.score or each.score_so_far for each in used]
+        self.seen = [self.place_of[each.choices] for each in used]
+        lowest = min(filter(None, scores), default=1.0)
+        logs = np.log([score or FAILED * lowest for score in scores])
+        residuals = logs + self.expected[self.seen]
+        counted = [residual for residual, score in zip(residuals, scores, strict=True) if score]
+        self.mean = float(np.mean(counted)) if counted else 0.0
+        self.best = max((log for log, score in zip(logs, scores, strict=True) if score), default=-self.expected.min())
+        self.residuals = list(residuals - self.mean)
+        self.variance = (SPREAD**2 + sum(each**2 for each in self.residuals)) / (1 + len(used))
 
-    def add(self, create_trial: Callable[..., Any], trial: TrialRun, expected_s: float) -> None:
-        """Add a trial. A failed one counts as pruned, which ranks below every complete one: the sampler avoids it.
+    def most_promising(self, candidates: Sequence[Candidate], count: int) -> list[Candidate]:
+        """Return the candidates with the largest expected improvements, each chosen as if those before it had run.
 
-        One that was stopped early counts with its score until then.
+        E[max(0, f - best)] = (m - best) N(z) + s n(z) with z = (m - best) / s, where m and s are mean and standard
+        deviation of a point's log score (Jones et al. 1998). Ties are broken at random.
         """
-        score = trial.score or trial.score_so_far
-        self.study.add_trial(
-            create_trial(
-                state=self.states.COMPLETE if score else self.states.PRUNED,
-                value=score and score * expected_s,
-                params=dict(zip(self.axes, trial.choices, strict=True)),
-                distributions=self.axes,
-            )
-        )
+        found: list[Candidate] = []
+        left = [place for each in candidates if (place := self.place_of[each.choices]) not in self.seen]
+        while left and len(found) < count:
+            mean, deviation = self.posterior(left)
+            z = (mean - self.best) / deviation
+            gain = deviation * (z * ndtr(z) + np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi))
+            place = max(zip(gain, mean, (self.random.random() for _ in left), left, strict=True))[-1]
+            left.remove(place)
+            found.append(self.space.candidates[place])
+            self.believe(found[-1:])
+        return found
 
-    def ask(self, candidates: Sequence[Candidate]) -> Candidate:
-        """Return the candidate that the sampler proposes; where times are predicted, the best of several proposals."""
-        wanted = 1 if candidates[0].expected_s is None else CHOSEN_FROM
-        by_choices = {each.choices: each for each in candidates}
-        found: dict[tuple[str, ...], Any] = {}
-        drawn: tuple[str, ...] = ()
-        for _ in range(MOST_DRAWS):
-            trial = self.study.ask(self.axes)
-            drawn = tuple(str(trial.params[key]) for key in self.axes)
-            if drawn in by_choices and drawn not in found:
-                found[drawn] = trial
-                if len(found) == wanted:
-                    break
-            else:
-                # Illegal, tried or already proposed: nothing that the sampler learns from.
-                self.study.tell(trial, state=self.states.FAIL)
-        if not found:
-            return min(candidates, key=lambda each: sum(a != b for a, b in zip(each.choices, drawn, strict=True)))
-        proposed = [by_choices[choices] for choices in found]
-        chosen = in_order(proposed)[0]
-        for choices, trial in found.items():
-            if choices != chosen.choices:
-                self.study.tell(trial, state=self.states.FAIL)
-        return chosen
+    def believe(self, candidates: Sequence[Candidate]) -> None:
+        """Take the mean of each candidate as its result, until it has one."""
+        for each in candidates:
+            place = self.place_of[each.choices]
+            mean, _ = self.posterior([place])
+            self.residuals.append(float(mean[0]) - self.mean + self.expected[place])
+            self.seen.append(place)
+
+    def posterior(self, chosen: Sequence[int]) -> tuple[Array, Array]:
+        """Return mean and standard deviation of the log scores of points, (points,) each."""
+        between = self.covariance(chosen, self.seen)
+        known = self.covariance(self.seen, self.seen) + NOISE**2 * np.eye(len(self.seen))
+        weights = np.linalg.solve(known, between.T)
+        mean = self.mean - self.expected[list(chosen)] + weights.T @ np.array(self.residuals)
+        left = self.variance - np.einsum("ij,ji->i", between, weights)
+        return mean, np.sqrt(np.maximum(left, 1e-12))
+
+    def covariance(self, some: Sequence[int], others: Sequence[int]) -> Array:
+        """Return the covariances of points, (some, others): they fall with every key in which two points differ."""
+        apart = np.zeros((len(some), len(others)))
+        for place, is_ordered in self.places:
+            differ = np.abs(np.subtract.outer(place[list(some)], place[list(others)]))
+            apart += differ if is_ordered else differ > 0
+        covariance: Array = self.variance * CORRELATION**apart
+        return covariance
+
+
+def places(points: Sequence[tuple[str, ...]]) -> list[tuple[Array, bool]]:
+    """Return for each key the place of every point's value among the key's values, and whether these are numbers."""
+    found = []
+    for values in zip(*(map(value_of, point) for point in points), strict=True):
+        try:
+            ordered, numbers = sorted(set(values), key=float), True
+        except ValueError:
+            ordered, numbers = sorted(set(values)), False
+        found.append((np.array([ordered.index(value) for value in values], dtype=np.float64), numbers))
+    return found

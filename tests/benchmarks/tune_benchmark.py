@@ -28,7 +28,6 @@ BUDGET = 0.1
 """Share of the cost of measuring everything."""
 GOAL = 0.02
 """Largest distance from the best."""
-PARALLEL = 4
 Choices = tuple[str, ...]
 Scores = dict[Choices, float | None]
 
@@ -49,7 +48,7 @@ def main() -> None:
 
 def order(candidates: Sequence[Candidate], scores: Scores, *, seed: int = 0, parallel: int = 1) -> Iterator[Choices]:
     """Yield the points in the order in which the sampler proposes them, so many at once; it sees their scores."""
-    space = Space(cast(Any, None), Tune(runs=1, steps=[1], seed=seed), [], candidates)
+    space = Space(cast(Any, None), Tune(runs=1, steps=[1], parallel=parallel, seed=seed), [], candidates)
     trials: list[TrialRun] = []
     while chosen := proposals(space, trials, parallel):
         for each in chosen:
@@ -165,7 +164,7 @@ def print_cpu(rows: Sequence[tune_space.Measured]) -> None:
     candidates = [Candidate(each, cast(Any, None), tight=False) for each in tune_space.in_order(truth)]
 
     def tuned(seed: int, seen: Scores) -> Iterator[Choices]:
-        return order(candidates, seen, seed=seed, parallel=PARALLEL)
+        return order(candidates, seen, seed=seed)
 
     def shuffled(seed: int, seen: Scores) -> Iterator[Choices]:
         return iter(random.Random(seed).sample(list(seen), len(seen)))
