@@ -31,6 +31,7 @@ from jobs.plan.predict.evaluation import evaluation_moments
 from jobs.plan.predict.in_flight import in_flight
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.loss import loss_memory
+from jobs.plan.predict.once import once_per_run
 from jobs.plan.predict.states import States, parameters_held, states
 from jobs.plan.predict.workspace import (
     Backward,
@@ -150,6 +151,7 @@ def total(sizes: list[Interval]) -> Interval:
     return sum(sizes, Interval(0.0, 0.0, 0.0))
 
 
+@once_per_run
 def memory(run: Run) -> Prediction:
     """Return the predicted memory of a run that jobs.plan.legality has passed."""
     if not run.job.train:

@@ -9,6 +9,7 @@ from jobs.plan.cost import checkpoint_bytes, embedding_parameters, gated_paramet
 from jobs.plan.predict.calibration import STEP_TIME_PRIOR, basis, calibration_of
 from jobs.plan.predict.flops import FLOPS_PER_ATTENDED, FLOPS_PER_FROZEN_WEIGHT, FLOPS_PER_WEIGHT
 from jobs.plan.predict.interval import Interval
+from jobs.plan.predict.once import once_per_run
 from jobs.plan.predict.step_time import StepTime, peak_flops_per_s, step_time, step_time_s, work_of
 from jobs.plan.time_limit import WRITE_BYTES_PER_S
 from jobs.schema import EngineKind, Run
@@ -47,6 +48,7 @@ class Speed:
         }
 
 
+@once_per_run
 def speed(run: Run, steps: int | None = None) -> Speed | None:
     """Return the predicted speed of a run that jobs.plan.legality has passed.
 
