@@ -49,7 +49,7 @@ class FailureCause(Enum):
         "out_of_gpu_memory",
         Retry.nowhere,
         "Lower job.micro_batch_size, shard more (parallelism=fsdp_full or more ranks), or enable activation "
-        "checkpointing.",
+        "checkpointing. A server needs more GPUs for each replica (parallelism.tensor), or shorter requests.",
     )
     out_of_host_memory = (
         "out_of_host_memory",

@@ -1,11 +1,11 @@
 """Mutation scores by room: `python -m tests.benchmarks.mutation_scores --room secrets --mutants 30`.
 
-cosmic-ray changes one place of a module at a time, in a copy of the last commit below build/mutation/, and the fast
-tests run against each change (a mutant). A mutant is killed if a test fails or the time limit ends it. All mutants of a
-room are put into one random order (--seed); the first --mutants of it are measured, so a larger number extends a
-sample. Each runs in a fork of a process that has imported the other packages. The same command continues after an
-interruption; --again measures the survivors again, with the tests of the present commit. `--module FILE --tests FILES`
-makes a room of one module.
+cosmic-ray changes one place of a module at a time, in a copy of the last commit below build/mutation/, and those of the
+fast tests that execute the changed lines run against each change (a mutant). One run of all fast tests with coverage
+finds them. A mutant is killed if a test fails or the time limit ends it. All mutants of a room are put into one random
+order (--seed); the first --mutants of it are measured, so a larger number extends a sample. Each runs in a fork of a
+process that has imported the other packages. The same command continues after an interruption; --again measures the
+survivors again, also with the test files that changed since. `--module FILE --tests FILES` makes a room of one module.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,13 +34,16 @@ from cosmic_ray.mutating import mutate_code, use_mutation
 from cosmic_ray.plugins import get_operator
 from cosmic_ray.work_db import WorkDB, use_db
 from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkItem, WorkResult
+from coverage import CoverageData
 from scipy.stats import binomtest
 
 from tests.support.paths import ROOT
 
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.csv")
-FAST = "not slow and not long and not slurm"
-PYTEST = ["-q", "-x", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", FAST]
+FAST = ["-q", "-p", "no:randomly", "-m", "not slow and not long and not slurm"]
+PYTEST = [*FAST, "-p", "no:cacheprovider", "-x", "-n", "0"]
+COVERAGE = [*FAST, "-n", "2", "--cov=jobs", "--cov=analysis", "--cov-context=test", "--cov-report="]
+FOLDERS = ("tests/analysis", "tests/jobs", "tests/conf", "tests/red_team")
 # A fork has imported plugins already, whose assertions are then not rewritten.
 PYTEST += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 OWN = {"jobs", "analysis", "conf", "tests", "slurmscale"}
@@ -50,12 +53,12 @@ import pathlib, sys, pytest
 pytest.main([*sys.argv[2:], "--collect-only"])
 pathlib.Path(sys.argv[1]).write_text("\\n".join(name for name, module in sys.modules.items() if module))
 """
-SHORTEST_LIMIT_S = 240.0
+SHORTEST_LIMIT_S = 600.0
 
 
 @dataclass(frozen=True)
 class Room:
-    """Modules, and the test files that hold them, as globs."""
+    """Modules, and the test files beside them, as globs: these run where a line is executed at import only."""
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
@@ -101,15 +104,16 @@ def main() -> None:
     print("| --- | --: | --: | --: | --: | --: | --- |", flush=True)
     for name in [*rooms] if given.module else given.room:
         folder = ROOT / "build" / "mutation" / f"{name}-{given.seed}"
-        copy_commit(folder / "copy", last_tests=given.again)
+        commit = copy_commit(folder / "copy", last_tests=given.again)
+        reached = Reached(folder.parent / f"covered-{commit}", changed_tests(commit) if given.again else [])
         with contextlib.chdir(folder / "copy"), use_db(folder / "session.sqlite") as db:
             os.environ["PYTHONPATH"] = str(Path.cwd())
-            print(measured(name, rooms[name], db, given, end), flush=True)
+            print(measured(name, rooms[name], db, reached, given, end), flush=True)
             if given.module:
                 print(Path("../survivors.txt").read_text())
 
 
-def copy_commit(copy: Path, *, last_tests: bool) -> None:
+def copy_commit(copy: Path, *, last_tests: bool) -> str:
     """Write the commit of a session, at first the last one, into its copy; on request with the tests of the last one.
 
     It is written each time: a session that was killed leaves a mutant behind.
@@ -122,9 +126,59 @@ def copy_commit(copy: Path, *, last_tests: bool) -> None:
     for what in ([commit.read_text()], *([["HEAD", "tests"]] if last_tests else [])):
         archive = subprocess.run(["git", "archive", *what], cwd=ROOT, check=True, stdout=subprocess.PIPE)
         subprocess.run(["tar", "-x", "-C", str(copy)], input=archive.stdout, check=True)
+    return commit.read_text()
 
 
-def measured(name: str, room: Room, db: WorkDB, given: argparse.Namespace, end: float) -> str:
+def changed_tests(commit: str) -> list[Path]:
+    """Return the test files that are new or changed since a commit."""
+    command = ["git", "diff", "--name-only", "--diff-filter=d", commit, "HEAD", "--", "tests/**/test_*.py"]
+    found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return [Path(line) for line in found.stdout.splitlines()]
+
+
+class Reached:
+    """The tests that execute each line of a commit, by one run of all fast tests with coverage."""
+
+    def __init__(self, folder: Path, further: list[Path]) -> None:
+        self.further = further
+        """Test files that run in any case."""
+        if not (folder / "coverage").exists():
+            copy_commit(folder / "copy", last_tests=False)
+            environment = {**os.environ, "COVERAGE_FILE": "../measured", "PYTHONPATH": str(folder / "copy")}
+            command = [sys.executable, "-m", "pytest", *FOLDERS]
+            # Hydra takes the tracer of coverage for a debugger and prints other errors: what fails is run without it.
+            for options in (COVERAGE, [*FAST, "-n", "0", "--last-failed"]):
+                code = subprocess.run(
+                    [*command, *options], cwd=folder / "copy", env=environment, check=False
+                ).returncode
+                if run.returncode == pytest.ExitCode.OK:
+                    break
+            else:
+                raise SystemExit("The unchanged code does not pass.")
+            (folder / "measured").rename(folder / "coverage")
+        self.data = CoverageData(folder / "coverage")
+        self.data.read()
+
+    def tests(self, mutant: MutationSpec) -> set[str]:
+        """Return the node ids of the tests that execute a changed line; none where only imports execute it."""
+        file = next((each for each in self.data.measured_files() if each.endswith(f"/{mutant.module_path}")), "")
+        contexts = self.data.contexts_by_lineno(file)
+        lines = range(mutant.start_pos[0], mutant.end_pos[0] + 1)
+        return {each.rpartition("|")[0] for line in lines for each in contexts.get(line, []) if each}
+
+
+@dataclass(frozen=True)
+class Only:
+    """A plugin of pytest that keeps some tests."""
+
+    wanted: Set[str]
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Drop the others."""
+        items[:] = [item for item in items if item.nodeid in self.wanted]
+
+
+def measured(name: str, room: Room, db: WorkDB, reached: Reached, given: argparse.Namespace, end: float) -> str:
     """Run what is left of a room's sample in the copy, write its survivors, and return its row of the table."""
     modules, tests = files(room.modules), files(room.tests)
     if not db.num_work_items:
@@ -140,7 +194,7 @@ def measured(name: str, room: Room, db: WorkDB, given: argparse.Namespace, end: 
             break
         result = WorkResult(WorkerOutcome.SKIPPED)
         if is_python(item.mutations[0]):
-            result = tested(item.mutations[0], tests, limit_s)
+            result = tested(item.mutations[0], tests, reached, limit_s)
         results[item.job_id] = result
         db.set_result(item.job_id, result)
     done = [(i, results[i.job_id]) for i in sample if i.job_id in results]
@@ -202,16 +256,22 @@ def is_python(mutant: MutationSpec) -> bool:
     return True
 
 
-def tested(mutant: MutationSpec, tests: list[Path], limit_s: float) -> WorkResult:
-    """Run the tests on a mutant: first the files that import its module, then the other ones of its room."""
+def tested(mutant: MutationSpec, tests: list[Path], reached: Reached, limit_s: float) -> WorkResult:
+    """Run the tests that reach a mutant, or those of its room: first those in the files that import its module."""
+    wanted = reached.tests(mutant)
+    found = sorted({Path(each.partition("::")[0]) for each in wanted}) if wanted else tests
     package, _, name = ".".join(mutant.module_path.with_suffix("").parts).rpartition(".")
     imports = re.compile(rf"\b{re.escape(package)}\.{name}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
-    own = [test for test in tests if imports.search(test.read_text())]
+    own = [test for test in found if imports.search(test.read_text())]
     end, code = time.monotonic() + limit_s, 0
     operator = get_operator(mutant.operator_name)(**mutant.operator_args)
     with use_mutation(mutant.module_path, operator, mutant.occurrence) as (before, after):
-        for some in (own, [test for test in tests if test not in own]):
-            code = code or exit_code(some, end - time.monotonic())
+        for some, only in (
+            (own, wanted),
+            ([test for test in found if test not in own], wanted),
+            (reached.further, set[str]()),
+        ):
+            code = code or exit_code(some, end - time.monotonic(), only)
     diff = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3)
     output = "timeout" if code == -signal.SIGKILL else Path("../output.txt").read_text(errors="replace")
     return WorkResult(
@@ -229,11 +289,11 @@ def import_other_packages(tests: list[Path]) -> None:
                 importlib.import_module(name)
 
 
-def exit_code(tests: list[Path], limit_s: float | None) -> int:
-    """Return pytest's exit code in a fork, 0 where the marker leaves no test; -9 where the time limit ended it."""
+def exit_code(tests: list[Path], limit_s: float | None, only: Set[str] = frozenset()) -> int:
+    """Return pytest's exit code in a fork, 0 where no test is left; -9 where the time limit ended it."""
     if not tests:
         return 0
-    fork = multiprocessing.get_context("fork").Process(target=run_pytest, args=(tests,))
+    fork = multiprocessing.get_context("fork").Process(target=run_pytest, args=(tests, only))
     fork.start()
     fork.join(limit_s)
     if fork.is_alive():
@@ -243,8 +303,8 @@ def exit_code(tests: list[Path], limit_s: float | None) -> int:
     return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else code
 
 
-def run_pytest(tests: list[Path]) -> None:
-    """Run tests of the copy in this process, which has none of our modules; end it with pytest's exit code."""
+def run_pytest(tests: list[Path], only: Set[str]) -> None:
+    """Run tests of the copy, some or all, in this process, which has none of our modules; end it with the exit code."""
     os.setsid()
     with Path("../output.txt").open("w") as output:
         os.dup2(output.fileno(), 1)
@@ -252,7 +312,7 @@ def run_pytest(tests: list[Path]) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] in OWN]:
         del sys.modules[name]
     sys.path.insert(0, str(Path.cwd()))
-    sys.exit(pytest.main([*PYTEST, *map(str, tests)]))
+    sys.exit(pytest.main([*PYTEST, *map(str, tests)], plugins=[Only(only)] if only else []))
 
 
 def time_limit(tests: list[Path], *, again: bool) -> float:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from jobs.errors import CheckpointError, ConfigError
-from jobs.failures import FailureCause, KnownCauseError, blames_node, cause_of, cause_of_task, recorded_cause
+from jobs.failures import FailureCause, KnownCauseError, blames_node, cause_of, cause_of_task, end_of, recorded_cause
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,15 @@ def test_the_words_of_srun_for_the_end_of_a_task_have_a_cause(how: str, cause: F
 def test_a_failure_of_the_program_or_its_configuration_is_not_retryable() -> None:
     assert not any(FailureCause[name].retryable for name in ("out_of_memory", "refused", "code"))
     assert all(FailureCause[name].retryable for name in ("time_limit", "preempted", "lost_peer", "killed", "hung"))
+
+
+def test_the_end_of_an_attempt_is_its_first_failure_of_its_own_or_else_its_last_end() -> None:
+    stopped, finished = {"event": "stopped"}, {"event": "finished"}
+    lost, own = ({"event": "failed", "cause": cause} for cause in ("lost_peer", "code"))
+    assert end_of([stopped, {"event": "checkpoint"}, finished]) is finished
+    assert end_of([stopped, lost, finished]) is lost
+    assert end_of([lost, own, finished]) is own
+    assert end_of([{"event": "checkpoint"}]) is None
 
 
 def test_a_suspect_node_is_avoided_after_a_failure_of_its_own() -> None:

@@ -312,6 +312,11 @@ def test_a_library_that_refuses_a_value_and_a_checkpoint_without_a_key_are_hints
     assert (found.cause, found.possible) == (C.unknown, C.refused)
 
 
+def test_another_exception_of_a_line_that_reads_a_checkpoint_is_an_error_of_the_program() -> None:
+    found = of(f"{TRACEBACK}    net.load_state_dict(checkpoint['net'])\nAttributeError: 'list' object has no 'load'")
+    assert (found.cause, found.possible) == (C.code, None)
+
+
 @pytest.mark.parametrize(
     ("line", "rank", "host"),
     [
@@ -332,6 +337,9 @@ def test_torchrun_names_the_first_rank_and_host_of_a_traceback_without_a_rank() 
              "  exitcode  : 1 (pid: 42)\n")  # fmt: skip
     found = of(f"{TRACEBACK}KeyError: 'model'\n{block.format(3)}{block.format(2)}")
     assert (found.cause, found.rank, found.host) == (C.code, 2, "node02")
+    without_code = block.replace("1 (pid: 42)", "<N/A>")
+    found = of(f"{TRACEBACK}KeyError: 'model'\n{without_code.format(3)}{block.format(4)}")
+    assert (found.rank, found.host) == (4, "node04"), "the process of rank 3 was still there"
 
 
 def test_each_signature_has_a_source_an_advice_and_markers_that_are_searched() -> None:

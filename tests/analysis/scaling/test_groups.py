@@ -94,6 +94,12 @@ def test_one_rank_count_gives_no_reference_and_no_speedup(tmp_path: Path) -> Non
     assert group.speedup(group.points[1]) is None
 
 
+def test_a_line_of_one_point_has_the_declared_mode(tmp_path: Path) -> None:
+    finished_run(tmp_path, a_run("n1", weak=True))
+    (one,) = groups_in(tmp_path)
+    assert one.mode == "weak"
+
+
 @given(
     st.lists(
         st.tuples(st.integers(1, 64), st.floats(1.0, 1e6)), min_size=2, max_size=12, unique_by=lambda item: item[0]

@@ -59,7 +59,7 @@ def test_a_serial_share_is_recovered(serial: float, rate: float, first: int) -> 
     )
 
 
-@given(st.floats(0.0001, 1.0), st.floats(0.0001, 1.0), st.floats(1.0, 1e7))
+@given(st.floats(0.0001, 3.0), st.floats(0.0001, 1.0), st.floats(1.0, 1e7))
 def test_bandwidth_and_latency_shares_are_recovered(bandwidth: float, latency: float, rate: float) -> None:
     sent = [bandwidth * (count - 1) / count + latency * math.log2(count) for count in RANKS]
     fitted = fit(LATENCY, RANKS, [rate / (1 / count + more) for count, more in zip(RANKS, sent, strict=True)])
@@ -172,6 +172,8 @@ def test_aicc_is_that_of_its_formula() -> None:
     residuals = np.array([0.1, -0.1, 0.2, -0.2, 0.1])
     # 5 ln(0.11 / 5) + 2 * 3 + 2 * 3 * 4 / (5 - 3 - 1)
     assert aicc(residuals, parameters=2) == pytest.approx(5 * math.log(0.022) + 6 + 24)
+    more = np.array([0.1, -0.1, 0.2, -0.2, 0.1, 0.0, 0.0, 0.0, 0.0])
+    assert aicc(more, parameters=2) == pytest.approx(9 * math.log(0.11 / 9) + 6 + 24 / 5)
     assert aicc(residuals, parameters=3) is None
 
 

@@ -11,7 +11,7 @@ from analysis.load.discover import read, read_runs
 from analysis.parsers import log_metrics as a
 from analysis.report.content import build
 from analysis.report.page import page
-from analysis.scaling.mlperf import systems_of
+from analysis.scaling.mlperf import scores_lag, systems_of
 from tests.support.megatron_logs import write
 from tests.support.mlperf_logs import logged, result, system
 
@@ -97,6 +97,17 @@ def test_throughput_follows_from_the_samples_and_times_of_blocks_without_evaluat
     # Without the first block: 3 * 800 samples in 70 + 80 + 70 s.
     assert found.runs[0].values[a.SAMPLES_PER_S] == pytest.approx(2400 / 220)
     assert any("derived" in warning and "result_0.txt" in warning for warning in build(found).warnings)
+
+
+def test_a_score_lags_only_where_throughput_grows_more_than_a_twentieth_faster(tmp_path: Path) -> None:
+    system(tmp_path / "one", 1, (20, 20, 20))
+    for i, (minutes, lags) in enumerate(((10, True), (2.6, False), (2.5, False), (2.0, False))):
+        system(tmp_path / "eight", 8, [minutes] * 3, rate=80.0)
+        found = scores_lag(read_runs([tmp_path]))
+        assert len(found) == lags, (i, found)
+    for path in (tmp_path / "one").glob("result_*.txt"):
+        path.write_text(path.read_text().replace("success", "aborted"))
+    assert not scores_lag(read_runs([tmp_path])), "without a score nothing is compared"
 
 
 def test_no_result_is_called_aborted_that_was_not(tmp_path: Path) -> None:
