@@ -148,9 +148,7 @@ class Reached:
             command = [sys.executable, "-m", "pytest", *FOLDERS]
             # Hydra takes the tracer of coverage for a debugger and prints other errors: what fails is run without it.
             for options in (COVERAGE, [*FAST, "-n", "0", "--last-failed"]):
-                code = subprocess.run(
-                    [*command, *options], cwd=folder / "copy", env=environment, check=False
-                ).returncode
+                run = subprocess.run([*command, *options], cwd=folder / "copy", env=environment, check=False)
                 if run.returncode == pytest.ExitCode.OK:
                     break
             else:
