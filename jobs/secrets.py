@@ -111,7 +111,7 @@ def redacted(value: Any, known: list[str] | None = None) -> Any:
         case dict():
             return {
                 redact(key, known) if isinstance(key, str) else key: REDACTED
-                if isinstance(item, str) and names_secret(key, item)
+                if isinstance(item, str) and names_secret(str(key), item)
                 else redacted(item, known)
                 for key, item in value.items()
             }

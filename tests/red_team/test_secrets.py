@@ -310,6 +310,11 @@ def test_the_keys_of_records_are_redacted_as_their_values_are() -> None:
     assert HF not in json.dumps(redacted({"event": "failed", "by": {HF: 1, "deep": [{"x": (HF, {HF: HF})}]}}))
 
 
+def test_a_record_keeps_what_is_no_secret_and_loses_a_value_whose_key_names_one() -> None:
+    record = {"api_key": "a short one", "tokens": 3, "event": "failed", "password": None, 7: "seven"}
+    assert redacted(record) == record | {"api_key": REDACTED}
+
+
 @pytest.mark.parametrize(
     ("override", "key"),
     [

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from analysis.load.discover import read_runs
+from analysis.metrics.stragglers import within
 from analysis.report.caveats import warnings
 from analysis.report.report import report
 from analysis.run import RunResult
@@ -24,6 +25,14 @@ STEPS = 5
 WINDOWS = 8
 OwnTimes = Callable[[int, int], tuple[float, float]]
 """By rank and window: the time of the batch and of the layers."""
+
+
+def test_ranks_are_within_a_node_if_all_are_of_it_and_not_all_of_it() -> None:
+    assert within((4, 5), (4, 7))
+    assert within((6, 7), (4, 7))
+    assert not within((4, 7), (4, 7))
+    assert not within((2, 5), (4, 7))
+    assert not within((6, 9), (4, 7))
 
 
 def even(_rank: int, _window: int) -> tuple[float, float]:
