@@ -53,7 +53,10 @@ import pathlib, sys, pytest
 pytest.main([*sys.argv[2:], "--collect-only"])
 pathlib.Path(sys.argv[1]).write_text("\\n".join(name for name, module in sys.modules.items() if module))
 """
-SHORTEST_LIMIT_S = 600.0
+LIMIT_S = 600.0
+"""Time of the tests of a mutant."""
+MOST_FAR = 60
+"""Tests of other files that run on a mutant: those of one that nearly all tests reach would take an hour."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +187,11 @@ def measured(name: str, room: Room, db: WorkDB, reached: Reached, given: argpars
     sample = sorted(db.work_items, key=lambda item: item.job_id)[: given.mutants or None]
     results = dict(db.results)
     import_other_packages(tests)
-    limit_s = time_limit(tests, again=given.again)
+    # Two changes of a module within one second would leave the bytecode of the first one.
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    if exit_code(reached.further, None):
+        raise SystemExit(f"The unchanged code does not pass:\n{Path('../output.txt').read_text()}")
     for item in sample:
         if item.job_id in results and not (given.again and not results[item.job_id].is_killed):
             continue
@@ -192,7 +199,7 @@ def measured(name: str, room: Room, db: WorkDB, reached: Reached, given: argpars
             break
         result = WorkResult(WorkerOutcome.SKIPPED)
         if is_python(item.mutations[0]):
-            result = tested(item.mutations[0], tests, reached, limit_s)
+            result = tested(item.mutations[0], tests, reached)
         results[item.job_id] = result
         db.set_result(item.job_id, result)
     done = [(i, results[i.job_id]) for i in sample if i.job_id in results]
@@ -254,27 +261,36 @@ def is_python(mutant: MutationSpec) -> bool:
     return True
 
 
-def tested(mutant: MutationSpec, tests: list[Path], reached: Reached, limit_s: float) -> WorkResult:
-    """Run the tests that reach a mutant, or those of its room: first those in the files that import its module."""
+def tested(mutant: MutationSpec, tests: list[Path], reached: Reached) -> WorkResult:
+    """Run the tests that reach a mutant: those of its room and of files that import its module, then others.
+
+    Where none reaches it, all tests of its room run, first those of files that import its module.
+    """
     wanted = reached.tests(mutant)
-    found = sorted({Path(each.partition("::")[0]) for each in wanted}) if wanted else tests
     package, _, name = ".".join(mutant.module_path.with_suffix("").parts).rpartition(".")
     imports = re.compile(rf"\b{re.escape(package)}\.{name}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
-    own = [test for test in found if imports.search(test.read_text())]
-    end, code = time.monotonic() + limit_s, 0
+    own = {test for test in {*map(file_of, wanted), *tests} if imports.search(test.read_text())}
+    near = {each for each in wanted if file_of(each) in {*own, *tests}}
+    far = sorted(wanted - near)
+    far = far[:: 1 + len(far) // MOST_FAR]
+    turns = [(sorted(set(map(file_of, some))), {*some}) for some in (near, far)]
+    if not wanted:
+        turns = [([test for test in tests if (test in own) is is_own], set()) for is_own in (True, False)]
+    end, code = time.monotonic() + LIMIT_S, 0
     operator = get_operator(mutant.operator_name)(**mutant.operator_args)
     with use_mutation(mutant.module_path, operator, mutant.occurrence) as (before, after):
-        for some, only in (
-            (own, wanted),
-            ([test for test in found if test not in own], wanted),
-            (reached.further, set[str]()),
-        ):
+        for some, only in [*turns, (reached.further, set())]:
             code = code or exit_code(some, end - time.monotonic(), only)
     diff = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3)
     output = "timeout" if code == -signal.SIGKILL else Path("../output.txt").read_text(errors="replace")
     return WorkResult(
         WorkerOutcome.NORMAL, output, TestOutcome.KILLED if code else TestOutcome.SURVIVED, "\n".join(diff)
     )
+
+
+def file_of(test: str) -> Path:
+    """Return the file of a test by its node id."""
+    return Path(test.partition("::")[0])
 
 
 def import_other_packages(tests: list[Path]) -> None:
@@ -311,20 +327,6 @@ def run_pytest(tests: list[Path], only: Set[str]) -> None:
         del sys.modules[name]
     sys.path.insert(0, str(Path.cwd()))
     sys.exit(pytest.main([*PYTEST, *map(str, tests)], plugins=[Only(only)] if only else []))
-
-
-def time_limit(tests: list[Path], *, again: bool) -> float:
-    """Return the seconds allowed to a mutant: five times those of the unchanged code, which has to pass."""
-    record = Path("../baseline_s")
-    if again or not record.exists():
-        begin = time.monotonic()
-        if exit_code(tests, None):
-            raise SystemExit(f"The unchanged code does not pass:\n{Path('../output.txt').read_text()}")
-        record.write_text(str(time.monotonic() - begin))
-    # Two changes of a module within one second would leave the bytecode of the first one.
-    sys.dont_write_bytecode = True
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    return max(SHORTEST_LIMIT_S, 5 * float(record.read_text()))
 
 
 def changed(item: WorkItem, diff: str) -> tuple[str, str, str]:
