@@ -103,6 +103,13 @@ def test_a_cancelled_run_is_reported_as_cancelled(tmp_path: Path) -> None:
     assert of(directory) == Failure(FailureCause.cancelled, "submissions.jsonl: cancelled by `slurmscale cancel`")
 
 
+def test_a_cancelled_run_that_recorded_no_end_is_reported_as_cancelled_whatever_it_did_before(tmp_path: Path) -> None:
+    directory = submitted(tmp_path)
+    event(directory, "checkpoint", step=2)
+    on_record(directory, "cancelled")
+    assert of(directory).cause is FailureCause.cancelled
+
+
 def test_a_run_that_was_submitted_again_is_listed_with_its_earlier_failure(tmp_path: Path) -> None:
     directory = submitted(tmp_path)
     failed(directory, FailureCause.hung)

@@ -33,6 +33,7 @@ def test_times_and_rates_of_checkpoints_are_medians_of_the_repeats(tmp_path: Pat
         checkpoint("written", 2.0, 1.0, 2.0),
         checkpoint("written", 4.0, 1.0, 1.0, 4.0),
         checkpoint("written", 10.0, 1.0, 1.0),
+        checkpoint("written", 4.0),
         checkpoint("read", 5.0, 5.0, cached_share=0.002),
         checkpoint("read", 0.0, cached_share=0.0),
     ]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jobs.errors import ConfigError
 from jobs.parallelism import Sharding, Strategy
 from jobs.plan.compose import compose
+from jobs.plan.legality import warnings
 from jobs.rundir import dump_run, load_run
 from jobs.schema import LauncherKind
 from tests.support.composing import CONF, one, options
@@ -516,3 +517,9 @@ def test_a_plan_needs_neither_account_nor_data_path() -> None:
 def test_a_site_that_is_no_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path / "typo"))
     assert "typo is not a directory. Set it to the directory that holds your cluster/NAME.yaml" in refusal("nodes=1")
+
+
+@pytest.mark.parametrize(("steps", "is_warned_of"), [(1, True), (2, True), (3, False), (8, False)])
+def test_a_run_without_a_steady_step_is_warned_of(steps: int, is_warned_of: bool) -> None:
+    found = warnings(one(f"job.steps={steps}", "job.unmeasured_steps=2").run)
+    assert any("leaves no steady step after job.unmeasured_steps=2" in text for text in found) == is_warned_of

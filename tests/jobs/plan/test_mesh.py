@@ -87,13 +87,22 @@ def test_nodes_that_are_folded_as_a_pattern_repeat_the_nodes_before_them(layout:
     assert any(all(steps(node) == steps(node % period) for node in folded_nodes) for period in range(1, first + 1))
 
 
-@given(layout=grids(most=1024), width=st.sampled_from([80, 120]))
+@given(layout=grids(most=1024), width=st.integers(80, 120))
 def test_a_drawing_is_ascii_and_no_wider_than_the_width_and_never_long(layout: Layout, width: int) -> None:
     lines = draw(layout, width=width).splitlines()
     assert all(line.isascii() and line == line.rstrip() for line in lines)
     assert max(len(line) for line in lines if "|" in line or line.startswith(" ")) <= width if len(lines) > 1 else True
     assert max(map(len, lines)) <= 120
     assert len(lines) <= 90
+
+
+def test_boxes_stand_side_by_side_where_they_just_fit() -> None:
+    layout = grid(2, 4, dp_replicate=2, dp_shard=4)
+    needed = max(len(line) for line in draw(layout, width=120).splitlines() if "|" in line)
+    for width, bands in ((needed, 1), (needed - 1, 2)):
+        lines = draw(layout, width=width).splitlines()
+        assert sum("+- node" in line for line in lines) == bands
+        assert max(len(line) for line in lines if "|" in line) <= width
 
 
 def test_eight_ranks_of_tp_pp_and_fsdp_on_two_nodes() -> None:
