@@ -13,6 +13,7 @@ from jobs.errors import ConfigError
 from jobs.parallelism import Sharding, Strategy
 from jobs.plan.compose import compose
 from jobs.plan.legality import warnings
+from jobs.plan.table import plan_notes
 from jobs.rundir import dump_run, load_run
 from jobs.schema import LauncherKind
 from tests.support.composing import CONF, one, options
@@ -523,3 +524,11 @@ def test_a_site_that_is_no_directory_is_refused(tmp_path: Path, monkeypatch: pyt
 def test_a_run_without_a_steady_step_is_warned_of(steps: int, is_warned_of: bool) -> None:
     found = warnings(one(f"job.steps={steps}", "job.unmeasured_steps=2").run)
     assert any("leaves no steady step after job.unmeasured_steps=2" in text for text in found) == is_warned_of
+
+
+def test_the_plan_of_a_storage_test_contains_the_space_that_it_needs() -> None:
+    given = ("job=checkpoint_io", "model=llama3_8b", "storage.path=/fast")
+    # 8.03 G parameters x 12 bytes: weights and two moments in float32.
+    assert any("needs 96.4 GB in /fast" in note and "REDUCED" not in note for note in plan_notes([one(*given).run]))
+    reduced = plan_notes([one(*given, "storage.checkpoint.fraction=0.5").run])
+    assert any("needs 48.2 GB in /fast, REDUCED to 0.5 of its rows" in note for note in reduced)

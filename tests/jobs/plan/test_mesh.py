@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jobs.cli import main
 from jobs.layout import Layout
 from jobs.parallelism import AXIS_NAMES
-from jobs.plan.mesh import draw
+from jobs.plan.mesh import draw, spans
 
 FOLD = re.compile(r"\.\.\. nodes? (\d+)(?:\.\.(\d+))?, ranks? (\d+)(?:\.\.(\d+))?: (.+) \.\.\.")
 
@@ -94,6 +94,10 @@ def test_a_drawing_is_ascii_and_no_wider_than_the_width_and_never_long(layout: L
     assert max(len(line) for line in lines if "|" in line or line.startswith(" ")) <= width if len(lines) > 1 else True
     assert max(map(len, lines)) <= 120
     assert len(lines) <= 90
+
+
+def test_consecutive_numbers_are_joined() -> None:
+    assert list(spans([0, 1, 2, 3, 8, 10, 11])) == ["0..3", "8", "10..11"]
 
 
 def test_boxes_stand_side_by_side_where_they_just_fit() -> None:
