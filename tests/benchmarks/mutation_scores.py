@@ -161,11 +161,12 @@ class Reached:
         self.data.read()
 
     def tests(self, mutant: MutationSpec) -> set[str]:
-        """Return the node ids of the tests that execute a changed line; none where only imports execute it."""
+        """Return the node ids of the tests that execute a changed line, or any of its module if only imports do."""
         file = next((each for each in self.data.measured_files() if each.endswith(f"/{mutant.module_path}")), "")
         contexts = self.data.contexts_by_lineno(file)
-        lines = range(mutant.start_pos[0], mutant.end_pos[0] + 1)
-        return {each.rpartition("|")[0] for line in lines for each in contexts.get(line, []) if each}
+        changed = range(mutant.start_pos[0], mutant.end_pos[0] + 1)
+        found = ({each for line in lines for each in contexts.get(line, []) if each} for lines in (changed, contexts))
+        return {each.rpartition("|")[0] for each in next(filter(None, found), ())}
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,14 @@ import pytest
 import yaml
 
 from jobs.cli import main
+from jobs.plan.compose import compose
 from jobs.ranks import started_after_boot_s
+from jobs.rundir import RunDir
 from jobs.schema import LauncherKind
 from jobs.submit.cancellation import QUEUE, queue_process
 from jobs.submit.launchers import launcher_of
 from jobs.submit.launchers.local import queue_is_alive
+from jobs.submit.launchers.slurm import described, first_of
 from jobs.submit.ledger import uninterrupted
 from jobs.submit.submissions import Submission
 from tests.support.cli import files, printed, small
@@ -107,3 +110,14 @@ def test_a_site_file_may_still_choose_its_launcher_in_its_defaults(
     monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path / "site"))
     assert main(["submit", *small(tmp_path / "runs"), "cluster=mine", "name=r"]) == 0
     assert f"    qsub {tmp_path}/runs/s/r/job.pbs\n" in printed(capsys)
+
+
+def test_the_runs_of_an_array_are_described_by_the_first_and_what_a_site_may_refuse(tmp_path: Path) -> None:
+    given = [*small(tmp_path), "cluster=generic_slurm", "cluster.partition=gpu", "nodes=2", "wall_time_min=30"]
+    given += ["name=r", "ranks_per_node=1"]
+    point = (compose(given, multirun=False)[0].run, RunDir(tmp_path / "s" / "r"))
+    wanted = "(cluster.partition=gpu, nodes=2, ranks_per_node=1, wall_time_min=30)"
+    assert described([point]) == f"r {wanted}"
+    assert described([point] * 3) == f"r and 2 more {wanted}"
+    assert first_of([point]) == "r"
+    assert first_of([point] * 3) == "r, the first of 3"

@@ -210,6 +210,17 @@ def test_what_srun_states_first_is_recorded_for_a_rank_without_a_word(
     assert (end["cause"], end["rank"], end["node"]) == (cause, rank, "node02")
 
 
+@pytest.mark.parametrize(("task", "more"), [(0, "; the last line of its log: here it broke"), (1, ""), (10, "")])
+def test_the_last_line_of_the_log_is_quoted_for_the_rank_that_wrote_it(task: int, more: str, tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    printed = f"here it broke\nsrun: error: node01: task {task}: Exited with exit code 1\n"
+    record_silent_end(run, submission(run), printed)
+    end = own_end(run, submission(run))
+    assert end is not None
+    words = f"rank {task} ended without recording a cause; srun reports: Exited with exit code 1{more}"
+    assert (end["error"], end["rank"]) == (words, task)
+
+
 @pytest.mark.parametrize(
     ("exit_codes", "witnessed", "cause", "error"),
     [
