@@ -21,6 +21,7 @@ from jobs.submit.launchers import launcher_of
 from jobs.submit.launchers.local import queue_is_alive
 from jobs.submit.launchers.slurm import described, first_of
 from jobs.submit.ledger import uninterrupted
+from jobs.submit.slurm_commands import room
 from jobs.submit.submissions import Submission
 from tests.support.cli import files, printed, small
 from tests.support.paths import ROOT
@@ -121,3 +122,23 @@ def test_the_runs_of_an_array_are_described_by_the_first_and_what_a_site_may_ref
     assert described([point] * 3) == f"r and 2 more {wanted}"
     assert first_of([point]) == "r"
     assert first_of([point] * 3) == "r, the first of 3"
+
+
+SBATCH = """#!/bin/bash
+echo "$*" >> {calls}
+for word; do case $word in --array=0-*) size=$((${{word#--array=0-}} + 1)) ;; esac; done
+[ "${{size:-1}}" -le {most} ] || {{ echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; }}
+"""
+
+
+@pytest.mark.parametrize(("most", "tests"), [(9, 1), (8, 1), (0, 2), (3, 5), (1, 4), (7, 5)])
+def test_as_many_jobs_as_slurm_has_room_for_are_found_with_few_questions(
+    most: int, tests: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sbatch").write_text(SBATCH.format(calls=tmp_path / "calls", most=most))
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    found, limit = room("#!/bin/bash\n", 8, None)
+    assert found == min(most, 8)
+    assert limit == ("" if most >= 8 else "QOSMaxSubmitJobPerUserLimit")
+    assert len((tmp_path / "calls").read_text().splitlines()) <= tests

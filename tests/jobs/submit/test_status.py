@@ -477,6 +477,13 @@ def test_a_held_job_is_named_with_the_command_that_releases_it(
     assert "1 run: 1 held" in output
 
 
+def test_a_run_that_waits_has_slurms_reason_or_is_starting(tmp_path: Path) -> None:
+    run = a_submitted(tmp_path, "r", "7")
+    history = History(run, latest_submissions(SweepDir(tmp_path))["r"])
+    assert decide(history, JobState("PENDING", "Resources")) == (State.queued, "Resources")
+    assert decide(history, JobState("RUNNING")) == (State.queued, "starting")
+
+
 # --- faults, from the records ----------------------------------------------------------------------------------
 
 
