@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from analysis.compare.campaign import Entry, Leaderboard, Verdict, leaderboards
+from analysis.compare.campaign import Entry, Leaderboard, Trial, Verdict, leaderboards, ranked
 from analysis.load.discover import read, read_runs
 from analysis.report.content import build
 from analysis.report.leaderboard import print_board
@@ -743,3 +743,17 @@ def test_the_leaderboard_is_a_picture_of_ratios_with_intervals_beside_a_line_at_
     (above,) = traces["faster"]["error_x"]["array"]
     assert abs(fast.ratio.middle + above - fast.interval[1]) < 1e-9
     assert (tmp_path / "figures" / "leaderboard-1.svg").exists()
+
+
+def test_neighbours_share_the_rank_of_the_first_that_they_do_not_differ_from() -> None:
+    ratios = {"c": 1.5, "a": 2.0, "d": 1.501, "b": 1.999, "e": 1.2, "tie": 1.0, "slow": 0.5, "slower": 0.3}
+    verdicts = {"tie": Verdict.tie, "slow": Verdict.slower, "slower": Verdict.slower}
+    entries = [
+        Entry(Trial(name, {}), verdicts.get(name, Verdict.faster), [ratio * off for off in (0.99, 1.0, 1.01, 1.0)])
+        for name, ratio in ratios.items()
+    ]
+    entries.append(Entry(Trial("broken", {}), Verdict.invalid))
+    found = [(entry.trial.name, entry.rank) for entry in ranked(entries)]
+    assert found == [
+        ("a", 1), ("b", 1), ("d", 3), ("c", 3), ("e", 5), ("tie", 6), ("slow", 8), ("slower", 9), ("broken", None)
+    ]  # fmt: skip

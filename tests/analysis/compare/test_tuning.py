@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from analysis.compare.tuning import best, effects, tunings
 from analysis.load.discover import read
@@ -69,6 +70,18 @@ def test_time_to_train_adds_startup_and_the_steps_of_the_whole_training(tmp_path
     found = best(trials)
     assert found is not None
     assert found.choices == (MBS2,)
+
+
+def test_cost_is_the_time_of_the_training_by_the_price_of_its_nodes(tmp_path: Path) -> None:
+    facts: dict[str, Any] = {"objective": "cost", "training_steps": 100}
+    directory = a_trial(tmp_path / "t", [MBS1], 0.5, baseline=True, **facts)
+    (trials,) = tunings(read([tmp_path]).runs).values()
+    assert trials[0].value is None, "no price is known"
+    config = yaml.safe_load(directory.config.read_text())
+    config["cluster"]["service_units_per_node_hour"] = 48
+    directory.config.write_text(yaml.safe_dump(config))
+    (trials,) = tunings(read([tmp_path]).runs).values()
+    assert trials[0].value == pytest.approx(48 * (2 + 1.5 + 99 * 0.5) / 3600)
 
 
 def test_the_report_shows_trials_costs_choices_and_what_is_next(folder: Path) -> None:
