@@ -61,7 +61,7 @@ MOST_FAR = 60
 
 @dataclass(frozen=True)
 class Room:
-    """Modules, and the test files beside them, as globs: these run where a line is executed at import only."""
+    """Modules, and the test files that hold them where imports or other processes execute a line, as globs."""
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
@@ -161,12 +161,11 @@ class Reached:
         self.data.read()
 
     def tests(self, mutant: MutationSpec) -> set[str]:
-        """Return the node ids of the tests that execute a changed line, or any of its module if only imports do."""
+        """Return the node ids of the tests that execute a changed line; none where imports or other processes do."""
         file = next((each for each in self.data.measured_files() if each.endswith(f"/{mutant.module_path}")), "")
         contexts = self.data.contexts_by_lineno(file)
         changed = range(mutant.start_pos[0], mutant.end_pos[0] + 1)
-        found = ({each for line in lines for each in contexts.get(line, []) if each} for lines in (changed, contexts))
-        return {each.rpartition("|")[0] for each in next(filter(None, found), ())}
+        return {each.rpartition("|")[0] for line in changed for each in contexts.get(line, []) if each}
 
 
 @dataclass(frozen=True)
@@ -265,7 +264,7 @@ def is_python(mutant: MutationSpec) -> bool:
 def tested(mutant: MutationSpec, tests: list[Path], reached: Reached) -> WorkResult:
     """Run the tests that reach a mutant: those of files that import its module, then others.
 
-    Where none reaches it, all tests of its room run, first those of files that import its module.
+    Where none reaches it within pytest's process, all tests of its room run, first those of files that import its module.
     """
     wanted = reached.tests(mutant)
     package, _, name = ".".join(mutant.module_path.with_suffix("").parts).rpartition(".")
