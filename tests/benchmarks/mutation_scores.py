@@ -264,7 +264,7 @@ def is_python(mutant: MutationSpec) -> bool:
 def tested(mutant: MutationSpec, tests: list[Path], reached: Reached) -> WorkResult:
     """Run the tests that reach a mutant: those of files that import its module, then others.
 
-    Where none reaches it within pytest's process, all tests of its room run, first those of files that import its module.
+    Where none does within pytest's process, all tests of its room run, first those of files that import its module.
     """
     wanted = reached.tests(mutant)
     package, _, name = ".".join(mutant.module_path.with_suffix("").parts).rpartition(".")

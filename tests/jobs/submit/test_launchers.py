@@ -14,9 +14,10 @@ import yaml
 from jobs.cli import main
 from jobs.plan.compose import compose
 from jobs.ranks import started_after_boot_s
-from jobs.rundir import RunDir
+from jobs.rundir import RunDir, SweepDir, append_event, append_record
 from jobs.schema import LauncherKind
 from jobs.submit.cancellation import QUEUE, queue_process
+from jobs.submit.intents import stage_task
 from jobs.submit.launchers import launcher_of
 from jobs.submit.launchers.local import queue_is_alive
 from jobs.submit.launchers.slurm import described, first_of
@@ -142,3 +143,14 @@ def test_as_many_jobs_as_slurm_has_room_for_are_found_with_few_questions(
     assert found == min(most, 8)
     assert limit == ("" if most >= 8 else "QOSMaxSubmitJobPerUserLimit")
     assert len((tmp_path / "calls").read_text().splitlines()) <= tests
+
+
+def test_a_stage_on_record_has_the_number_of_events_before_it(tmp_path: Path) -> None:
+    sweep, run = SweepDir(tmp_path), RunDir(tmp_path / "r")
+    run.path.mkdir()
+    for kind in ("prepared", "started", "finished"):
+        append_event(run, kind)
+    append_record(sweep.stages, {"event": "stage_started", "stage": "report"})
+    of_run = {"event": "stage_submitted", "stage": "evaluate", "run": "r", "events_before": 3, "wall_time_min": 5}
+    assert stage_task(sweep, "evaluate", run, wall_time_min=5) == of_run
+    assert stage_task(sweep, "report", None) == {"event": "stage_submitted", "stage": "report", "events_before": 1}
