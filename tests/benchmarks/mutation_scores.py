@@ -5,7 +5,7 @@ fast tests that execute the changed lines run against each change (a mutant). On
 finds them. A mutant is killed if a test fails or the time limit ends it. All mutants of a room are put into one random
 order (--seed); the first --mutants of it are measured, so a larger number extends a sample. Each runs in a fork of a
 process that has imported the other packages. The same command continues after an interruption; --again measures the
-survivors again, also with the test files that changed since. `--module FILE --tests FILES` makes a room of one module.
+survivors again, also with test files that changed since. `--module FILE --tests FILES` makes a room of one module.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Reached:
 
     def __init__(self, folder: Path, further: list[Path]) -> None:
         self.further = further
-        """Test files that run on every mutant."""
+        """Test files that run beside, those of the room and those that import the module."""
         if not (folder / "coverage").exists():
             copy_commit(folder / "copy", last_tests=False)
             environment = {**os.environ, "COVERAGE_FILE": "../measured", "PYTHONPATH": str(folder / "copy")}
@@ -269,7 +269,8 @@ def tested(mutant: MutationSpec, tests: list[Path], reached: Reached) -> WorkRes
     wanted = reached.tests(mutant)
     package, _, name = ".".join(mutant.module_path.with_suffix("").parts).rpartition(".")
     imports = re.compile(rf"\b{re.escape(package)}\.{name}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
-    own = {test for test in {*map(file_of, wanted), *tests} if imports.search(test.read_text())}
+    own = {test for test in {*map(file_of, wanted), *tests, *reached.further} if imports.search(test.read_text())}
+    further = [test for test in reached.further if test in {*own, *tests}]
     near = {each for each in wanted if file_of(each) in own}
     far = sorted(wanted - near)
     far = far[:: 1 + len(far) // MOST_FAR]
@@ -279,7 +280,7 @@ def tested(mutant: MutationSpec, tests: list[Path], reached: Reached) -> WorkRes
     end, code = time.monotonic() + LIMIT_S, 0
     operator = get_operator(mutant.operator_name)(**mutant.operator_args)
     with use_mutation(mutant.module_path, operator, mutant.occurrence) as (before, after):
-        for some, only in [*turns, (reached.further, set())]:
+        for some, only in [*turns, (further, set())]:
             code = code or exit_code(some, end - time.monotonic(), only)
     diff = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3)
     output = "timeout" if code == -signal.SIGKILL else Path("../output.txt").read_text(errors="replace")
