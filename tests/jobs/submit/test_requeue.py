@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from jobs.failures import FailureCause, record_failure
-from jobs.ranks import node_name
+from jobs.ranks import LOCAL_RESTART_COUNT, node_name, restart_count
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, now
+from jobs.submit import local_queue
 from jobs.submit.requeue import Restart, planned_restart, record_exit_codes, record_silent_end
 from jobs.submit.submissions import Submission, latest_submissions, own_end
 from tests.support.paths import ROOT
@@ -76,6 +77,22 @@ def test_the_pause_doubles_and_the_tries_are_counted(tmp_path: Path) -> None:
     started(run, 3)
     failed(run, FailureCause.killed, restart=3)
     assert decided(run) is None
+
+
+def test_each_start_on_this_machine_has_the_next_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = a_run(tmp_path, "launcher.requeues=3", "launcher.requeue_pause_s=0")
+    numbers = []
+
+    def start(_sweep: SweepDir, run: RunDir, _code: str) -> tuple[str, list[int]]:
+        numbers.append(restart_count())
+        started(run, numbers[-1])
+        failed(run, FailureCause.killed, node=f"node0{numbers[-1]}", restart=numbers[-1])
+        return "7", [1, -9]
+
+    monkeypatch.setenv(LOCAL_RESTART_COUNT, "5")
+    monkeypatch.setattr(local_queue, "start_and_wait", start)
+    local_queue.run_to_its_end(SweepDir(run.path.parent), run, "code")
+    assert numbers == [0, 1, 2, 3]
 
 
 def test_a_node_that_failed_twice_is_avoided_by_every_run_of_the_sweep(tmp_path: Path) -> None:
