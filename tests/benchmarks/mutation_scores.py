@@ -108,7 +108,9 @@ def main() -> None:
     for name in [*rooms] if given.module else given.room:
         folder = ROOT / "build" / "mutation" / f"{name}-{given.seed}"
         commit = copy_commit(folder / "copy", last_tests=given.again)
-        reached = Reached(folder.parent / f"covered-{commit}", changed_tests(commit) if given.again else [])
+        reached = Reached(changed_tests(commit) if given.again else [])
+        if not given.module:
+            reached.read(folder.parent / f"covered-{commit}", commit)
         with contextlib.chdir(folder / "copy"), use_db(folder / "session.sqlite") as db:
             os.environ["PYTHONPATH"] = str(Path.cwd())
             print(measured(name, rooms[name], db, reached, given, end), flush=True)
@@ -142,10 +144,16 @@ def changed_tests(commit: str) -> list[Path]:
 class Reached:
     """The tests that execute each line of a commit, by one run of all fast tests with coverage."""
 
-    def __init__(self, folder: Path, further: list[Path]) -> None:
+    def __init__(self, further: list[Path]) -> None:
         self.further = further
         """Test files that run beside, those of the room and those that import the module."""
+        self.data = CoverageData(no_disk=True)
+
+    def read(self, folder: Path, commit: str) -> None:
+        """Read the coverage of a commit, and measure it first where that was not done."""
         if not (folder / "coverage").exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "commit").write_text(commit)
             copy_commit(folder / "copy", last_tests=False)
             environment = {**os.environ, "COVERAGE_FILE": "../measured", "PYTHONPATH": str(folder / "copy")}
             command = [sys.executable, "-m", "pytest", *FOLDERS]
@@ -331,9 +339,10 @@ def run_pytest(tests: list[Path], only: Set[str]) -> None:
 
 
 def changed(item: WorkItem, diff: str) -> tuple[str, str, str]:
-    """Return the module of a mutant, and its line before and after, without indentation."""
-    lines = [line for line in diff.splitlines() if not line.startswith(("---", "+++"))]
-    before, after = (next((line[1:].strip() for line in lines if line.startswith(sign)), "") for sign in "-+")
+    """Return the module of a mutant, and its first line of code before and after, without indentation."""
+    lines = [line for line in diff.splitlines() if not line.startswith(("---", "+++")) and line[1:].strip()]
+    code = [line for line in lines if not line[1:].strip().startswith("#")]
+    before, after = (next((line[1:].strip() for line in code if line.startswith(sign)), "") for sign in "-+")
     return str(item.mutations[0].module_path), before, after
 
 
