@@ -199,7 +199,8 @@ def measured(name: str, room: Room, db: WorkDB, reached: Reached, given: argpars
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     # Later tests may need later code.
-    reached.further = [test for test in reached.further if not exit_code([test], None)]
+    near = [test for test in reached.further if test in tests or any(imports(test, module) for module in modules)]
+    reached.further = [test for test in near if not exit_code([test], None)]
     for item in sample:
         if item.job_id in results and not (given.again and not results[item.job_id].is_killed):
             continue
@@ -275,10 +276,7 @@ def tested(mutant: MutationSpec, tests: list[Path], reached: Reached) -> WorkRes
     Where none does within pytest's process, all tests of its room run, first those of files that import its module.
     """
     wanted = reached.tests(mutant)
-    package, _, name = ".".join(mutant.module_path.with_suffix("").parts).rpartition(".")
-    imports = re.compile(rf"\b{re.escape(package)}\.{name}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
-    own = {test for test in {*map(file_of, wanted), *tests, *reached.further} if imports.search(test.read_text())}
-    further = [test for test in reached.further if test in {*own, *tests}]
+    own = {test for test in {*map(file_of, wanted), *tests} if imports(test, mutant.module_path)}
     near = {each for each in wanted if file_of(each) in own}
     far = sorted(wanted - near)
     far = far[:: 1 + len(far) // MOST_FAR]
@@ -288,13 +286,20 @@ def tested(mutant: MutationSpec, tests: list[Path], reached: Reached) -> WorkRes
     end, code = time.monotonic() + LIMIT_S, 0
     operator = get_operator(mutant.operator_name)(**mutant.operator_args)
     with use_mutation(mutant.module_path, operator, mutant.occurrence) as (before, after):
-        for some, only in [*turns, (further, set())]:
+        for some, only in [*turns, (reached.further, set())]:
             code = code or exit_code(some, end - time.monotonic(), only)
     diff = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3)
     output = "timeout" if code == -signal.SIGKILL else Path("../output.txt").read_text(errors="replace")
     return WorkResult(
         WorkerOutcome.NORMAL, output, TestOutcome.KILLED if code else TestOutcome.SURVIVED, "\n".join(diff)
     )
+
+
+def imports(test: Path, module: Path) -> bool:
+    """Return True if a test file imports a module by its name."""
+    package, _, name = ".".join(module.with_suffix("").parts).rpartition(".")
+    pattern = rf"\b{re.escape(package)}\.{name}\b|from {re.escape(package)} import [^\n]*\b{name}\b"
+    return bool(re.search(pattern, test.read_text()))
 
 
 def file_of(test: str) -> Path:
