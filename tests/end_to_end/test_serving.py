@@ -159,20 +159,67 @@ def test_vllm_serves_a_litgpt_directory_which_the_run_converts(tmp_path: Path) -
     assert (run.serving / "model/model.safetensors").exists()
 
 
-@pytest.mark.long
-def test_litgpt_serve_answers_the_load_of_apache_bench(tmp_path: Path) -> None:
+def require_litgpt_serve() -> None:
     if find_spec("litserve") is None or shutil.which("ab") is None:
         skip_or_fail("litserve or ab is not installed: run make .venv/engines.done and tests/install.sh serving")
+
+
+def litgpt_serving(model: Path) -> list[str]:
+    """Return the overrides of a load on LitGPT's server."""
+    return [
+        "job=serve", "engine=litgpt_serve", *MODEL, f"job.init_from={model}", "serving.client=ab", "serving.prompts=1",
+        "serving.warmup_requests=2", "serving.output_tokens=8", "ranks_per_node=1",
+    ]  # fmt: skip
+
+
+def killed_in_the_middle(run: RunDir, given: list[str], model: str) -> str:
+    """Submit a run, kill one of its replicas during the load, and return the error of the run after all have gone."""
+
+    def kill() -> None:
+        wait_until(run.load_log.exists, 600)
+        (server,) = [each for each in psutil.process_iter() if is_replica(each, model)][:1]
+        server.kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    assert main(["submit", "--wait", *given]) != 0
+    killer.join()
+    wait_until(lambda: not any(is_replica(each, model) for each in psutil.process_iter()))
+    (error,) = [str(event["error"]) for event in events(run, "failed") if event["cause"] != "lost_peer"]
+    return error
+
+
+@pytest.mark.long
+def test_litgpt_serve_answers_the_load_of_apache_bench(tmp_path: Path) -> None:
+    require_litgpt_serve()
     model = litgpt_directory(tmp_path / "model", "float32")
-    given = ["job=serve", "engine=litgpt_serve", *MODEL, f"job.init_from={model}", "serving.client=ab",
-             "serving.prompts=1", "serving.requests=8", "serving.warmup_requests=2", "serving.concurrency=2",
-             "serving.output_tokens=8", "ranks_per_node=1"]  # fmt: skip
-    run = make_run(tmp_path, *given, small=False)
+    run = make_run(tmp_path, *litgpt_serving(model), "serving.requests=8", "serving.concurrency=2", small=False)
     assert train(run) == [0], output(run)
     run.plan.write_text("{}")
     found = read_run(run.path)
     assert (found.state, found.values[a.REQUESTS_COMPLETED]) == ("served", 8)
     assert found.values[a.REQUEST_LATENCY["median"]] > 0
+
+
+@pytest.mark.slurm
+@pytest.mark.usefixtures("empty_queue")
+def test_two_replicas_of_a_small_llama_serve_on_slurm_and_one_that_is_killed_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require_litgpt_serve()
+    model = litgpt_directory(tmp_path / "model", "float32")
+    given = [*litgpt_serving(model), "cluster=generic_slurm", "nodes=2", f"runs_dir={tmp_path}/runs", "sweep=s"]
+    assert main(["submit", "-m", "--wait", *given, "serving.requests=16", "serving.concurrency=2,4"]) == 0, printed(
+        capsys
+    )
+    sweep = SweepDir(tmp_path / "runs/s")
+    assert main(["report", str(sweep.path)]) == 0
+    rows = list(csv.DictReader((sweep.path / "runs.csv").read_text().splitlines()))
+    assert [(row["state"], float(row["requests_completed"])) for row in rows] == [("served", 16)] * 2
+    lasting = ("serving.requests=100000", "launcher.requeues=0", "name=killed")
+    error = killed_in_the_middle(sweep.run("killed"), [*given, *lasting], str(model))
+    assert error.startswith("replica ")
+    assert "was ended by SIGKILL" in error
 
 
 @pytest.mark.long
@@ -187,22 +234,10 @@ def test_two_replicas_of_vllm_serve_on_slurm_and_one_that_is_killed_is_named(
     assert main(["submit", "--wait", *given, "name=whole"]) == 0, printed(capsys)
     sweep = SweepDir(tmp_path / "runs/s")
     checked(sweep.run("whole"), row(sweep), 24)
-    run = sweep.run("killed")
-
-    def kill() -> None:
-        wait_until(run.load_log.exists, 600)
-        (server,) = [each for each in psutil.process_iter() if is_replica(each, str(model))][:1]
-        server.kill()
-
-    killer = threading.Thread(target=kill)
-    killer.start()
     lasting = ("serving.requests=2000", "serving.output_tokens=128", "launcher.requeues=0", "name=killed")
-    assert main(["submit", "--wait", *given, *lasting]) != 0
-    killer.join()
-    (error,) = [str(event["error"]) for event in events(run, "failed") if event["cause"] != "lost_peer"]
-    assert "was ended by SIGKILL" in error
+    error = killed_in_the_middle(sweep.run("killed"), [*given, *lasting], str(model))
     assert error.startswith("replica ")
-    wait_until(lambda: not any(is_replica(each, str(model)) for each in psutil.process_iter()))
+    assert "was ended by SIGKILL" in error
 
 
 @pytest.mark.long
@@ -255,6 +290,6 @@ def check_spanned(sweep: SweepDir, requests: int) -> None:
 def is_replica(process: psutil.Process, model: str) -> bool:
     try:
         words = process.cmdline()
-        return model in words and any("vllm.entrypoints" in word for word in words)
+        return model in words and any("vllm.entrypoints" in word or word == "serve" for word in words)
     except psutil.Error:
         return False
