@@ -99,7 +99,12 @@ class Process:
         counted = [residual for residual, score in zip(residuals, scores, strict=True) if score]
         self.mean = float(np.mean(counted)) if counted else 0.0
         self.best = max((log for log, score in zip(logs, scores, strict=True) if score), default=-self.expected.min())
-        self.residuals = list(residuals - self.mean)
+        # A failed trial that was predicted to be slow is no sign of a fast neighbour.
+        least = min(counted, default=0.0)
+        self.residuals = [
+            (residual if score else min(residual, least)) - self.mean
+            for residual, score in zip(residuals, scores, strict=True)
+        ]
         self.variance = (SPREAD**2 + sum(each**2 for each in self.residuals)) / (1 + len(used))
 
     def most_promising(self, candidates: Sequence[Candidate], count: int) -> list[Candidate]:
