@@ -47,7 +47,7 @@ def proposals(space: Space, trials: Sequence[TrialRun], count: int) -> list[Cand
     if len(tried) < space.settings.parallel:
         known = [each for each in left[len(chosen) :] if each.expected_s is not None]
         chosen += in_order(known)[: count - len(chosen)]
-    process = Process(space, trials)
+    process = GaussianProcess(space, trials)
     process.believe(chosen)
     for last in (False, True):
         some = [each for each in left if (each.tight and each.expected_s is None) is last]
@@ -79,20 +79,20 @@ def needs_as_much(choices: Sequence[str], failed: Sequence[str]) -> bool:
         return False
 
 
-class Process:
+class GaussianProcess:
     """A Gaussian process over the points of a space, given the trials of the first rung."""
 
     def __init__(self, space: Space, trials: Sequence[TrialRun]) -> None:
         self.space = space
-        self.places = places([each.choices for each in space.candidates])
+        self.coordinates = coordinates([each.choices for each in space.candidates])
         self.expected = np.log([each.expected_s or 1.0 for each in space.candidates])
-        self.place_of = {each.choices: place for place, each in enumerate(space.candidates)}
+        self.index_of = {each.choices: index for index, each in enumerate(space.candidates)}
         self.random = random.Random(space.settings.seed + len(trials))  # noqa: S311 (breaks ties)
         repeated = {trial.repeats for trial in trials if trial.score}
-        used = [each for each in trials if each.choices in self.place_of and each.run.name not in repeated]
+        used = [each for each in trials if each.choices in self.index_of and each.run.name not in repeated]
         # One that was stopped early counts with its score until then.
         scores = [each.score or each.score_so_far for each in used]
-        self.seen = [self.place_of[each.choices] for each in used]
+        self.seen = [self.index_of[each.choices] for each in used]
         lowest = min(filter(None, scores), default=1.0)
         logs = np.log([score or FAILED * lowest for score in scores])
         residuals = logs + self.expected[self.seen]
@@ -111,27 +111,28 @@ class Process:
         """Return the candidates with the largest expected improvements, each chosen as if those before it had run.
 
         E[max(0, f - best)] = (m - best) N(z) + s n(z) with z = (m - best) / s, where m and s are mean and standard
-        deviation of a point's log score (Jones et al. 1998). Ties are broken at random.
+        deviation of a point's log score. Ties are broken at random. Source: Jones, Schonlau, Welch 1998,
+        https://doi.org/10.1023/A:1008306431147.
         """
         found: list[Candidate] = []
-        left = [place for each in candidates if (place := self.place_of[each.choices]) not in self.seen]
+        left = [index for each in candidates if (index := self.index_of[each.choices]) not in self.seen]
         while left and len(found) < count:
             mean, deviation = self.posterior(left)
             z = (mean - self.best) / deviation
             gain = deviation * (z * ndtr(z) + np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi))
-            place = max(zip(gain, mean, (self.random.random() for _ in left), left, strict=True))[-1]
-            left.remove(place)
-            found.append(self.space.candidates[place])
+            chosen = max(zip(gain, mean, (self.random.random() for _ in left), left, strict=True))[-1]
+            left.remove(chosen)
+            found.append(self.space.candidates[chosen])
             self.believe(found[-1:])
         return found
 
     def believe(self, candidates: Sequence[Candidate]) -> None:
         """Take the mean of each candidate as its result, until it has one."""
         for each in candidates:
-            place = self.place_of[each.choices]
-            mean, _ = self.posterior([place])
-            self.residuals.append(float(mean[0]) - self.mean + self.expected[place])
-            self.seen.append(place)
+            index = self.index_of[each.choices]
+            mean, _ = self.posterior([index])
+            self.residuals.append(float(mean[0]) - self.mean + self.expected[index])
+            self.seen.append(index)
 
     def posterior(self, chosen: Sequence[int]) -> tuple[Array, Array]:
         """Return mean and standard deviation of the log scores of points, (points,) each."""
@@ -145,14 +146,14 @@ class Process:
     def covariance(self, some: Sequence[int], others: Sequence[int]) -> Array:
         """Return the covariances of points, (some, others): they fall with every key in which two points differ."""
         apart = np.zeros((len(some), len(others)))
-        for place, is_ordered in self.places:
+        for place, is_ordered in self.coordinates:
             differ = np.abs(np.subtract.outer(place[list(some)], place[list(others)]))
             apart += differ if is_ordered else differ > 0
         covariance: Array = self.variance * CORRELATION**apart
         return covariance
 
 
-def places(points: Sequence[tuple[str, ...]]) -> list[tuple[Array, bool]]:
+def coordinates(points: Sequence[tuple[str, ...]]) -> list[tuple[Array, bool]]:
     """Return for each key the place of every point's value among the key's values, and whether these are numbers."""
     found = []
     for values in zip(*(map(value_of, point) for point in points), strict=True):

@@ -176,16 +176,8 @@ def test_a_schedule_whose_ranks_send_to_themselves_is_refused_on_cpus_before_tor
 def test_gpu_ranks_with_one_core_and_gathered_pipeline_stages_are_named_in_the_plan() -> None:
     gpus = ("cluster=generic_slurm", "cluster.gpus=true", "cluster.ranks_per_node=8", "ranks_per_node=8")
     assert any("cluster.cpus_per_rank is not set" in text for text in warnings(one(*gpus).run))
-    assert not any("cpus_per_rank" in text for text in warnings(one(*gpus, "cluster.cpus_per_rank=12").run))
-    for whole_node in (
-        ["cluster.exclusive=true"],
-        ["cluster.gpus=false"],
-        ["cluster.exclusive=true", "cluster.gpus=false"],
-    ):
-        assert not any("cpus_per_rank" in text for text in warnings(one(*gpus, *whole_node).run))
-    assert not any(
-        "cpus_per_rank" in text for text in warnings(one("cluster=generic_slurm", "cluster.cpus_per_rank=2").run)
-    )
+    for enough in ("cluster.cpus_per_rank=12", "cluster.exclusive=true", "cluster.gpus=false"):
+        assert not any("cpus_per_rank" in text for text in warnings(one(*gpus, enough).run))
     pipeline = ("cluster=xe9680_h100", "model=llama2_70b", "parallelism=pp_fsdp", "parallelism.pipeline=4", "nodes=8",
                 "job.precision=bfloat16", "job.micro_batch_size=1", "scaling.global_batch_size=512",
                 "gpu.memory_gb=null")  # fmt: skip
