@@ -100,6 +100,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no further mutant after this time")
     parser.add_argument("--again", action="store_true", help="measure the survivors again")
     given = parser.parse_args()
+    if missing := [each for each in [given.module, *given.tests] if each and not (ROOT / each).is_file()]:
+        parser.error(f"{', '.join(missing)}: not in this checkout. Give paths from its root.")
     end = time.monotonic() + 60 * given.minutes
     os.environ["OMP_NUM_THREADS"] = "1"
     rooms = {given.module.replace("/", "."): Room((given.module,), tuple(given.tests))} if given.module else ROOMS

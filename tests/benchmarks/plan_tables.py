@@ -19,7 +19,9 @@ from tests.benchmarks.plan_rows import GPUS, Measurement, Row, gib, model, numbe
 
 
 def measurements(tables: Path) -> Iterator[Measurement]:
-    """Yield the rows of the files in a directory that have a reader here."""
+    """Yield the rows of the files in a directory that have a reader here; exit with words if none has one."""
+    if not any((tables / f"{name}.csv").is_file() for name in READERS):
+        raise SystemExit(f"{tables} has no table that is read here: {', '.join(f'{name}.csv' for name in READERS)}.")
     for name, reader in READERS.items():
         file = tables / f"{name}.csv"
         if file.is_file():
