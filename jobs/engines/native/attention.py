@@ -85,7 +85,8 @@ def within_samples(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int
     """Return attention within the samples of one row, by torch's variable-length kernel if it applies."""
     if has_varlen_kernel(q):
         further: dict[str, Any] = {"window_size": (-1, 0), **grouped(q, k)}
-        q, k, v = (each[0].transpose(0, 1) for each in (q, k, v))
+        # Not [0], whose backward fills a new tensor with zeros and copies the gradient into it.
+        q, k, v = (each.squeeze(0).transpose(0, 1) for each in (q, k, v))
         return cast(Tensor, varlen_attn(q, k, v, bounds, bounds, longest, longest, **further))[None]
     if torch.compiler.is_compiling():
         # A graph cannot depend on the lengths. Slow, and meant for CPUs, where compilation is only tested.

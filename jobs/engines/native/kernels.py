@@ -71,7 +71,7 @@ def rotated(qkv: Tensor, cos: Tensor, sin: Tensor, groups: int) -> tuple[Tensor,
     """Replace jobs.engines.native.rotary.rotated for a rope_fraction of 1: queries and keys in one kernel."""
     from liger_kernel.ops import LigerRopeFunction
 
-    fused = qkv.transpose(1, 2)
-    q, k, v = fused.split((fused.shape[1] - 2 * groups, groups, groups), dim=1)
-    q, k = LigerRopeFunction.apply(q, k, cos, sin)
-    return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    # Split as it lies in memory: backward then concatenates whole gradients by one kernel, and none is transposed.
+    q, k, v = qkv.split((qkv.shape[2] - 2 * groups, groups, groups), dim=2)
+    q, k = LigerRopeFunction.apply(q.transpose(1, 2), k.transpose(1, 2), cos, sin)
+    return q.transpose(1, 2), k.transpose(1, 2), v

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from jobs.engines.native import attention
+from jobs.engines.native import attention, kernels
 from jobs.engines.native.model import empty_model, layers
 from jobs.engines.native.parallelize import wrap_layers
 from tests.support.composing import one
@@ -83,3 +85,24 @@ def test_selective_checkpointing_computes_matrix_products_and_attention_once(
     }
     recomputed = calls["silu"]
     assert recomputed == (2 if mode == "selective" else 1)
+
+
+def test_attention_over_samples_and_ligers_rotation_copy_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Rope:
+        """Liger's function with its layouts: heads before the sequence, of memory with the sequence before heads."""
+
+        @staticmethod
+        def apply(q: Tensor, k: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
+            return tuple(2 * x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k))
+
+    monkeypatch.setitem(sys.modules, "liger_kernel.ops", SimpleNamespace(LigerRopeFunction=Rope))
+    monkeypatch.setattr(attention, "has_varlen_kernel", lambda _: True)
+    monkeypatch.setattr(attention.Attention, "rotate", staticmethod(kernels.rotated))
+    calls = calls_of_a_packed_layer("none")
+    # Queries and keys are copied before the rotation, which works in place.
+    assert {name: calls[name] for name in ("clone", "copy_", "select_backward", "cat")} == {
+        "clone": 2,
+        "copy_": 0,
+        "select_backward": 0,
+        "cat": 1,
+    }
