@@ -13,6 +13,7 @@ from torch import Tensor
 from jobs.engines.native.attention import Attention
 from jobs.engines.native.norm import FusedRMSNorm
 from jobs.errors import ConfigError
+from jobs.runtime.imports import import_liger_alone
 from jobs.schema import Kernels, LigerKernel
 
 
@@ -38,6 +39,8 @@ def fuse(gpt: GPT, chosen: Collection[LigerKernel]) -> None:
 
     The modules stay, so that parameters keep their names.
     """
+    if chosen:
+        import_liger_alone()  # now, where the first step would do it
     forwards: dict[type, Callable[..., Tensor]] = {}
     if LigerKernel.rms_norm in chosen:
         forwards[FusedRMSNorm] = rms_norm

@@ -10,7 +10,6 @@ from jobs.data.batches import StepBatch
 from jobs.workloads.train import Trainer
 from tests.support.real_run import make_run, printed, rank, train
 
-
 MADE = 100_000
 
 

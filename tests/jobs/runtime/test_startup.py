@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -75,6 +76,36 @@ assert package_available("scipy") and RequirementCache("scipy")
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[]\n"
+
+
+def test_liger_is_imported_without_the_package_that_it_only_asks_for_and_others_still_find_that(tmp_path: Path) -> None:
+    (tmp_path / "peft.py").write_text("")
+    ops = tmp_path / "liger_kernel" / "ops.py"
+    ops.parent.mkdir()
+    (ops.parent / "__init__.py").write_text("")
+    ops.write_text("try:\n    import peft\n    ASKED = True\nexcept ImportError:\n    ASKED = False\n")
+    script = """
+import sys
+from jobs.runtime.imports import import_liger_alone
+
+import_liger_alone()
+import liger_kernel.ops
+print(liger_kernel.ops.ASKED, "peft" in sys.modules)
+import peft
+del sys.modules["liger_kernel.ops"]
+import_liger_alone()
+print(sys.modules["liger_kernel.ops"].ASKED, sys.modules["peft"] is peft)
+"""
+    path = os.pathsep.join((str(tmp_path), str(ROOT)))
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["False False", "True True"]
 
 
 def test_the_report_shows_start_up_by_cause_summed_over_starts(tmp_path: Path) -> None:
