@@ -179,12 +179,19 @@ def headline(groups: Sequence[Group], start: str, beside: Mapping[Path, RunResul
         )
         return (
             f"{start}{named_after(start, group)} reaches {rate} on {point.place} ({spread}), the fastest of "
-            f"{plural(len(points), 'point')}; {why}, so there is no speedup and no efficiency."
+            f"{plural(len(points), 'point')}{ahead(point, points)}; {why}, so there is no speedup and no efficiency."
         )
     return (
         f"{start}{reach(line, named_after(start, line), beside)}{losses(groups, line, beside)}; "
         f"fastest of {plural(len(points), 'point')}: {group.label} on {point.place}, {rate} ({spread})."
     )
+
+
+def ahead(point: Point, points: Sequence[Point]) -> str:
+    """Return how far a point is ahead of the slowest one, if all have its ranks, nodes and unit."""
+    ratio = point.throughput.median / min(each.throughput.median for each in points)
+    alike = {(each.place, each.rate) for each in points} == {(point.place, point.rate)}
+    return f" and {shown(m.SPEEDUP, ratio)} times the slowest" if alike and ratio > 1 else ""
 
 
 def farthest(group: Group) -> Point | None:

@@ -1,8 +1,8 @@
 """Import LitGPT and Liger without optional packages that a rank does not use.
 
 LitGPT imports Lightning and torchmetrics, and these import transformers, SciPy, Matplotlib and bitsandbytes if
-lightning_utilities reports them installed. What needs bitsandbytes (QLoRA) imports it itself. Liger imports peft only to
-know whether it is there, and peft imports scikit-learn, pandas and 2,200 modules in all: 7 of 8 seconds.
+lightning_utilities reports them installed. What needs bitsandbytes (QLoRA) imports it itself. Liger imports peft to
+learn whether it is there, and peft imports scikit-learn, pandas and 2,200 modules in all: 7 of 8 seconds.
 """
 
 from __future__ import annotations

@@ -292,7 +292,7 @@ def test_without_a_scaling_axis_the_answer_is_throughput_only(tmp_path: Path) ->
     finished_run(tmp_path, a_run("b", parallelism="fsdp_full"), step_time_s=0.5)
     assert answer_in(tmp_path) == (
         "CPU: tiny with fsdp_full reaches 2,048 tokens/s on 1 rank on 1 node (n = 1, no spread), the fastest of 2 "
-        "points; none of its lines has points of different rank counts, so there is no speedup and no efficiency."
+        "points and 2.00 times the slowest; none of its lines has points of different rank counts, so there is no speedup and no efficiency."
     )
 
 
@@ -325,7 +325,7 @@ def test_a_fastest_point_within_the_spread_of_others_is_reported_as_such(tmp_pat
 def test_a_fastest_point_of_one_repeat_that_others_reach_has_no_spread(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("a"), step_time_s=0.5)
     finished_run(tmp_path, a_run("b", parallelism="fsdp_full"), step_time_s=0.5)
-    assert "(n = 1, no spread, as fast as 1 other point), the fastest of 2 points" in answer_in(tmp_path)
+    assert "(n = 1, no spread, as fast as 1 other point), the fastest of 2 points; none" in answer_in(tmp_path)
     for repeat in (1, 2):
         name = f"c-r{repeat}"
         finished_run(tmp_path, a_run(name, parallelism="tp", repeat=repeat), step_time_s=0.25 + 0.5 * repeat)
