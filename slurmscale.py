@@ -73,7 +73,7 @@ def plan(*overrides: str, multirun: bool = False) -> list[dict[str, Any]]:
     """Return the plan of each run, as in its plan.json: layout, ranks, parameters, warnings."""
     from jobs.submit.prepare import plan_of
 
-    return [{"name": run.name, **plan_of(run, run.job.steps)} for run in compose(*overrides, multirun=multirun)]
+    return [{"name": run.name, **plan_of(run)} for run in compose(*overrides, multirun=multirun)]
 
 
 def submit(*overrides: str, multirun: bool = False, wait: bool = False) -> Path:

@@ -55,10 +55,11 @@ TORCH_WARNS = ("[W ", "[W0", "[W1")
 GOES_ON = re.compile(
     r"^\+{1,4} |^W\d{4} [\d:.]{8,} +(?:\d+ )?\S+\.py:\d+\]"
     # fairseq raises after its warning, and a training that asked for CUDA does not go on without it.
-    r"|^(?!.*(?:nan_detector|CUDA initialization)).*"
+    # NVIDIA's fault tolerance ends the ranks after its own.
+    r"|^(?!.*(?:nan_detector|CUDA initialization| heartbeat\. Waited )).*"
     r"(?:(?:^|[\[|( ])WARNING(?:[\])|:]| [|-] | \d\d-\d\d )|:\d+: \w*Warning: )"
-    # Unless it relays the lines of a rank.
-    r"|^(?!submitit |.* - INFO - \[rank\d+\]:)(?:.* - |\[|.*\]\[|)INFO(?:\]|\|| - |:)"
+    # Unless it relays the lines of a rank, or reports that it gave the job back to Slurm.
+    r"|^(?!submitit |.*Requeued SLURM job|.* - INFO - \[rank\d+\]:)(?:.* - |\[|.*\]\[|)INFO(?:\]|\|| - |:)"
     r"|(?<!after )\b[Rr]etrying\b|\b(?:[Ww]ill (?:retry|try again)|[Ff]alling back)\b|\(ignored\)"
     r"|\bthrown while requesting\b|\bThis can cause .* errors like\b"
 )

@@ -30,6 +30,7 @@ from analysis.metrics.step_variation import far_out, far_out_share
 from analysis.metrics.stragglers import straggler_share, stragglers_of_log
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Text
+from analysis.parsers.cluster import nccl_info
 from analysis.parsers.trainings import mlperf_system
 from analysis.run import FACTS_FILE, RunResult
 from jobs import metrics as m
@@ -77,8 +78,12 @@ def died_first(file: LogFile) -> bool:
 
 
 def has_measurements(file: LogFile) -> bool:
-    """Return True if a file has a place in the report for what it contains: as a training, or in a table."""
-    return any(kind is Kind.step for _, kind in file.records) or bool(file.measurements)
+    """Return True if a file has a place in the report for what it contains: as a training, or in a table.
+
+    Transports of NCCL are no result: a training that died before its first step prints them, too.
+    """
+    results = file.measurements.keys() - {nccl_info.FORMAT.name}
+    return any(kind is Kind.step for _, kind in file.records) or bool(results)
 
 
 def is_description(file: LogFile) -> bool:

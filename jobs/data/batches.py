@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +54,14 @@ class StepBatch(Work):
     """Targets of the global batch that contribute to the loss."""
     tokens: int
     padded_tokens: int
+
+
+class TokensOfSample(NamedTuple):
+    """Mean tokens of a sample in training."""
+
+    used: float
+    computed: float
+    """With padding and virtual tokens."""
 
 
 class Batches:
@@ -122,12 +131,18 @@ class Batches:
 
     def padding_share(self) -> float:
         """Return the share of padding in the inputs of the first epoch, of all ranks."""
-        tokens = padded_tokens = 0
-        for n in range(1, self.steps_per_epoch + 1):
+        used, computed = self.tokens_of_sample(self.steps_per_epoch)
+        return 1 - used / computed
+
+    def tokens_of_sample(self, most_steps: int) -> TokensOfSample:
+        """Return the mean tokens of a sample in the first steps of the first epoch, without and with padding."""
+        tokens = padded_tokens = samples = 0
+        for n in range(1, min(most_steps, self.steps_per_epoch) + 1):
             chosen = self._global_batch(n)
+            samples += len(chosen)
             tokens += self._tokens(chosen)
             padded_tokens += self._padded_tokens(self._row_lengths(self._cut(chosen)))
-        return 1 - tokens / padded_tokens
+        return TokensOfSample(tokens / samples, padded_tokens / samples)
 
     def samples(self, n: int) -> list[int]:
         """Return the samples of this rank in optimizer step n, ordered by micro-batch."""

@@ -18,7 +18,7 @@ from jobs.plan.rules.predicted_time import allowed_starts, starts
 from jobs.plan.rules.serving import kv_cache_note, replica_note
 from jobs.plan.storage_space import image_bytes, needed_bytes, node_memory_bytes
 from jobs.plan.time_limit import STOP_S, stop_before_limit_s
-from jobs.schema import Batching, EngineKind, Run
+from jobs.schema import INSTRUCTIONS, Batching, EngineKind, Run
 
 MOST_FITTING = 20
 """Runs of a plan that has a line on memory for each that fits."""
@@ -106,6 +106,7 @@ def plan_notes(runs: list[Run]) -> list[str]:
         networks = [("network", sentence) for sentence in network_notes(run)]
         memories = [("memory", sentence) for sentence in memory_notes(run)] if len(runs) <= MOST_FITTING else []
         losses = [("loss", sentence) for sentence in loss_notes(run)]
+        losses += [("speed", sentence) for sentence in length_notes(run)]
         memories += [("KV cache", sentence) for sentence in filter(None, [kv_cache_note(run)])]
         networks += [("replicas", sentence) for sentence in filter(None, [replica_note(run)])]
         losses += [("storage", sentence) for sentence in storage_notes(run)]
@@ -180,6 +181,16 @@ def loss_notes(run: Run) -> list[str]:
     """Return how the loss is computed, where that is not from all logits at once."""
     chunk = loss_chunk(run) if run.engine.kind is EngineKind.native and run.is_predicted else None
     return [f"from the logits of {chunk:,} labels at a time (engine.loss=chunked)"] if chunk else []
+
+
+def length_notes(run: Run) -> list[str]:
+    """Return the length of the samples that the predicted speed is of, where samples differ."""
+    if run.data.source not in INSTRUCTIONS or not run.job.train or speed(run) is None:
+        return []
+    return [
+        f"predicted for samples of job.sequence_length={run.job.sequence_length} tokens, shorter ones take less time; "
+        "submit reads the data, and plan.json has the prediction for its samples"
+    ]
 
 
 def storage_notes(run: Run) -> list[str]:

@@ -293,7 +293,7 @@ def write_run(directory: RunDir, point: Point, code: Path, samples: Samples | No
     run = point.run
     directory.path.mkdir(mode=0o700)
     write_file(directory.config, dump_run(run))
-    write_json(directory.plan, plan_of(run, run.job.steps) | (samples.planned() if samples else {}))
+    write_json(directory.plan, plan_of(run, samples) | (samples.planned() if samples else {}))
     write_json(directory.provenance, facts | {"overrides": point.overrides} | dict(point.facts))
     directory.code.symlink_to(Path("..") / code.name)
     if samples is not None:
@@ -303,15 +303,15 @@ def write_run(directory: RunDir, point: Point, code: Path, samples: Samples | No
     append_event(directory, "prepared")
 
 
-def plan_of(run: Run, steps: int | None) -> dict[str, Any]:
+def plan_of(run: Run, samples: Samples | None = None) -> dict[str, Any]:
     """Return the planned values of a run; unknown ones are absent."""
-    predicted = speed(run, steps)
+    predicted = speed(run, samples.steps, samples.tokens) if samples else speed(run, run.job.steps)
     plan = {
         "layout": layout_of(run).record(),
         "ranks": run.ranks,
         "accumulation": accumulation(run),
         "global_batch_size": run.global_batch_size,
-        "steps": steps,
+        "steps": run.job.steps,
         "parameters": parameters_of(run),
         PARAMETERS_TRAINED.name: trained_parameters(run),
         "gpu_hours_limit": gpu_hours_limit(run),

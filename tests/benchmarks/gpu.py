@@ -214,8 +214,9 @@ def epoch(name: str) -> Callable[[Bench], list[Figure]]:
         (directory / "tokenizer.model").write_bytes(bench.tokenizer.read_bytes())
         (directory / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
         given = (f"data.path={bench.data.resolve()}", f"data.tokenizer={directory}")
-        less = (*SHORT, "data.max_samples=72") if bench.rehearsal else ()
-        runs, _ = bench.submitted(name, (*bench.model(), *SHARED, *EPOCH, *EPOCHS[name], *given, *less))
+        # With the card's name, memory and speed are predicted before the run.
+        more = (*SHORT, "data.max_samples=72") if bench.rehearsal else this_gpu()
+        runs, _ = bench.submitted(name, (*bench.model(), *SHARED, *EPOCH, *EPOCHS[name], *given, *more))
         # The clock's time from the first step's begin to the last one's end, with all between the steps.
         times_s = [
             max(row[m.ELAPSED.name] for row in read_records(RunDir(run.path).metrics) if m.STEP.name in row)

@@ -150,6 +150,10 @@ MPI = (
          ("MPI communication peer", "has lost communication with",
           "MPI process is unreachable",
           "error in the communication between")),
+        # Classes of errors of the caller.
+        (C.code, W.consequence, r"\*\*\* MPI_ERR_(?:TRUNCATE|TYPE|COUNT|BUFFER|ARG|TAG|RANK|COMM|OP|ROOT|GROUP): ",
+         ("*** MPI_ERR_",)),
+        (C.hung, W.consequence, r"\bis stalled for longer than \d+ seconds\. Will shutdown", ("Will shutdown",)),
         (C.code, W.consequence, r"\bSignal: (?:Segmentation fault|Floating point) \(",
          ("Signal: ",)),
         (C.aborted, W.signal, r"\bSignal: Aborted \(6\)", ("Signal: Aborted",)),

@@ -16,9 +16,16 @@ FINISHED = (
         "(fairseq_cli/train.py), https://github.com/axolotl-ai-cloud/axolotl (train.py)",
         (C.unknown, W.finished, r"\{'train_runtime': |^\[after training is done\] datetime: |^\[exiting program "
          r"(?:at|after) |\bTraining (?:completed|Completed)\b(?! (?:at|up to) step)|`Trainer\.fit` stopped: `max_|"
-         r"^Training time: [\d.]+ ?s|\bdone training in [\d.]+ seconds",
+         r"^Training time: [\d.]+ ?s|\bdone training in [\d.]+ seconds|\b[Rr]eached max_(?:iters|steps)\b|"
+         r"\b[Tt]raining finished\b|\b[Ff]inished training\b",
          ("{'train_runtime'", "[after training is", "[exiting program", "Training completed", "Training Completed",
-          "`Trainer.fit` stopped", "Training time: ", "done training in")),
+          "`Trainer.fit` stopped", "Training time: ", "done training in", "eached max_",
+          "raining finished", "inished training")),
+    ),
+    *signatures(
+        "https://github.com/pytorch/pytorch (torch/distributed/elastic/agent/server/api.py)",
+        (C.unknown, W.finished, r"\bworker group successfully finished\b|\bLocal worker group finished "
+         r"\(WorkerState\.SUCCEEDED\)", ("worker group",)),
     ),
     *signatures(
         "https://slurm.schedmd.com/seff.html, https://github.com/openpbs/openpbs, "

@@ -38,6 +38,9 @@ NVIDIA = (
 AMD = (
     *signatures(
         "https://github.com/torvalds/linux/tree/master/drivers/gpu/drm/amd (amdgpu, amdkfd), https://github.com/ROCm/ROCR-Runtime",
+        # What CUDA calls an illegal memory access.
+        (C.code, W.consequence, r"Memory access fault by GPU.*Reason: (?:Page not present|Write access to a read-only)",
+         ("by GPU",)),
         (C.hardware, W.fault, r"Memory access fault by GPU|HW Exception by GPU node", ("by GPU",)),
         (C.hardware, W.fault, r"amdgpu\b.*(?:uncorrectable hardware error|[Uu]ncorrectable error detected|"
          r"qcm fence wait loop "

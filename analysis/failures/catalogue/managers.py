@@ -15,6 +15,7 @@ SLURM = (
         (C.out_of_host_memory, W.fault, r"tasks? [\d,-]+: Out Of Memory", ("Out Of Memory",)),
         # Printed of successful jobs as well.
         (C.out_of_host_memory, W.consequence, r"Exceeded (?:job|step) memory limit", ("memory limit",)),
+        (C.hardware, W.fault, r"slurmstepd: error: .* UNCORRECTABLE MEMORY ERROR AT ", ("UNCORRECTABLE MEMORY",)),
         (C.time_limit, W.end, r"CANCELLED AT [^%].*DUE TO TIME LIMIT", ("CANCELLED AT",)),
         (C.preempted, W.end, r"CANCELLED AT [^%].*DUE TO PREEMPTION", ("CANCELLED AT",)),
         (C.node_failure, W.end, r"CANCELLED AT [^%].*DUE TO NODE FAILURE|\b(?:srun|salloc): error: Node failure on ",

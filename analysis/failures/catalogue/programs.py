@@ -42,8 +42,33 @@ TORCH = (
           "Please try to increase --mem",
           "Please try increasing --mem",
           "larger than the")),
+        (C.hung, W.consequence, r"\bWatchdog timeout \(self\.watchdog_timeout=", ("Watchdog timeout",)),
         advice="Give the engine more of the GPU's memory (gpu_memory_utilization, mem_fraction_static), shard the "
         "model over more GPUs, or lower the longest sequence.",
+    ),
+)  # fmt: skip
+
+LIBRARIES = (
+    *signatures(
+        "https://github.com/bitsandbytes-foundation/bitsandbytes (csrc/pythonInterface.cpp), "
+        "https://docs.nvidia.com/deeplearning/tensorrt (ErrorCode, builder)",
+        (C.out_of_gpu_memory, W.end, r"^(?:.*\])?Error out of memory at line \d+ in file|"
+         r"\bError Code 2: OutOfMemory\b|^.*Requested amount of GPU memory \(\d+ bytes\) could not be allocated",
+         ("Error out of memory at", "OutOfMemory", "amount of GPU memory")),
+    ),
+    *signatures(
+        "https://github.com/triton-lang/triton (runtime/errors.py), https://docs.jax.dev/en/latest/errors.html",
+        (C.code, W.end, r"\bOutOfResources: out of resource: ", ("OutOfResources",)),
+        (C.code, W.raised, r"\b(?:ConcretizationTypeError|Tracer(?:Array|Bool|Integer)ConversionError|"
+         r"UnexpectedTracerError|NonConcreteBooleanIndexError|KeyReuseError): ",
+         ("ConcretizationTypeError", "ConversionError", "UnexpectedTracerError", "NonConcreteBoolean", "KeyReuse")),
+    ),
+    *signatures(
+        "https://github.com/NVIDIA/NeMo (utils/callbacks/preemption.py), "
+        "https://github.com/Lightning-AI/pytorch-lightning (trainer/connectors/signal_connector.py)",
+        # Slurm's own reason decides, if it is in the log.
+        (C.preempted, W.consequence, r"\bPreemption detected, signaling trainer to stop", ("Preemption detected",)),
+        (C.requeued, W.consequence, r"\bRequeued SLURM job: \d", ("Requeued SLURM job",)),
     ),
 )  # fmt: skip
 
@@ -116,7 +141,10 @@ LAUNCHERS = (
         (C.code, W.consequence, r"likely an XLA compiler bug|^F\d{4} .*Check failed: |^LLVM ERROR: |^Unhandled "
          r"exception:$",
          ("XLA compiler bug", "Check failed: ", "LLVM ERROR", "Unhandled exception:")),
-        (C.lost_peer, W.consequence, r"DEADLINE_EXCEEDED: (?:Barrier timed out|Connect\(\) timed out|"
+        (C.hung, W.consequence, r"\bDEADLINE_EXCEEDED: Barrier timed out", ("DEADLINE_EXCEEDED",)),
+        (C.lost_peer, W.consequence, r"because the JAX distributed service detected fatal errors",
+         ("JAX distributed service",)),
+        (C.lost_peer, W.consequence, r"DEADLINE_EXCEEDED: (?:Connect\(\) timed out|"
          r"Deadline Exceeded)|XlaRuntimeError: (?:UNAVAILABLE|DEADLINE_EXCEEDED): |UNAVAILABLE: Task \S+ heartbeat "
          r"timeout|ERROR in coordination service",
          ("DEADLINE_EXCEEDED", "UNAVAILABLE: ", "heartbeat timeout", "in coordination service")),
@@ -250,4 +278,4 @@ DIVERGED = (
     ),
 )  # fmt: skip
 
-PROGRAMS = (*REPORTS, *TORCH, *LAUNCHERS, *SYSTEM, *DIVERGED)
+PROGRAMS = (*REPORTS, *TORCH, *LIBRARIES, *LAUNCHERS, *SYSTEM, *DIVERGED)

@@ -24,6 +24,7 @@ STORAGE = (
         (C.unknown, W.signal, r"slurmstepd: error: .*cgroup.*No space left on device", ("No space left",)),
         (C.storage, W.end, r"(?i)no space left on device|disk quota exceeded",
          ("o space left on device", "isk quota exceeded")),
+        (C.storage, W.end, r"Error: .*\bInput/output error$", ("Input/output error",)),
         (C.storage, W.end, r"\[Errno 5\] |\[Errno 30\] |(?:Error\b.*: |os error 116).*Stale (?:NFS )?file handle|"
          r"\berrno ?[=:] ?(?:5|28|30|37|95|116|122)\b|\(os error (?:5|28|30|116|122)\)|No locks available|"
          r"[Uu]nable to (?:un)?lock file|\[Errno (?:37|61|117)\] ",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from jobs.metrics import STEP_TIME
 from jobs.plan.cost import checkpoint_bytes, embedding_parameters, gated_parameters, parameters
@@ -13,6 +14,9 @@ from jobs.plan.predict.once import once_per_run
 from jobs.plan.predict.step_time import StepTime, peak_flops_per_s, step_time, step_time_s, work_of
 from jobs.plan.time_limit import WRITE_BYTES_PER_S
 from jobs.schema import EngineKind, Run
+
+if TYPE_CHECKING:
+    from jobs.data.batches import TokensOfSample  # which imports NumPy
 
 UNCALIBRATED = "by published constants, not fitted to runs on this cluster"
 START_S = Interval(90, 30, 300)
@@ -49,28 +53,33 @@ class Speed:
 
 
 @once_per_run
-def speed(run: Run, steps: int | None = None) -> Speed | None:
+def speed(run: Run, steps: int | None = None, tokens: TokensOfSample | None = None) -> Speed | None:
     """Return the predicted speed of a run that jobs.plan.legality has passed.
 
     None where its GPU's rates are not known, and for a run that serves: it has no optimizer steps.
-    `steps` is the number of optimizer steps where the data is known.
+    `steps` is the number of optimizer steps and `tokens` the mean length of samples, where the data is known; without
+    them every sample has job.sequence_length tokens.
     """
     if run.serving is not None:
         return None
-    work, peak = work_of(run), peak_flops_per_s(run)
+    timed, used = run, 1.0
+    if tokens is not None:
+        timed = replace(run, job=replace(run.job, sequence_length=max(1, round(tokens.computed))))
+        used = tokens.used / tokens.computed
+    work, peak = work_of(timed), peak_flops_per_s(run)
     if work is None or peak is None or not run.is_predicted:
         return None
     fit = calibration_of(run).step_time
     known = fit or STEP_TIME_PRIOR
     step = known.interval(lambda constants: step_time_s(work, constants))
-    rate = step.divides(work.tokens / work.ranks)
+    rate = step.divides(used * work.tokens / work.ranks)
     total = total_s(run, step, steps or number_of_steps(run))
     hours = None if total is None else total.scaled(1 / 3600)
     return Speed(
         step_time_s=step,
         terms=step_time(work, known.constants),
         tokens_per_s_per_gpu=rate,
-        mfu=rate.scaled(model_flops(run) / peak),
+        mfu=rate.scaled(model_flops(timed) / peak),
         hours=hours,
         gpu_hours=None if hours is None else hours.scaled(run.ranks),
         basis=basis(fit, UNCALIBRATED),

@@ -11,11 +11,14 @@ import pytest
 from analysis.formatting import ABSENT
 from analysis.load.discover import read_runs
 from analysis.report.sections.predictions import predictions_section
+from jobs.data.batches import TokensOfSample
+from jobs.runtime.steps import Samples
 from jobs.submit.prepare import plan_of
 from tests.support.composing import one
 from tests.support.fake_runs import a_run, finished_run
 
 GB = 10**9
+STEPS = ("job.steps=100", "job.epochs=null")
 
 
 def predicted(sweep: Path, name: str, point: float, device: str, device_name: str) -> None:
@@ -54,8 +57,8 @@ def test_the_report_compares_with_the_peak_and_the_steps_of_the_configured_gpu(t
 
 
 def test_the_plan_of_a_run_on_gpus_has_its_predictions_and_one_on_cpus_has_none() -> None:
-    run = one("cluster=xe9680_h100", "model=llama3_8b", "parallelism=fsdp_full", "job.micro_batch_size=1").run
-    plan = plan_of(run, 100)
+    run = one("cluster=xe9680_h100", "model=llama3_8b", "parallelism=fsdp_full", "job.micro_batch_size=1", *STEPS).run
+    plan = plan_of(run)
     memory, speed = plan["memory"], plan["speed"]
     assert memory["basis"].startswith("uncalibrated")
     assert speed["basis"].startswith("uncalibrated")
@@ -67,4 +70,18 @@ def test_the_plan_of_a_run_on_gpus_has_its_predictions_and_one_on_cpus_has_none(
     assert step["point"] == pytest.approx(sum(speed["terms_s"].values()), rel=0.01)
     assert step["low"] < step["point"] < step["high"]
     assert 3600 * speed["hours"]["point"] > 100 * step["point"]
-    assert not {"memory", "speed"} & plan_of(one().run, 1).keys()
+    assert not {"memory", "speed"} & plan_of(one().run).keys()
+
+
+def test_where_the_samples_are_known_speed_and_hours_are_predicted_for_their_lengths() -> None:
+    run = one("cluster=xe9680_h100", "model=llama3_8b", "parallelism=fsdp_full", "job.micro_batch_size=4", *STEPS).run
+    full = plan_of(run)["speed"]
+    # Half of a row is padding, and rows are half as long as they could be.
+    length = run.job.sequence_length
+    tokens = TokensOfSample(used=length / 4, computed=length / 2)
+    known = plan_of(run, Samples(Path("samples"), 200, {}, tokens))["speed"]
+    ratio = known["step_time_s"]["point"] / full["step_time_s"]["point"]
+    assert 0.5 <= ratio < 0.9
+    rates = [each["tokens_per_s_per_gpu"]["point"] for each in (known, full)]
+    assert rates[0] == pytest.approx(rates[1] / 4 / ratio, rel=1e-3)
+    assert known["hours"]["point"] > full["hours"]["point"] * ratio

@@ -292,7 +292,8 @@ def test_without_a_scaling_axis_the_answer_is_throughput_only(tmp_path: Path) ->
     finished_run(tmp_path, a_run("b", parallelism="fsdp_full"), step_time_s=0.5)
     assert answer_in(tmp_path) == (
         "CPU: tiny with fsdp_full reaches 2,048 tokens/s on 1 rank on 1 node (n = 1, no spread), the fastest of 2 "
-        "points and 2.00 times the slowest; none of its lines has points of different rank counts, so there is no speedup and no efficiency."
+        "points and 2.00 times the slowest; none of its lines has points of different rank counts, so there is no "
+        "speedup and no efficiency."
     )
 
 
