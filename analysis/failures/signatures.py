@@ -63,11 +63,22 @@ GOES_ON = re.compile(
     r"|(?<!after )\b[Rr]etrying\b|\b(?:[Ww]ill (?:retry|try again)|[Ff]alling back)\b|\(ignored\)"
     r"|\bthrown while requesting\b|\bThis can cause .* errors like\b"
 )
+# An error in words. Launchers and managers report the end of a process with such words, too.
+IN_WORDS = re.compile(
+    r"(?i)\b(?:error|fatal|fail(?:ed|ure)|timed out|timeout|exception|panic|corrupt\w*|violation)\b"
+)
+OF_LAUNCHERS = re.compile(
+    r"^(?:srun|slurmstepd|mpirun|mpiexec|\s*error_file|\s*traceback)\b|ChildFailedError|Signal \d+ \(SIG|exitcode|"
+    r"FAILED|"
+    r"(?i:first observed failure|CalledProcessError|return code|exit(?:ed with)? (?:code|status))"
+)
 # Of tracebacks and of torchrun's summary; the catalogue has those of its signatures.
 OTHER_MARKERS = (
     TRACEBACK, '", line ', "    assert ", "ckpt[", "checkpoint[", "state_dict[", "torch.load(", "StopIteration",
     *SURVIVED, *(f".{name}" for name in OTHER_TYPES), "Error",
     "Exception", "exitcode", "  time      :", "  host      :", "  rank      :",
+    "error", "ERROR", "fatal", "Fatal", "FATAL", "ailed", "ailure", "imed out", "imeout", "xception", "panic", "orrupt",
+    "iolation",
 )  # fmt: skip
 MARKERS = tuple(dict.fromkeys((*(marker for each in SIGNATURES for marker in each.markers), *OTHER_MARKERS)))
 SEARCH = Search(MARKERS)
@@ -114,6 +125,8 @@ def match_line(line: Line, exception: re.Match[str] | None, tracebacks: Tracebac
             return
     if known is not None:
         yield Match(known.cause, known.weight, with_rank_and_host(line), advice=known.advice)
+    elif IN_WORDS.search(line.text) and not OF_LAUNCHERS.search(line.text):
+        yield Match(FailureCause.unknown, Weight.unexplained, line)
 
 
 def match_child(child: dict[str, str], line: Line) -> Iterator[Match]:

@@ -7,7 +7,8 @@ bare signal. Among equal weights the earliest match decides. Without a match the
 In a log whose program reports that it finished, consequences and signals prove nothing.
 
 A wrong cause costs more than none. If the match that decides is only a hint (`Weight.possible`), the cause is unknown,
-and the verdict contains the hint as `possible`.
+and the verdict contains the hint as `possible`. A process that was killed or aborted is only a hint, too, after a line
+that reads like an error and is not in the catalogue: that line may be the reason.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def decide(found: Iterable[Match], *, last_progress: int = 0) -> Verdict:
     """Return the verdict that these matches prove."""
     found = list(found)
     finished = max((each.line.number for each in found if each.weight is Weight.finished), default=0)
-    counted = [each for each in found if counts(each, last_progress, finished)]
+    every = [each for each in found if counts(each, last_progress, finished)]
+    counted = [each for each in every if each.weight is not Weight.unexplained]
     if not counted:
         return Verdict(FailureCause.unknown)
     weight = min((each.weight for each in counted), key=lambda each: each.value)
@@ -85,9 +87,13 @@ def decide(found: Iterable[Match], *, last_progress: int = 0) -> Verdict:
     if rank is None and first.weight is not Weight.fault and first.cause is not FailureCause.hung:
         rank, host = first_to_end(counted) or (rank, host)
     proof = Verdict(first.cause, line.number, line.text.strip(), rank, host, first.weight, first.advice)
-    return (
-        replace(proof, cause=FailureCause.unknown, possible=first.cause) if first.weight is Weight.possible else proof
+    has_reason = first.weight is not Weight.signal or first.cause not in {FailureCause.killed, FailureCause.aborted}
+    unexplained = not has_reason and any(
+        each.weight is Weight.unexplained and each.line.number < line.number for each in every
     )
+    if first.weight is Weight.possible or unexplained:
+        return replace(proof, cause=FailureCause.unknown, possible=first.cause)
+    return proof
 
 
 def counts(match: Match, last_progress: int, finished: int) -> bool:

@@ -31,6 +31,8 @@ class Weight(Enum):
     """A signal or an exit code; the sender or the reason is not known."""
     finished = 6
     """The work was done: a consequence or a signal after it is part of the shutdown."""
+    unexplained = 7
+    """Reads like an error and is not in the catalogue: it decides nothing, and makes a signal after it a hint."""
 
 
 @dataclass(frozen=True)

@@ -160,8 +160,24 @@ def test_the_first_exception_decides_even_if_only_a_later_one_is_certain() -> No
 
 
 @pytest.mark.parametrize(
+    ("end", "cause"),
+    [("a.SC: line 7: 12 Killed    python serve.py", FailureCause.killed),
+     ("  rank      : 3\n  exitcode  : -6 (pid: 7)", FailureCause.aborted)],
+)  # fmt: skip
+def test_a_signal_after_an_error_in_unknown_words_is_only_a_hint(end: str, cause: FailureCause) -> None:
+    assert of(f"loss 2.1, 0 errors\nsrun: error: n1: task 3: Terminated\n{end}").cause is cause
+    found = of(f"TP3: the scheduler timed out after 300 s\n{end}")
+    assert (found.cause, found.possible) == (FailureCause.unknown, cause)
+    # Before the last step it ended nothing, and after the signal it is no reason.
+    assert of(f"TP3: the scheduler timed out after 300 s\nstep\n{end}", last_progress=2).cause is cause
+    assert of(f"{end}\nTP3: the scheduler timed out after 300 s").cause is cause
+
+
+@pytest.mark.parametrize(
     "finish",
-    ["{'train_runtime': 9.1, 'epoch': 1.0}", "[after training is done] datetime: 2026-02-03 04:05:06",
+    ["{'train_runtime': 9.1, 'epoch': 1.0}", "Reached max_iters=100000, exiting.",
+     "I0911 15:44:02.117000 71 torch/distributed/elastic/agent/server/api.py:899] [default] worker group successfully "
+     "finished. Waiting 300 seconds for other agents to finish.", "[after training is done] datetime: 2026-02-03 04:05:06",
      "2026-02-03 04:05:06 - root - INFO - Training completed", "   Exit Status:        0", "Successfully completed."],
 )  # fmt: skip
 def test_the_shutdown_of_a_training_that_finished_is_no_cause(finish: str) -> None:

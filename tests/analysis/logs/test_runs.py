@@ -371,6 +371,13 @@ def test_a_job_that_died_before_its_first_step_is_listed_with_what_proves_why(tm
     assert ended.proof == "slurm-7.out:3: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
 
 
+def test_transports_that_nccl_printed_before_a_death_are_no_result(tmp_path: Path) -> None:
+    transports = "n1:7:8 [0] NCCL INFO Channel 02/0 : 0[0] -> 1[1] via P2P/IPC\n"
+    run = one(write(tmp_path / "slurm-7.out", transports + OUT_OF_MEMORY))
+    assert (run.state, run.used) == ("out of gpu memory", False)
+    assert len(failures([run])) == 1
+
+
 def test_text_of_which_nothing_is_known_is_no_run(tmp_path: Path) -> None:
     write(tmp_path / "train.out", megatron([(1, 9), (2, 5)]))
     write(tmp_path / "notes.txt", "the run was slow\n")
