@@ -177,7 +177,8 @@ def test_a_signal_after_an_error_in_unknown_words_is_only_a_hint(end: str, cause
     "finish",
     ["{'train_runtime': 9.1, 'epoch': 1.0}", "Reached max_iters=100000, exiting.",
      "I0911 15:44:02.117000 71 torch/distributed/elastic/agent/server/api.py:899] [default] worker group successfully "
-     "finished. Waiting 300 seconds for other agents to finish.", "[after training is done] datetime: 2026-02-03 04:05:06",
+     "finished. Waiting 300 seconds for other agents to finish.",
+     "[after training is done] datetime: 2026-02-03 04:05:06",
      "2026-02-03 04:05:06 - root - INFO - Training completed", "   Exit Status:        0", "Successfully completed."],
 )  # fmt: skip
 def test_the_shutdown_of_a_training_that_finished_is_no_cause(finish: str) -> None:
