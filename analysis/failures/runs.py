@@ -192,16 +192,16 @@ def starts(file: Path) -> int:
 def verdicts_on_start(file: Path) -> Iterator[Verdict]:
     """Yield the verdict on the last start in a log; none where the log cannot be read or proves nothing."""
     lines: list[Line] = []
-    progress = 0
+    steps: list[int] = []
     with suppress(OSError):
         for line in OUR_LOGS.lines(blocks(file)):
             if line.text.startswith(BATCH_STARTED):
                 lines = []
             elif STEP_LINE.match(line.text):
-                progress = line.number
+                steps.append(line.number)
             else:
                 lines.append(line)
-    verdict = decide(matches(lines), last_progress=progress)
+    verdict = decide(matches(lines), steps)
     if verdict.weight is not None:
         yield verdict
 

@@ -61,12 +61,11 @@ GOES_ON = re.compile(
     # Unless it relays the lines of a rank, or reports that it gave the job back to Slurm.
     r"|^(?!submitit |.*Requeued SLURM job|.* - INFO - \[rank\d+\]:)(?:.* - |\[|.*\]\[|)INFO(?:\]|\|| - |:)"
     r"|(?<!after )\b[Rr]etrying\b|\b(?:[Ww]ill (?:retry|try again)|[Ff]alling back)\b|\(ignored\)"
+    r"|^Error while downloading from https?://"
     r"|\bthrown while requesting\b|\bThis can cause .* errors like\b"
 )
 # An error in words. Launchers and managers report the end of a process with such words, too.
-IN_WORDS = re.compile(
-    r"(?i)\b(?:error|fatal|fail(?:ed|ure)|timed out|timeout|exception|panic|corrupt\w*|violation)\b"
-)
+IN_WORDS = re.compile(r"(?i)\b(?:error|fatal|fail(?:ed|ure)|timed out|timeout|exception|panic|corrupt\w*|violation)\b")
 OF_LAUNCHERS = re.compile(
     r"^(?:srun|slurmstepd|mpirun|mpiexec|\s*error_file|\s*traceback)\b|ChildFailedError|Signal \d+ \(SIG|exitcode|"
     r"FAILED|"

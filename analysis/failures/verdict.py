@@ -14,15 +14,22 @@ that reads like an error and is not in the catalogue: that line may be the reaso
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from analysis.failures.catalogue import Weight
 from analysis.failures.signatures import SEARCH, Match, matches
-from analysis.parsers.search import blocks
+from analysis.parsers.search import Search, blocks
 from jobs.failures import FailureCause
 
+# A training step as programs of unknown formats print it.
+PROGRESS = Search(("loss", "Loss", "it/s", "s/it", "samples/s", "tokens/s", "tok/s"))
+NUMBER = re.compile(r"\d")
+WENT_ON_STEPS = 3
+# Ends that a manager announces and carries out.
+ANNOUNCED = {FailureCause.time_limit, FailureCause.preempted, FailureCause.requeued, FailureCause.node_failure,
+             FailureCause.cancelled}  # fmt: skip
 TIMEOUT = re.compile(r"WorkNCCL\(SeqNum=(?P<number>\d+)")
 
 
@@ -58,20 +65,34 @@ def in_words(cause: FailureCause, possible: FailureCause | None) -> str:
     return f"{word} (possibly {in_words(possible, None)})" if possible else word
 
 
-def verdict_on(path: Path, *, last_progress: int = 0) -> Verdict:
+def verdict_on(path: Path, steps: Sequence[int] = ()) -> Verdict:
     """Return the verdict on the log in this file.
 
-    `last_progress` is the line number of the last training step: an exception before it did not end the run. Raises
-    OSError where the file cannot be read.
+    `steps` are the line numbers of its training steps, at least of the last ones: an exception before the last did not
+    end the run. Raises OSError where the file cannot be read.
     """
-    return decide(matches(SEARCH.lines(blocks(path))), last_progress=last_progress)
+    found = list(matches(SEARCH.lines(blocks(path))))
+    verdict = decide(found, steps)
+    if verdict.line is None or verdict.weight is Weight.fault:
+        return verdict
+    known = {match.line.number for match in found}
+    later = [
+        line.number
+        for line in PROGRESS.lines(blocks(path))
+        if line.number > verdict.line and line.number not in known and NUMBER.search(line.text)
+    ]
+    return decide(found, later) if len(later) >= WENT_ON_STEPS else verdict
 
 
-def decide(found: Iterable[Match], *, last_progress: int = 0) -> Verdict:
-    """Return the verdict that these matches prove."""
-    found = list(found)
+def decide(found: Iterable[Match], steps: Sequence[int] = ()) -> Verdict:
+    """Return the verdict that these matches prove, in a log with training steps in these lines."""
+    found, last_progress = list(found), steps[-1] if steps else 0
+    # Steps that were computed before are often printed after the manager's announcement.
+    announced_after = steps[-WENT_ON_STEPS] if len(steps) >= WENT_ON_STEPS else 0
     finished = max((each.line.number for each in found if each.weight is Weight.finished), default=0)
-    every = [each for each in found if counts(each, last_progress, finished)]
+    every = [
+        each for each in found if counts(each, announced_after if each.cause in ANNOUNCED else last_progress, finished)
+    ]
     counted = [each for each in every if each.weight is not Weight.unexplained]
     if not counted:
         return Verdict(FailureCause.unknown)

@@ -106,9 +106,9 @@ def read_log_file(path: Path) -> LogFile:
     if formats == [launcher.FORMAT.name]:
         # Such lines are in scripts and in the output of any program: alone they make no log.
         formats = []
-    last = max((steps[-1].line for (_, kind), steps in records.items() if kind is Kind.step), default=0)
-    verdict = verdict_on(path, last_progress=last)
-    numbers = [step.line for (_, kind), steps in records.items() if kind is Kind.step for step in steps]
+    numbers = sorted(step.line for (_, kind), steps in records.items() if kind is Kind.step for step in steps)
+    last = numbers[-1] if numbers else 0
+    verdict = verdict_on(path, numbers)
     quoted = len(numbers) <= MOST_QUOTED_STEPS and quotes(path, numbers or [verdict.line or 0])
     if quoted:
         verdict = Verdict(FailureCause.unknown)

@@ -25,8 +25,11 @@ IN_DOCUMENT = re.compile(r"(?: {4}|\t)\s*\S|\s*\||.*`")
 HEADING = re.compile(r"#{1,4} +\w|(?:={4,}|-{4,})$")
 WORD = re.compile(r"\(?[A-Za-z][A-Za-z'-]*[),.;:!?]*$")
 FEWEST_WORDS, WORDS_SHARE = 6, 0.8
-# Hydra refuses a setting in sentences.
-BY_PROGRAM = re.compile(r"Set the environment variable HYDRA_FULL_ERROR=1\b")
+# Hydra refuses a setting in sentences. torchrun's summary has rules like those under headings.
+BY_PROGRAM = re.compile(
+    r"Set the environment variable HYDRA_FULL_ERROR=1\b|Root Cause \(first observed failure\):$|"
+    r"(?:srun|slurmstepd): error: "
+)
 # A document with headings needs fewer sentences.
 FEWEST_SENTENCES, FEWEST_UNDER_HEADINGS, SENTENCES_SHARE = 3, 2, 0.4
 
@@ -42,11 +45,11 @@ def quotes(path: Path, numbers: Collection[int]) -> bool:
         return True
     if all(map(QUOTED.match, marked)) or is_fenced(lines, wanted):
         return True
+    if any(map(BY_PROGRAM.match, lines)):
+        return False
     headed = any(HEADING.match(line) for line in lines)
     if headed and all(map(IN_DOCUMENT.match, marked)):
         return True
-    if any(map(BY_PROGRAM.match, lines)):
-        return False
     return is_prose(lines, set(wanted), FEWEST_UNDER_HEADINGS if headed else FEWEST_SENTENCES)
 
 

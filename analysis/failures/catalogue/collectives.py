@@ -93,8 +93,10 @@ NCCL = (
         (C.lost_peer, W.consequence, r"NCCL WARN .*(?:[Ss]ocket \w+ failed|Got completion .*with (?:status|error)|"
          r"Call to \w+ .*failed|[Cc]onnect to \S+ (?:failed|returned)|Timeout waiting for|Unable to (?:find|connect)|"
          r"[Ff]ailed to (?:connect|execute operation (?!Close))|NET/OFI .*(?:failed|error))", ("NCCL WARN",)),
-        (C.lost_peer, W.consequence, r"NCCL WARN NET/IB : .*Got async .*event ?: .*(?:port error|fatal|port down)|"
-         r"IBV_EVENT_(?:PORT_ERR|DEVICE_FATAL|QP_FATAL|CQ_ERR)\b", ("NCCL WARN", "IBV_EVENT_")),
+        # The adapter reports its own port or itself.
+        (C.hardware, W.consequence, r"NCCL WARN NET/IB : .*Got async .*event ?: .*(?:port error|fatal|port down)|"
+         r"IBV_EVENT_(?:PORT_ERR|DEVICE_FATAL)\b", ("NCCL WARN", "IBV_EVENT_")),
+        (C.lost_peer, W.consequence, r"IBV_EVENT_(?:QP_FATAL|CQ_ERR)\b", ("IBV_EVENT_",)),
         (C.lost_peer, W.consequence, r"NET/OFI Request \S+ completed with error|NET/OFI .*\bRC: \d+\. Error: ",
          ("NET/OFI",)),
         # A local CUDA call failed: its own text decides, if it is in the log.
@@ -140,9 +142,9 @@ MPI = (
          r"An error occurred in MPI_Init|Local abort before MPI_INIT|"
          r"MPI_INIT failed for|Fatal error in (?:internal_|P)?MPI_Init",
          ("It looks like ", "open the help file", "in MPI_Init", "before MPI_INIT", "MPI_INIT failed", "MPI_Init")),
-        (C.aborted, W.consequence, r"\bMPI_ERRORS_ARE_FATAL\b|Fatal error in (?:internal_|P)?MPI_", ("MPI_ERRORS_ARE",
+        (C.aborted, W.signal, r"\bMPI_ERRORS_ARE_FATAL\b|Fatal error in (?:internal_|P)?MPI_", ("MPI_ERRORS_ARE",
          "Fatal error in")),
-        (C.aborted, W.consequence, r"\bMPI_ABORT was invoked on rank \d|\bapplication called MPI_Abort\(",
+        (C.aborted, W.signal, r"\bMPI_ABORT was invoked on rank \d|\bapplication called MPI_Abort\(",
          ("MPI_ABORT", "MPI_Abort")),
         (C.lost_peer, W.consequence, r"An MPI communication peer process has unexpectedly disconnected|"
          r"(?:ORTE|PRTE) has lost communication with a remote|"

@@ -41,7 +41,8 @@ COMPUTING = (
          r"inplace operation|grad can be implicitly created|leaf Variable|derivative for '?\S+ is not implemented|"
          r"in-place operation|Inference tensors cannot|support the deepcopy protocol|non-leaf Tensor|"
          r"empty parameter list|more than one parameter group|INTERNAL ASSERT FAILED|deterministic implementation|"
-         r"checkpointing is not compatible with \.grad)", ("Error: ",)),
+         r"checkpointing is not compatible with \.grad|"
+         r"different (?:metadata|number of tensors) .*(?:original forward|recomputation))", ("Error: ",)),
     ),
     *signatures(
         "https://github.com/pytorch/pytorch (torch/cuda, torch/nn/parallel, torch/distributed/fsdp, "

@@ -53,12 +53,15 @@ SLURM = (
         (C.launch_failure, W.end, r"(?:srun|sbatch|salloc): (?:error: (?:.*(?:Unable to contact slurm controller|"
          r"unable to status file|slurm_load_\w+ error|Socket timed out on send/recv|Protocol version has changed|"
          r"Incompatible (?:versions|Slurm plugin)|"
-         r"[Mm]unge (?:encode|decode) failed|authentication error|Invalid authentication credential|"
-         r"Zero Bytes were transmitted)|resolve_ctls_from_dns_srv|fetch_config: |_establish_config_source)|"
+         r"[Mm]unge (?:encode|decode) failed|authentication error|Invalid authentication credential)|"
+         r"resolve_ctls_from_dns_srv|fetch_config: |_establish_config_source)|"
          r"fatal: Could not establish a configuration)",
          ("contact slurm controller", "unable to status file", "slurm_load_", "Socket timed out", "Protocol version",
-          "Incompatible ", "unge encode", "unge decode", "uthentication ", "Zero Bytes", "resolve_ctls",
+          "Incompatible ", "unge encode", "unge decode", "uthentication ", "resolve_ctls",
           "fetch_config", "establish")),
+        # Also of a node that went down.
+        (C.launch_failure, W.consequence, r"(?:srun|sbatch|salloc): error: .*Zero Bytes were transmitted",
+         ("Zero Bytes",)),
         (C.refused, W.end, r"srun: error: (?:Unable to (?:create step for job|allocate resources)|Invalid --|"
          r"CPU binding "
          r"outside of job step)|^srun: (?:fatal: |unrecognized option |invalid option)", ("srun: ",)),
@@ -186,7 +189,9 @@ OTHERS = (
          r"was active (?:on the node )?longer than (?:the )?specified "
          r"deadline", ("DeadlineExceeded", "specified deadline")),
         (C.preempted, W.end, r"\bPreempted (?:by (?:a )?pod\b|in order to admit critical pod|to accommodate a "
-         r"workload)|\b[Ii]nstance was preempted\b", ("Preempted by", "Preempted in order", "Preempted to acc",
+         r"workload)|\b[Ii]nstance was preempted\b|\b[Ii]nstance is going to be interrupted\b|"
+         r"\bSpot interruption payload received\b",
+         ("nstance is going", "Spot interruption", "Preempted by", "Preempted in order", "Preempted to acc",
          "nstance was preempted")),
     ),
     *signatures(

@@ -51,10 +51,16 @@ TORCH = (
 LIBRARIES = (
     *signatures(
         "https://github.com/bitsandbytes-foundation/bitsandbytes (csrc/pythonInterface.cpp), "
-        "https://docs.nvidia.com/deeplearning/tensorrt (ErrorCode, builder)",
+        "https://docs.nvidia.com/deeplearning/tensorrt (ErrorCode, builder), https://github.com/NVIDIA/DALI",
         (C.out_of_gpu_memory, W.end, r"^(?:.*\])?Error out of memory at line \d+ in file|"
          r"\bError Code 2: OutOfMemory\b|^.*Requested amount of GPU memory \(\d+ bytes\) could not be allocated",
          ("Error out of memory at", "OutOfMemory", "amount of GPU memory")),
+        (C.out_of_gpu_memory, W.end, r"^CUDA allocation failed$", ("CUDA allocation failed",)),
+        (C.refused, W.end, r"\[TensorRT-LLM\]\[ERROR\] Assertion failed: mpiSize == ", ("Assertion failed: mpiSize",)),
+    ),
+    *signatures(
+        "https://github.com/rapidsai/rmm (mr/device: out_of_memory)",
+        (C.out_of_gpu_memory, W.end, r"\bout_of_memory: (?:RMM failure|CUDA error) at", ("out_of_memory: ",)),
     ),
     *signatures(
         "https://github.com/triton-lang/triton (runtime/errors.py), https://docs.jax.dev/en/latest/errors.html",
@@ -141,7 +147,8 @@ LAUNCHERS = (
         (C.code, W.consequence, r"likely an XLA compiler bug|^F\d{4} .*Check failed: |^LLVM ERROR: |^Unhandled "
          r"exception:$",
          ("XLA compiler bug", "Check failed: ", "LLVM ERROR", "Unhandled exception:")),
-        (C.hung, W.consequence, r"\bDEADLINE_EXCEEDED: Barrier timed out", ("DEADLINE_EXCEEDED",)),
+        (C.hung, W.consequence, r"\bDEADLINE_EXCEEDED: Barrier timed out|\bTermination timeout for `.*` of \d+ seconds "
+         r"exceeded", ("DEADLINE_EXCEEDED", "Termination timeout")),
         (C.lost_peer, W.consequence, r"because the JAX distributed service detected fatal errors",
          ("JAX distributed service",)),
         (C.lost_peer, W.consequence, r"DEADLINE_EXCEEDED: (?:Connect\(\) timed out|"

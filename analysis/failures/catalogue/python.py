@@ -109,8 +109,8 @@ IMPORTS = (
     ),
     *signatures(
         "https://github.com/pytorch/pytorch (torch/__init__.py, torch/cuda, torch/accelerator)",
-        (C.launch_failure, W.end, r"Found no NVIDIA driver on your system|Error: (?:The NVIDIA driver on your "
-         r"system is too old|"
+        (C.launch_failure, W.end, r"Found no NVIDIA driver on your system|(?:^|Error: )The NVIDIA driver on your "
+         r"system is too old|Error: (?:"
          r"No (?:CUDA|HIP|XPU) GPUs are available|Torch not compiled with CUDA enabled|CUDA unknown error|"
          r"Failed to infer device type|CUDA driver initialization failed|Torch is not able to use GPU|"
          r"No backend type associated with device type|Attempting to deserialize object on a CUDA|"

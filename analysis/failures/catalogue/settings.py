@@ -112,6 +112,7 @@ LAYOUTS = (
         "https://github.com/pytorch/pytorch (c10/core/Device.cpp)",
         (C.refused, W.end, r"^(?:\w+\.)*(?:ValueError|AssertionError|RuntimeError|NotImplementedError|Exception|"
          r"OSError): .*(?:"
+         r"\bfrom checkpoint \(.*\) is not equal to the input argument|"
          r"(?<![\w'-])--[a-z][\w-]{2,}|\b(?:cannot|can't) be used (?:together )?with\b|\bmutually exclusive\b|"
          r"\b(?:must|should) be one of\b|\b(?:select|choose) (?:one of|from|between)\b|"
          r"\b(?:env|environment|os) ?(?:variables?)?\b.{,40}\bnot (?:set|defined)\b|"

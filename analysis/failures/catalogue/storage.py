@@ -14,8 +14,10 @@ STORAGE = (
         (C.out_of_host_memory, W.end, r"\bdev/shm\b.*No space left on device|No space left on device.*\bdev/shm\b|"
          r"unable to (?:write to|allocate shared memory\(shm\) for) file </torch_|unable to open shared memory object "
          r"</torch_.*No space left|NCCL WARN .*(?:posix_fallocate|shm).*No space left", ("No space left", "</torch_")),
+        # Its sender is not stated.
+        (C.killed, W.signal, r"DataLoader worker .*: Killed\.", ("DataLoader worker",)),
         (C.out_of_host_memory, W.end, r"workers are out of shared memory|insufficient shared memory \(shm\)|"
-         r"DataLoader worker .*: (?:Killed|Bus error)\.",
+         r"DataLoader worker .*: Bus error\.",
          ("out of shared memory", "insufficient shared memory", "DataLoader worker")),
     ),
     *signatures(

@@ -48,7 +48,7 @@ def of(log: str) -> Verdict:
         (f"{TRACEBACK}OSError: [Errno 12] Cannot allocate memory", C.out_of_host_memory),
         ("terminate called after throwing an instance of 'std::bad_alloc'", C.out_of_host_memory),
         (f"{TRACEBACK}numpy.core._exceptions._ArrayMemoryError: Unable to allocate 9 GiB", C.out_of_host_memory),
-        (f"{TRACEBACK}RuntimeError: DataLoader worker (pid 9) is killed by signal: Killed.", C.out_of_host_memory),
+        (f"{TRACEBACK}RuntimeError: DataLoader worker (pid 9) is killed by signal: Killed.", C.killed),
         # Slurm.
         ("srun: error: Unable to create step for job 17: Requested node configuration is not available", C.refused),
         ("srun: error: Task launch for StepId=17.0 failed on node node03: Invalid job credential", C.launch_failure),

@@ -24,7 +24,7 @@ def child(rank: int, code: int, time: str, host: str = "node01") -> str:
 
 
 def of(log: str, last_progress: int = 0) -> Verdict:
-    return decide(matches(SEARCH.lines([log.encode()])), last_progress=last_progress)
+    return decide(matches(SEARCH.lines([log.encode()])), [last_progress] if last_progress else [])
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,10 @@ def test_a_verdict_contains_cause_line_rank_and_host() -> None:
         (f"{TRACEBACK}RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer\n"
          "malloc(): unaligned tcache chunk detected\nFatal Python error: Aborted", FailureCause.code, None),
         ("ERROR: open64(\"/nowhere/file\", 66, 0664) failed. Error: No such file or directory, (aiori-POSIX.c:482)\n"
-         "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD", FailureCause.aborted, 3),
+         "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD", FailureCause.refused, 3),
         ("application called MPI_Abort(MPI_COMM_WORLD, -1) - process 2", FailureCause.aborted, 2),
         (f"{TRACEBACK}KeyError: 'lr'\nMPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD",
-         FailureCause.code, None),
+         FailureCause.code, 0),
         # Children are ordered by time; a child that torchrun ended is not a cause.
         (child(5, -9, "10:00:31") + child(2, -6, "10:00:00") + child(1, -15, "09:59:59"), FailureCause.aborted, 2),
         # An exit code alone proves nothing.
@@ -188,6 +188,24 @@ def test_the_shutdown_of_a_training_that_finished_is_no_cause(finish: str) -> No
     # Its result was not written.
     assert of(f"{finish}\n{TRACEBACK}OSError: [Errno 28] No space left on device").cause is FailureCause.storage
     assert of(f"{finish}\n{CANCELLED} DUE TO TIME LIMIT ***").cause is FailureCause.time_limit
+
+
+def test_an_end_that_slurm_announced_counts_beside_a_step_that_was_printed_late() -> None:
+    found = list(
+        matches(SEARCH.lines([f"step\nstep\n{CANCELLED} DUE TO JOB REQUEUE ***\nstep\n{CANCELLED} ***".encode()]))
+    )
+    assert decide(found, [1, 2, 4]).cause is FailureCause.requeued
+    # The job was started again and went on in the same log.
+    assert decide(found, [6, 7, 8]).cause is FailureCause.unknown
+
+
+def test_what_stands_before_steps_of_any_format_ended_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    lost = "ConnectionResetError: [Errno 104] Connection reset by peer\n"
+    log.write_text(f"{lost}restarting\n" + 2 * "iter 7: loss 1.5, 1770 tokens/s\n")
+    assert verdict_on(log).cause is FailureCause.lost_peer
+    log.write_text(f"{lost}restarting\n" + 3 * "iter 7: loss 1.5, 1770 tokens/s\n")
+    assert verdict_on(log).cause is FailureCause.unknown
 
 
 def test_a_gpu_fault_before_the_last_step_counts_beside_the_traceback_that_it_caused() -> None:

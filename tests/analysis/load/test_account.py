@@ -111,3 +111,16 @@ def test_a_log_that_begins_with_its_script_is_a_run(tmp_path: Path) -> None:
     write(tmp_path / "job.log", SCRIPT + TRAINING)
     (run,) = read_runs([tmp_path])
     assert run.used
+
+
+def test_torchruns_summary_with_its_rules_is_a_log_and_no_document(tmp_path: Path) -> None:
+    rule = 60 * "-"
+    write(
+        tmp_path / "job.log",
+        "Traceback (most recent call last):\n"
+        "ImportError: /lib64/libc.so.6: version `GLIBC_2.32' not found (required by flash_attn_2_cuda.so)\n"
+        f"train.py FAILED\n{rule}\nFailures:\n  <NO_OTHER_FAILURES>\n{rule}\nRoot Cause (first observed failure):\n"
+        "[0]:\n  rank      : 0 (local_rank: 0)\n  exitcode  : 1 (pid: 7)\n",
+    )
+    (run,) = read_runs([tmp_path])
+    assert run.state == "launch failure"
