@@ -53,10 +53,10 @@ TORCH_WARNS = ("[W ", "[W0", "[W1")
 # A program that reports a failure as information or a warning, or tries again, goes on. bash prefixes the commands of
 # `set -x` with +.
 GOES_ON = re.compile(
-    r"^\+{1,4} |^W\d{4} [\d:.]{8,} +(?:\d+ )?\S+\.py:\d+\]"
+    r"^\+{1,4} |^[IW]\d{4} [\d:.]{8,} +(?:\d+ )?\S+\.(?:py|cc):\d+\]"
     # fairseq raises after its warning, and a training that asked for CUDA does not go on without it.
     # NVIDIA's fault tolerance ends the ranks after its own.
-    r"|^(?!.*(?:nan_detector|CUDA initialization| heartbeat\. Waited )).*"
+    r"|^(?!.*(?:nan_detector|CUDA initialization| heartbeat\. Waited | this job is )).*"
     r"(?:(?:^|[\[|( ])WARNING(?:[\])|:]| [|-] | \d\d-\d\d )|:\d+: \w*Warning: )"
     # Unless it relays the lines of a rank, or reports that it gave the job back to Slurm.
     r"|^(?!submitit |.*Requeued SLURM job|.* - INFO - \[rank\d+\]:)(?:.* - |\[|.*\]\[|)INFO(?:\]|\|| - |:)"

@@ -27,6 +27,8 @@ from jobs.failures import FailureCause
 PROGRESS = Search(("loss", "Loss", "it/s", "s/it", "samples/s", "tokens/s", "tok/s"))
 NUMBER = re.compile(r"\d")
 WENT_ON_STEPS = 3
+# A step is killed up to a minute after the announcement (Slurm's KillWait), and goes on until then.
+LATE_STEPS = 20
 # Ends that a manager announces and carries out.
 ANNOUNCED = {FailureCause.time_limit, FailureCause.preempted, FailureCause.requeued, FailureCause.node_failure,
              FailureCause.cancelled}  # fmt: skip
@@ -87,8 +89,7 @@ def verdict_on(path: Path, steps: Sequence[int] = ()) -> Verdict:
 def decide(found: Iterable[Match], steps: Sequence[int] = ()) -> Verdict:
     """Return the verdict that these matches prove, in a log with training steps in these lines."""
     found, last_progress = list(found), steps[-1] if steps else 0
-    # Steps that were computed before are often printed after the manager's announcement.
-    announced_after = steps[-WENT_ON_STEPS] if len(steps) >= WENT_ON_STEPS else 0
+    announced_after = steps[-LATE_STEPS] if len(steps) >= LATE_STEPS else 0
     finished = max((each.line.number for each in found if each.weight is Weight.finished), default=0)
     every = [
         each for each in found if counts(each, announced_after if each.cause in ANNOUNCED else last_progress, finished)

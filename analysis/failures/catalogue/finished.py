@@ -30,8 +30,8 @@ FINISHED = (
     *signatures(
         "https://slurm.schedmd.com/seff.html, https://github.com/openpbs/openpbs, "
         "https://www.ibm.com/docs/en/spectrum-lsf/10.1.0 (job output)",
-        (C.unknown, W.finished, r"^State: COMPLETED \(exit code 0\)|^\s*Exit[_ ][Ss]tatus ?[:=] *0\b|"
+        (C.unknown, W.finished, r"^State: +COMPLETED \(exit code 0\)|^\s*Exit[_ ][Ss]tatus ?[:=] *0\b|"
          r"^Successfully completed\.$",
-         ("State: COMPLETED", "Exit Status", "Exit_status", "Successfully completed.")),
+         ("COMPLETED (exit code", "Exit Status", "Exit_status", "Successfully completed.")),
     ),
 )  # fmt: skip

@@ -35,6 +35,9 @@ SLURM = (
         (C.node_failure, W.fault, r"[Nn]odes? \S+ (?:not responding, setting DOWN|unexpectedly rebooted)|"
          r"Killing JobId=\S+ on failed node|missing from batch node",
          ("not responding, setting", "unexpectedly rebooted", "on failed node", "missing from batch node")),
+        # submitit's reading of the signal that Slurm sends before it.
+        (C.preempted, W.end, r"Caught signal \w+ on \S+: this job is preempted", ("this job is preempted",)),
+        (C.time_limit, W.end, r"Caught signal \w+ on \S+: this job is timed-out", ("this job is timed-out",)),
         (C.launch_failure, W.end, r"\b(?:[Tt]ask)?[Pp]rolog failed status|JobLaunchFailure|"
          r"launch[ _]failed[ _]requeued[ _]held",
          ("rolog failed", "JobLaunchFailure", "requeued_held", "requeued held")),
@@ -103,11 +106,16 @@ SCONTROL = (
         (C.launch_failure, W.end, r"\bJobState=LAUNCH_FAILED\b", ("JobState=",)),
         (C.cancelled, W.signal, r"\bJobState=CANCELLED\b", ("JobState=",)),
     ),
+    *signatures(
+        "https://slurm.schedmd.com/sacct.html#SECTION_JOB-STATE-CODES",
+        (C.cancelled, W.signal, r"^\d+(?:_\d+)?(?:\.\w+)? .*\bCANCELLED by \d+\b", ("CANCELLED by",)),
+    ),
     # A row of sacct's default table, cut to 10 characters; seff; mail of slurmctld.
     *signatures(
         "https://slurm.schedmd.com/sacct.html#SECTION_JOB-STATE-CODES, contribs/seff, slurm.conf (MailProg)",
         *(
-            (cause, weight, rf"^\d+(?:_\d+)?(?:\.\w+)? .* (?:{state}) +\d+:\d+ *$|^State: (?:{state}) \(exit code|"
+            (cause, weight, rf"^\d+(?:_\d+)?(?:\.\w+)? .* (?:{state}) +\d+:\d+ *$|^State: +(?:{state}) \(exit code|"
+             rf"^\d+(?:_\d+)?(?:\.\w+)? +(?:{state}) |"
              rf"Slurm (?:Array )?(?:Job|Task)\S*.*, (?:{state})(?:, ExitCode \d+)?$", tuple(state.replace("\\",
              "").split("|")))
             for cause, weight, state in (

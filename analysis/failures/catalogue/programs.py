@@ -51,11 +51,14 @@ TORCH = (
 LIBRARIES = (
     *signatures(
         "https://github.com/bitsandbytes-foundation/bitsandbytes (csrc/pythonInterface.cpp), "
-        "https://docs.nvidia.com/deeplearning/tensorrt (ErrorCode, builder), https://github.com/NVIDIA/DALI",
+        "https://docs.nvidia.com/deeplearning/tensorrt (ErrorCode, builder), https://github.com/NVIDIA/DALI, "
+        "https://github.com/3dem/relion, https://gitlab.com/gromacs/gromacs (taskassignment)",
         (C.out_of_gpu_memory, W.end, r"^(?:.*\])?Error out of memory at line \d+ in file|"
          r"\bError Code 2: OutOfMemory\b|^.*Requested amount of GPU memory \(\d+ bytes\) could not be allocated",
          ("Error out of memory at", "OutOfMemory", "amount of GPU memory")),
-        (C.out_of_gpu_memory, W.end, r"^CUDA allocation failed$", ("CUDA allocation failed",)),
+        (C.out_of_gpu_memory, W.end, r"^CUDA allocation failed$|\bran out of memory on the GPU",
+         ("CUDA allocation failed", "ran out of memory on")),
+        (C.refused, W.end, r"^The (?:total )?number of .* is not divisible by ", ("is not divisible by",)),
         (C.refused, W.end, r"\[TensorRT-LLM\]\[ERROR\] Assertion failed: mpiSize == ", ("Assertion failed: mpiSize",)),
     ),
     *signatures(
