@@ -109,13 +109,14 @@ def decide(found: Iterable[Match], steps: Sequence[int] = ()) -> Verdict:
     if rank is None and first.weight is not Weight.fault and first.cause is not FailureCause.hung:
         rank, host = first_to_end(counted) or (rank, host)
     proof = Verdict(first.cause, line.number, line.text.strip(), rank, host, first.weight, first.advice)
-    has_reason = first.weight is not Weight.signal or first.cause not in {FailureCause.killed, FailureCause.aborted}
-    unexplained = not has_reason and any(
-        each.weight is Weight.unexplained and each.line.number < line.number for each in every
-    )
-    if first.weight is Weight.possible or unexplained:
-        return replace(proof, cause=FailureCause.unknown, possible=first.cause)
-    return proof
+    return replace(proof, cause=FailureCause.unknown, possible=first.cause) if is_hint(first, every) else proof
+
+
+def is_hint(first: Match, found: Iterable[Match]) -> bool:
+    """Return True if the match that decides does not prove its cause: see the text on top."""
+    if first.weight is Weight.signal and first.cause in {FailureCause.killed, FailureCause.aborted}:
+        return any(each.weight is Weight.unexplained and each.line.number < first.line.number for each in found)
+    return first.weight is Weight.possible
 
 
 def counts(match: Match, last_progress: int, finished: int) -> bool:

@@ -198,8 +198,8 @@ OTHERS = (
          r"deadline", ("DeadlineExceeded", "specified deadline")),
         (C.preempted, W.end, r"\bPreempted (?:by (?:a )?pod\b|in order to admit critical pod|to accommodate a "
          r"workload)|\b[Ii]nstance was preempted\b|\b[Ii]nstance is going to be interrupted\b|"
-         r"\bSpot interruption payload received\b",
-         ("nstance is going", "Spot interruption", "Preempted by", "Preempted in order", "Preempted to acc",
+         r"\bSpot interruption payload received\b|\b[Ss]pot [Ii]nstance interruption notice received\b",
+         ("nstance is going", "interruption ", "Preempted by", "Preempted in order", "Preempted to acc",
          "nstance was preempted")),
     ),
     *signatures(
