@@ -90,6 +90,8 @@ NCCL = (
         (C.hung, W.consequence, r"NCCL WARN .*[Cc]ollective mismatch", ("NCCL WARN",)),
         (C.lost_peer, W.consequence, r"\[\d+\] \S+:\d+ WARN (?:.*[Ss]ocket .*failed|Call to \w+ .*failed|Net : )",
          ("] misc/", "] include/", "] transport")),
+        # A failure of another kind is printed before it.
+        (C.out_of_gpu_memory, W.consequence, r"NCCL WARN .*Failed to CUDA (?:m|c)alloc", ("NCCL WARN",)),
         (C.lost_peer, W.consequence, r"NCCL WARN .*(?:[Ss]ocket \w+ failed|Got completion .*with (?:status|error)|"
          r"Call to \w+ .*failed|[Cc]onnect to \S+ (?:failed|returned)|Timeout waiting for|Unable to (?:find|connect)|"
          r"[Ff]ailed to (?:connect|execute operation (?!Close))|NET/OFI .*(?:failed|error))", ("NCCL WARN",)),

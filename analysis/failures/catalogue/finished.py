@@ -17,10 +17,10 @@ FINISHED = (
         (C.unknown, W.finished, r"\{'train_runtime': |^\[after training is done\] datetime: |^\[exiting program "
          r"(?:at|after) |\bTraining (?:completed|Completed)\b(?! (?:at|up to) step)|`Trainer\.fit` stopped: `max_|"
          r"^Training time: [\d.]+ ?s|\bdone training in [\d.]+ seconds|\b[Rr]eached max_(?:iters|steps)\b|"
-         r"\b[Tt]raining finished\b|\b[Ff]inished training\b",
+         r"\b[Tt]raining finished\b|\b[Ff]inished training\b|\b[Rr]eturn code is 0$|\bexit status 0$",
          ("{'train_runtime'", "[after training is", "[exiting program", "Training completed", "Training Completed",
           "`Trainer.fit` stopped", "Training time: ", "done training in", "eached max_",
-          "raining finished", "inished training")),
+          "raining finished", "inished training", "eturn code is 0", "exit status 0")),
     ),
     *signatures(
         "https://github.com/pytorch/pytorch (torch/distributed/elastic/agent/server/api.py)",
@@ -30,7 +30,7 @@ FINISHED = (
     *signatures(
         "https://slurm.schedmd.com/seff.html, https://github.com/openpbs/openpbs, "
         "https://www.ibm.com/docs/en/spectrum-lsf/10.1.0 (job output)",
-        (C.unknown, W.finished, r"^State: +COMPLETED \(exit code 0\)|^\s*Exit[_ ][Ss]tatus ?[:=] *0\b|"
+        (C.unknown, W.finished, r"^\s*State: +COMPLETED \(exit code 0\)|^\s*Exit[_ ][Ss]tatus ?[:=] *0\b|"
          r"^Successfully completed\.$",
          ("COMPLETED (exit code", "Exit Status", "Exit_status", "Successfully completed.")),
     ),

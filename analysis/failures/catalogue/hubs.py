@@ -13,7 +13,7 @@ HUB = (
         (C.refused, W.end, r"\bGatedRepoError\b|[Cc]annot access gated repo|access a gated repo|is a gated repository|"
          r"\b(?:HTTPError|HfHubHTTPError|HTTPStatusError|RepositoryNotFoundError): (?:\w+ error ')?40[13] |"
          r"\b40[13] (?:Client Error|Unauthorized|Forbidden)\b|Invalid (?:username or password|user token)|"
-         r"(?<!^)HTTP Error 40[13]\b|Token is required \(`token=True`\)|LocalTokenNotFoundError",
+         r"(?<=: )HTTP Error 40[13]\b|Token is required \(`token=True`\)|LocalTokenNotFoundError",
          ("GatedRepoError", "gated repo", "HTTPError: 40", "HTTPError: Client error '40", "HTTPStatusError",
           "RepositoryNotFoundError", "401 ", "403 ", "HTTP Error 40", "Invalid user", "Token is required",
           "LocalTokenNotFound")),
@@ -24,7 +24,7 @@ HUB = (
         "(utils/hub.py, modeling_utils.py), https://github.com/huggingface/datasets (exceptions.py, builder.py)",
         (C.refused, W.end, r"is not a local folder (?:and|or)|\b(?:RepositoryNotFound|RevisionNotFound|HFValidation|"
          r"RemoteEntryNotFound|DisabledRepo|DatasetNotFound|DataFilesNotFound|EmptyDataset|ManualDownload|NotASafetensorsRepo)"
-         r"Error\b|(?<!Local)EntryNotFoundError\b|\b404 Client Error\b|(?<!^)HTTP Error 404\b|"
+         r"Error\b|(?<!Local)EntryNotFoundError\b|\b404 Client Error\b|(?<=: )HTTP Error 404\b|"
          r"\bNotFoundError: .*(?:No such file|Failed to find|not found in checkpoint)",
          ("is not a local folder", "NotFoundError", "HFValidationError", "DisabledRepoError", "EmptyDatasetError",
           "ManualDownloadError", "NotASafetensorsRepo", "404 Client Error", "HTTP Error 404")),
@@ -53,7 +53,7 @@ HUB = (
          r"make sure your Internet connection is on|Connection error, and we cannot find the requested files",
          ("We couldn't connect to", "LocalEntryNotFoundError", "Couldn't reach", "specific connection error",
           "our internet connection", "our Internet connection", "cannot find the requested files")),
-        (C.lost_peer, W.consequence, r"\b(?:429|50[0234]) (?:Client|Server) Error|(?<!^)HTTP Error (?:429|5\d\d)\b|"
+        (C.lost_peer, W.consequence, r"\b(?:429|50[0234]) (?:Client|Server) Error|(?<=: )HTTP Error (?:429|5\d\d)\b|"
          r"Error: "
          r"(?:429|50[0234]) (?:Too|"
          r"Server|"

@@ -32,7 +32,8 @@ SLURM = (
          ("has exceeded its time", "Time limit exhausted", "not requeued because", "Job has timed out")),
         (C.preempted, W.end, r"\bpreempted JobId=\d+ has been|Job has not timed out\. Ran ", ("preempted JobId",
          "Job has not timed out")),
-        (C.node_failure, W.fault, r"[Nn]odes? \S+ (?:not responding, setting DOWN|unexpectedly rebooted)|"
+        (C.node_failure, W.fault, r"Reason=Node unexpectedly rebooted|"
+         r"[Nn]odes? \S+ (?:not responding, setting DOWN|unexpectedly rebooted)|"
          r"Killing JobId=\S+ on failed node|missing from batch node",
          ("not responding, setting", "unexpectedly rebooted", "on failed node", "missing from batch node")),
         # submitit's reading of the signal that Slurm sends before it.
@@ -114,8 +115,8 @@ SCONTROL = (
     *signatures(
         "https://slurm.schedmd.com/sacct.html#SECTION_JOB-STATE-CODES, contribs/seff, slurm.conf (MailProg)",
         *(
-            (cause, weight, rf"^\d+(?:_\d+)?(?:\.\w+)? .* (?:{state}) +\d+:\d+ *$|^State: +(?:{state}) \(exit code|"
-             rf"^\d+(?:_\d+)?(?:\.\w+)? +(?:{state}) |"
+            (cause, weight, rf"^\d+(?:_\d+)?(?:\.\w+)? .* (?:{state}) +\d+:\d+ *$|^\s*State: +(?:{state}) \(exit code|"
+             rf"^\d+(?:_\d+)?(?:\.\w+)? +(?:{state}) |\b\d+\|(?:{state})\||"
              rf"Slurm (?:Array )?(?:Job|Task)\S*.*, (?:{state})(?:, ExitCode \d+)?$", tuple(state.replace("\\",
              "").split("|")))
             for cause, weight, state in (
