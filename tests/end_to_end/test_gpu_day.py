@@ -59,9 +59,7 @@ def test_stages_leave_figures_and_are_not_measured_again(tmp_path: Path, monkeyp
     assert not list(runs.glob("gpu-day-*"))
     assert not [each for each in psutil.process_iter(["cmdline"]) if str(runs) in " ".join(each.info["cmdline"] or ())]
     # Without samples and a tokenizer; every other stage has its file.
-    assert again.stderr.splitlines()[-1].endswith(
-        "epoch_stock, epoch_padded, epoch_packed, epoch_everything, epoch_larger"
-    )
+    assert again.stderr.splitlines()[-1].endswith("epoch_stock, epoch_padded, epoch_packed, epoch_larger, epoch_whole")
     for stage in ("works", "graphs", *DENSE, *CHOICES, "memory_1"):
         with (tmp_path / f"{stage}.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))

@@ -104,6 +104,20 @@ LIBRARIES = (
           "Check failed: ", "Create cublas handle", "CURAND_STATUS_ALLOC")),
         (C.code, W.end, r"\.cuh?:\d+: .*\bAssertion .*failed", ("Assertion ",)),
     ),
+    *signatures(
+        "https://github.com/huggingface/transformers (quantizers), https://github.com/vllm-project/vllm (v1/worker, "
+        "v1/core/kv_cache_utils.py), https://github.com/sgl-project/sglang",
+        (C.out_of_gpu_memory, W.end, r"Make sure you have enough GPU RAM to fit|No available memory for the cache "
+         r"blocks|is less than desired GPU memory utilization|No executable batch size found|"
+         r"Not enough memory\. Please try (?:to increase|"
+         r"increasing) --mem-fraction|larger than the (?:maximum number of tokens|available KV cache memory)",
+         ("enough GPU RAM", "No available memory for", "desired GPU memory", "No executable batch",
+          "Please try to increase --mem",
+          "Please try increasing --mem",
+          "larger than the")),
+        advice="Give the engine more of the GPU's memory (gpu_memory_utilization, mem_fraction_static), shard the "
+        "model over more GPUs, or lower the longest sequence.",
+    ),
 )  # fmt: skip
 
 GPU_RUNTIME = (*LIBRARIES, *runtime_errors())

@@ -83,7 +83,7 @@ KERNEL = (
         (C.node_failure, W.fault, r"rcu: INFO: rcu_\w+ (?:self-)?detected stall",
          ("detected stall",)),
         (C.storage, W.consequence, r"(?:EXT4-fs|XFS|BTRFS).*(?:[Ee]rror|[Cc]orrupt)|[Rr]emounting filesystem read-only|"
-         r"Buffer I/O error on dev|nfs: server \S+ not responding",
+         r"Buffer I/O error on dev|nfs: server \S+ not responding, timed out",
          ("EXT4-fs", "XFS", "BTRFS", "emounting filesystem", "Buffer I/O error", "nfs: server")),
         (C.out_of_host_memory, W.fault, r"\binvoked oom-killer:|\boom-kill:constraint=|\boom_reaper: reaped process|"
          r"process of this unit has been killed by the OOM killer|Failed with result 'oom-kill'|low memory! at or "

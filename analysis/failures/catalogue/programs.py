@@ -32,19 +32,10 @@ TORCH = (
          ("SignalException", "Detected KeyboardInterrupt")),
     ),
     *signatures(
-        "https://github.com/huggingface/transformers (quantizers), https://github.com/vllm-project/vllm (v1/worker, "
-        "v1/core/kv_cache_utils.py), https://github.com/sgl-project/sglang",
-        (C.out_of_gpu_memory, W.end, r"Make sure you have enough GPU RAM to fit|No available memory for the cache "
-         r"blocks|is less than desired GPU memory utilization|No executable batch size found|"
-         r"Not enough memory\. Please try (?:to increase|"
-         r"increasing) --mem-fraction|larger than the (?:maximum number of tokens|available KV cache memory)",
-         ("enough GPU RAM", "No available memory for", "desired GPU memory", "No executable batch",
-          "Please try to increase --mem",
-          "Please try increasing --mem",
-          "larger than the")),
-        (C.hung, W.consequence, r"\bWatchdog timeout \(self\.watchdog_timeout=", ("Watchdog timeout",)),
-        advice="Give the engine more of the GPU's memory (gpu_memory_utilization, mem_fraction_static), shard the "
-        "model over more GPUs, or lower the longest sequence.",
+        "https://github.com/sgl-project/sglang (managers/scheduler.py), https://github.com/vllm-project/vllm "
+        "(v1/executor/multiproc_executor.py)",
+        (C.hung, W.consequence, r"\bWatchdog timeout \(self\.watchdog_timeout=|\bRPC call to \w+ timed out",
+         ("Watchdog timeout", "RPC call to")),
     ),
 )  # fmt: skip
 
