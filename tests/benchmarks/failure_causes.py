@@ -27,7 +27,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -94,9 +94,14 @@ def named_in_log(text: str) -> str:
 def read_cases() -> Iterator[Case]:
     """Yield the error texts, then the ends of logs."""
     with TEXTS.open(newline="", encoding="utf-8") as file:
-        yield from (Case(**row) for row in csv.DictReader(file))
+        yield from (case_of(row, whole=False) for row in csv.DictReader(file))
     with JOB_ENDS.open(encoding="utf-8") as lines:
-        yield from (Case(**json.loads(line), whole=True) for line in lines)
+        yield from (case_of(json.loads(line), whole=True) for line in lines)
+
+
+def case_of(row: Mapping[str, str], *, whole: bool) -> Case:
+    """Return the case of a row."""
+    return Case(row["set"], row["cause"], row["source"], row["text"], whole)
 
 
 def score(cases: Iterable[Case]) -> Score:
