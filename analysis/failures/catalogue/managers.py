@@ -116,7 +116,7 @@ SCONTROL = (
         "https://slurm.schedmd.com/sacct.html#SECTION_JOB-STATE-CODES, contribs/seff, slurm.conf (MailProg)",
         *(
             (cause, weight, rf"^\d+(?:_\d+)?(?:\.\w+)? .* (?:{state}) +\d+:\d+ *$|^\s*State: +(?:{state}) \(exit code|"
-             rf"^\d+(?:_\d+)?(?:\.\w+)? +(?:{state}) |\b\d+\|(?:{state})\||"
+             rf"^\d+(?:_\d+)?(?:\.\w+)? +(?:{state}) |"
              rf"Slurm (?:Array )?(?:Job|Task)\S*.*, (?:{state})(?:, ExitCode \d+)?$", tuple(state.replace("\\",
              "").split("|")))
             for cause, weight, state in (

@@ -46,7 +46,8 @@ def dequantized(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     state = torch.load(base / "lit_model.pth", weights_only=True)
     for name, weight in state.items():
         if ".h." in name and weight.ndim == 2:
-            state[name] = dequantize_4bit(*quantize_4bit(weight, compress_statistics=True, quant_type="nf4"))
+            packed = quantize_4bit(weight.flatten(), compress_statistics=True, quant_type="nf4")
+            state[name] = dequantize_4bit(*packed).view_as(weight)
     where = tmp_path_factory.mktemp("dequantized")
     torch.save(state, where / "lit_model.pth")
     return where

@@ -47,8 +47,9 @@ class Nf4Linear(nn.Linear):
         """Return a weight (out, in) as the parameter's values, and keep its scales."""
         from bitsandbytes.functional import quantize_4bit
 
+        # As one row: bitsandbytes 0.50 for CPUs with AVX-512 takes blocks that cross rows for others.
         indices, self.scales = quantize_4bit(
-            weight.to(self.stored), blocksize=BLOCK, compress_statistics=True, quant_type="nf4"
+            weight.to(self.stored).flatten(), blocksize=BLOCK, compress_statistics=True, quant_type="nf4"
         )
         packed: Tensor = indices.view(self.out_features, -1).view(self.stored)
         return packed
@@ -58,7 +59,7 @@ class Nf4Linear(nn.Linear):
         from bitsandbytes.functional import dequantize_4bit
 
         weight: Tensor = dequantize_4bit(packed.contiguous().view(torch.uint8).view(-1, 1), self.scales)
-        return weight
+        return weight.view(self.out_features, self.in_features)
 
 
 class Product(torch.autograd.Function):
