@@ -4,7 +4,8 @@ Most failure messages of a job are consequences: one rank dies, the others time 
 and each of them prints. Matches are therefore ordered by weight first: a fault of the machine, then a line that ends a
 run by itself, then an exception whose text is not in the catalogue, then a consequence of a failure elsewhere, then a
 bare signal. Among equal weights the earliest match decides. Without a match the cause is unknown.
-In a log whose program reports that it finished, consequences and signals prove nothing.
+In a log whose program reports that it finished, consequences and signals prove nothing. What stands before the last
+training step ended nothing; in a format without a reader it takes several steps to show that.
 
 A wrong cause costs more than none. If the match that decides is only a hint (`Weight.possible`), the cause is unknown,
 and the verdict contains the hint as `possible`. A process that was killed or aborted is only a hint, too, after a line

@@ -305,7 +305,7 @@ def write_run(directory: RunDir, point: Point, code: Path, samples: Samples | No
 
 def plan_of(run: Run, samples: Samples | None = None) -> dict[str, Any]:
     """Return the planned values of a run; unknown ones are absent."""
-    predicted = speed(run, samples.steps, samples.tokens) if samples else speed(run, run.job.steps)
+    predicted = speed(run, samples.steps, samples.tokens) if samples else speed(run)
     plan = {
         "layout": layout_of(run).record(),
         "ranks": run.ranks,

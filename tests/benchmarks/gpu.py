@@ -139,17 +139,9 @@ def cancel(folder: Path) -> None:
 def works(bench: Bench) -> list[Figure]:
     """Return each test of the GPU: passed, failed or skipped."""
     report = bench.folder / "tests.xml"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:randomly",
-        "-p",
-        "no:benchmark",
-        "tests/jobs/engines/test_gpu.py",
-    ]
+    # pytest-benchmark, where a machine has it, refuses to run beside workers.
+    options = ("-q", "-p", "no:randomly", "-p", "no:benchmark")
+    command = [sys.executable, "-m", "pytest", *options, "tests/jobs/engines/test_gpu.py"]
     # A test is two processes at most, and needs little of the GPU.
     workers = min(8, len(os.sched_getaffinity(0)) // 2)
     subprocess.run([*command, f"--junitxml={report}", f"--numprocesses={workers}"], check=False, timeout=RUNS_S)

@@ -61,4 +61,11 @@ COMPUTING = (
          r"return a loss|Asking to pad but|You must specify exactly one of input_ids|Columns? .* not in the dataset|"
          r"text input must be of type)", ("ValueError: ",)),
     ),
+    *signatures(
+        "https://github.com/triton-lang/triton (runtime/errors.py), https://docs.jax.dev/en/latest/errors.html",
+        (C.code, W.end, r"\bOutOfResources: out of resource: ", ("OutOfResources",)),
+        (C.code, W.raised, r"\b(?:ConcretizationTypeError|Tracer(?:Array|Bool|Integer)ConversionError|"
+         r"UnexpectedTracerError|NonConcreteBooleanIndexError|KeyReuseError): ",
+         ("ConcretizationTypeError", "ConversionError", "UnexpectedTracerError", "NonConcreteBoolean", "KeyReuse")),
+    ),
 )  # fmt: skip

@@ -118,6 +118,16 @@ LIBRARIES = (
         advice="Give the engine more of the GPU's memory (gpu_memory_utilization, mem_fraction_static), shard the "
         "model over more GPUs, or lower the longest sequence.",
     ),
+    *signatures(
+        "https://github.com/bitsandbytes-foundation/bitsandbytes (csrc/pythonInterface.cpp), "
+        "https://docs.nvidia.com/deeplearning/tensorrt (ErrorCode, builder), https://github.com/NVIDIA/DALI, "
+        "https://github.com/rapidsai/rmm (mr/device: out_of_memory), https://github.com/3dem/relion",
+        (C.out_of_gpu_memory, W.end, r"^(?:.*\])?Error out of memory at line \d+ in file|"
+         r"\bError Code 2: OutOfMemory\b|\bRequested amount of GPU memory \(\d+ bytes\) could not be allocated|"
+         r"^CUDA allocation failed$|\bout_of_memory: (?:RMM failure|CUDA error) at|\bran out of memory on the GPU",
+         ("Error out of memory at", "OutOfMemory", "amount of GPU memory", "CUDA allocation failed",
+          "out_of_memory: ", "ran out of memory on")),
+    ),
 )  # fmt: skip
 
 GPU_RUNTIME = (*LIBRARIES, *runtime_errors())

@@ -39,30 +39,7 @@ TORCH = (
     ),
 )  # fmt: skip
 
-LIBRARIES = (
-    *signatures(
-        "https://github.com/bitsandbytes-foundation/bitsandbytes (csrc/pythonInterface.cpp), "
-        "https://docs.nvidia.com/deeplearning/tensorrt (ErrorCode, builder), https://github.com/NVIDIA/DALI, "
-        "https://github.com/3dem/relion, https://gitlab.com/gromacs/gromacs (taskassignment)",
-        (C.out_of_gpu_memory, W.end, r"^(?:.*\])?Error out of memory at line \d+ in file|"
-         r"\bError Code 2: OutOfMemory\b|^.*Requested amount of GPU memory \(\d+ bytes\) could not be allocated",
-         ("Error out of memory at", "OutOfMemory", "amount of GPU memory")),
-        (C.out_of_gpu_memory, W.end, r"^CUDA allocation failed$|\bran out of memory on the GPU",
-         ("CUDA allocation failed", "ran out of memory on")),
-        (C.refused, W.end, r"^The (?:total )?number of .* is not divisible by ", ("is not divisible by",)),
-        (C.refused, W.end, r"\[TensorRT-LLM\]\[ERROR\] Assertion failed: mpiSize == ", ("Assertion failed: mpiSize",)),
-    ),
-    *signatures(
-        "https://github.com/rapidsai/rmm (mr/device: out_of_memory)",
-        (C.out_of_gpu_memory, W.end, r"\bout_of_memory: (?:RMM failure|CUDA error) at", ("out_of_memory: ",)),
-    ),
-    *signatures(
-        "https://github.com/triton-lang/triton (runtime/errors.py), https://docs.jax.dev/en/latest/errors.html",
-        (C.code, W.end, r"\bOutOfResources: out of resource: ", ("OutOfResources",)),
-        (C.code, W.raised, r"\b(?:ConcretizationTypeError|Tracer(?:Array|Bool|Integer)ConversionError|"
-         r"UnexpectedTracerError|NonConcreteBooleanIndexError|KeyReuseError): ",
-         ("ConcretizationTypeError", "ConversionError", "UnexpectedTracerError", "NonConcreteBoolean", "KeyReuse")),
-    ),
+LAUNCHERS = (
     *signatures(
         "https://github.com/NVIDIA/NeMo (utils/callbacks/preemption.py), "
         "https://github.com/Lightning-AI/pytorch-lightning (trainer/connectors/signal_connector.py)",
@@ -70,9 +47,6 @@ LIBRARIES = (
         (C.preempted, W.consequence, r"\bPreemption detected, signaling trainer to stop", ("Preemption detected",)),
         (C.requeued, W.consequence, r"\bRequeued SLURM job: \d", ("Requeued SLURM job",)),
     ),
-)  # fmt: skip
-
-LAUNCHERS = (
     *signatures(
         "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/launch.py",
         (C.killed, W.signal, r"exits with return code = -9\b", ("exits with return code",)),
@@ -280,4 +254,4 @@ DIVERGED = (
     ),
 )  # fmt: skip
 
-PROGRAMS = (*REPORTS, *TORCH, *LIBRARIES, *LAUNCHERS, *SYSTEM, *DIVERGED)
+PROGRAMS = (*REPORTS, *TORCH, *LAUNCHERS, *SYSTEM, *DIVERGED)

@@ -62,6 +62,13 @@ CONFIGURATIONS = (
          r"^dacite\.exceptions\.\w+: |No configurable matching|Unknown configurable name",
          ("validation error", "dacite.exceptions", "configurable")),
     ),
+    *signatures(
+        "https://github.com/NVIDIA/TensorRT-LLM (runtime/worldConfig.cpp), https://gitlab.com/gromacs/gromacs "
+        "(taskassignment)",
+        (C.refused, W.end, r"\[TensorRT-LLM\]\[ERROR\] Assertion failed: mpiSize == |"
+         r"^The (?:total )?number of .* is not divisible by ",
+         ("Assertion failed: mpiSize", "is not divisible by")),
+    ),
 )  # fmt: skip
 
 LAYOUTS = (

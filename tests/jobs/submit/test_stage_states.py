@@ -11,7 +11,7 @@ from jobs.rundir import SweepDir
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
 from jobs.submit.pilot import Turn
 from jobs.submit.stage_states import StageOf, StageState, counted_states, decide
-from jobs.submit.states import END_GRACE_S, State
+from jobs.submit.states import State
 from jobs.submit.submissions import Submission
 from tests.support.composing import one
 
@@ -65,7 +65,6 @@ def test_a_stage_whose_job_has_just_left_the_queue_is_not_yet_lost(tmp_path: Pat
     ]
     assert found[0] == (State.ended, "its job left the queue; its end is not known yet")
     assert found[1][0] is State.lost
-    assert END_GRACE_S > 0
 
 
 def test_the_states_of_tasks_are_counted_with_their_most_frequent_reasons() -> None:
