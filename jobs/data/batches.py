@@ -57,11 +57,14 @@ class StepBatch(Work):
 
 
 class TokensOfSample(NamedTuple):
-    """Mean tokens of a sample in training."""
+    """Tokens of a sample in training."""
 
     used: float
+    """Mean, padding and virtual tokens excluded."""
     computed: float
-    """With padding and virtual tokens."""
+    """Mean, padding and virtual tokens included."""
+    most: float
+    """Of the largest micro-batch: its tokens, padding and virtual ones included, divided by its samples."""
 
 
 class Batches:
@@ -131,18 +134,21 @@ class Batches:
 
     def padding_share(self) -> float:
         """Return the share of padding in the inputs of the first epoch, of all ranks."""
-        used, computed = self.tokens_of_sample(self.steps_per_epoch)
-        return 1 - used / computed
+        tokens = self.tokens_of_sample(self.steps_per_epoch)
+        return 1 - tokens.used / tokens.computed
 
     def tokens_of_sample(self, most_steps: int) -> TokensOfSample:
-        """Return the mean tokens of a sample in the first steps of the first epoch, without and with padding."""
-        tokens = padded_tokens = samples = 0
+        """Return the tokens of a sample in the first steps of the first epoch."""
+        tokens = padded_tokens = samples = longest = 0
         for n in range(1, min(most_steps, self.steps_per_epoch) + 1):
             chosen = self._global_batch(n)
+            row_lengths = self._row_lengths(self._cut(chosen))
             samples += len(chosen)
             tokens += self._tokens(chosen)
-            padded_tokens += self._padded_tokens(self._row_lengths(self._cut(chosen)))
-        return TokensOfSample(tokens / samples, padded_tokens / samples)
+            padded_tokens += self._padded_tokens(row_lengths)
+            longest = max(longest, int(row_lengths.max()))
+        of_row = self._micro_batch_size if self._batching is Batching.packed else 1
+        return TokensOfSample(tokens / samples, padded_tokens / samples, longest / of_row)
 
     def samples(self, n: int) -> list[int]:
         """Return the samples of this rank in optimizer step n, ordered by micro-batch."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
 
 from jobs.layout import data_degree
 from jobs.plan.rules import (
@@ -27,6 +29,9 @@ from jobs.plan.rules import (
 )
 from jobs.plan.rules.rule import Rule
 from jobs.schema import EngineKind, Run
+
+if TYPE_CHECKING:
+    from jobs.runtime.steps import Samples  # which imports NumPy
 
 # A larger global batch is never a default.
 LARGEST_GLOBAL_BATCH = 16_384
@@ -61,12 +66,11 @@ WARNINGS: tuple[Rule, ...] = (
     *network.WARNINGS,
     *profile.WARNINGS,
     *contest.WARNINGS,
-    *memory.WARNINGS,
-    *predicted_time.WARNINGS,
     *serving.WARNINGS,
     *calibration.WARNINGS,
 )
-
+# Those that know the samples, once they are read.
+PREDICTED = (memory.memory_is_tight, predicted_time.predicted_time_exceeds_limit)
 # The others are of a training.
 WARNINGS_OF_STORAGE: tuple[Rule, ...] = (values.nodes_are_emulated, values.ranks_have_one_core)
 WARNINGS_OF_IMAGES: tuple[Rule, ...] = (
@@ -97,10 +101,11 @@ def value_problems(run: Run) -> list[str]:
     return list(broken(values.RULES, run))
 
 
-def warnings(run: Run) -> list[str]:
+def warnings(run: Run, samples: Samples | None = None) -> list[str]:
     """Return warnings: settings that run, but are rarely intended."""
-    of_kind = WARNINGS_OF_STORAGE if run.storage else WARNINGS_OF_IMAGES if run.images else WARNINGS
-    return list(broken(of_kind, run))
+    if run.storage or run.images:
+        return list(broken(WARNINGS_OF_STORAGE if run.storage else WARNINGS_OF_IMAGES, run))
+    return [*broken(WARNINGS, run), *broken((partial(rule, samples=samples) for rule in PREDICTED), run)]
 
 
 def broken(rules: Iterable[Rule], run: Run) -> Iterator[str]:

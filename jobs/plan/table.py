@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from rich.table import Table
 
 from jobs.console import plain
@@ -19,6 +22,9 @@ from jobs.plan.rules.serving import kv_cache_note, replica_note
 from jobs.plan.storage_space import image_bytes, needed_bytes, node_memory_bytes
 from jobs.plan.time_limit import STOP_S, stop_before_limit_s
 from jobs.schema import INSTRUCTIONS, Batching, EngineKind, Run
+
+if TYPE_CHECKING:
+    from jobs.runtime.steps import Samples  # which imports NumPy
 
 MOST_FITTING = 20
 """Runs of a plan that has a line on memory for each that fits."""
@@ -94,24 +100,25 @@ def batching(run: Run) -> str:
     return "" if run.job.batching is Batching.padded else f", {run.job.batching.name}"
 
 
-def plan_notes(runs: list[Run]) -> list[str]:
+def plan_notes(runs: list[Run], samples: Sequence[Samples | None] = ()) -> list[str]:
     """Return the sum of the table, and every warning once with its runs."""
     hours = [gpu_hours_limit(run) for run in runs]
     known = [value for value in hours if value is not None]
     total = f", at most {sum(known):,.1f} GPU-hours" if known else ""
     notes = [f"{len(runs)} run{'s' if len(runs) != 1 else ''}{total}", *sbatch_variables.notes(runs)]
     found: dict[tuple[str, str], list[str]] = {}
-    for run in runs:
-        stops = [("stop", sentence) for sentence in (*stop_notes(run), *restart_notes(run))]
+    for run, read in zip(runs, samples or [None] * len(runs), strict=True):
+        stops = [("stop", sentence) for sentence in (*stop_notes(run), *restart_notes(run, read))]
         networks = [("network", sentence) for sentence in network_notes(run)]
-        memories = [("memory", sentence) for sentence in memory_notes(run)] if len(runs) <= MOST_FITTING else []
+        memories = [("memory", sentence) for sentence in memory_notes(run, read)] if len(runs) <= MOST_FITTING else []
         losses = [("loss", sentence) for sentence in loss_notes(run)]
-        losses += [("speed", sentence) for sentence in length_notes(run)]
+        losses += [("speed", sentence) for sentence in length_notes(run) if read is None]
         memories += [("KV cache", sentence) for sentence in filter(None, [kv_cache_note(run)])]
         networks += [("replicas", sentence) for sentence in filter(None, [replica_note(run)])]
         losses += [("storage", sentence) for sentence in storage_notes(run)]
         losses += [("images", sentence) for sentence in image_notes(run)]
-        for note in [*memories, *stops, *networks, *losses, *(("warning", sentence) for sentence in warnings(run))]:
+        warned = [("warning", sentence) for sentence in warnings(run, read)]
+        for note in [*memories, *stops, *networks, *losses, *warned]:
             found.setdefault(note, []).append(run.name or "")
     for (kind, sentence), names in found.items():
         where = names[0] if len(names) == 1 else f"{len(names)} runs"
@@ -119,11 +126,11 @@ def plan_notes(runs: list[Run]) -> list[str]:
     return notes
 
 
-def memory_notes(run: Run) -> list[str]:
+def memory_notes(run: Run, samples: Samples | None) -> list[str]:
     """Return the predicted memory of a run on GPUs; one that is tight has a warning instead."""
     if not has_gpus(run) or not run.is_predicted:
         return []
-    predicted = memory(run)
+    predicted = memory(run, samples)
     match verdict(run, predicted):
         case Verdict.tight:
             return []
@@ -160,9 +167,9 @@ def stop_notes(run: Run) -> list[str]:
     return [f"{stop_s} s before the time limit, to write a checkpoint of {size_gb:,.0f} GB"]
 
 
-def restart_notes(run: Run) -> list[str]:
+def restart_notes(run: Run, samples: Samples | None) -> list[str]:
     """Return how often a run is predicted to continue at its time limit, where restarts suffice for it."""
-    found = speed(run)
+    found = speed(run, samples)
     if found is None or found.hours is None or not 1 < (count := starts(run, found.hours.point)) <= allowed_starts(run):
         return []
     word = found.basis.partition(":")[0]
@@ -189,7 +196,7 @@ def length_notes(run: Run) -> list[str]:
         return []
     return [
         f"predicted for samples of job.sequence_length={run.job.sequence_length} tokens, shorter ones take less time; "
-        "submit reads the data, and plan.json has the prediction for its samples"
+        "submit reads the data, and predicts speed and memory for its samples"
     ]
 
 

@@ -17,12 +17,11 @@ from jobs.schema import INSTRUCTIONS, Job, Run, Source
 # 12 % to the tokens instead of 123 %.
 BUCKET_BATCHES = 8
 
+# Samples whose rows are measured for predictions of speed and memory, which takes a second at most.
+MEASURED_SAMPLES = 100_000
 
-# Steps whose rows are measured for the predicted speed: the mean of thousands of samples is known to about 1 %.
-SAMPLED_STEPS = 100
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # the object is the key of what is predicted for it
 class Samples:
     """The tokenized samples of a run, its number of steps, and the account of the samples."""
 
@@ -50,8 +49,10 @@ def samples_of(run: Run, made: dict[str, Path]) -> Samples:
     if not run.job.train:
         return Samples(made[key], 0, dataset.account, None)
     batches = batches_of(run, dataset, rank=0)
-    tokens = batches.tokens_of_sample(SAMPLED_STEPS) if run.data.source in INSTRUCTIONS else None
-    return Samples(made[key], steps_of(run.job, batches), dataset.account, tokens)
+    steps = steps_of(run.job, batches)
+    measured = min(steps, max(1, MEASURED_SAMPLES // run.global_batch_size))
+    tokens = batches.tokens_of_sample(measured) if run.data.source in INSTRUCTIONS else None
+    return Samples(made[key], steps, dataset.account, tokens)
 
 
 def samples(run: Run, directory: RunDir) -> Path:

@@ -58,12 +58,12 @@ def submit_points(points: list[Point], *, wait: bool) -> int:
     out.print(plan_table(runs[:MOST_ROWS]))
     if len(runs) > MOST_ROWS:
         out.print(f"... and {counted(len(runs) - MOST_ROWS)} more; `slurmscale plan` shows them all")
-    for note in plan_notes(runs):
-        out.print(note)
     kind = runs[0].launcher.kind
     launcher_of(kind).check(runs)
     with prepared(points) as made:
         sweep = made.sweep
+        for note in plan_notes(runs, made.samples):
+            out.print(note)
         out.print(f"prepared {counted(len(runs))} in {sweep.path}", soft_wrap=True)
         try:
             launched = [*(settle(sweep) if is_own(sweep) else []), *launch(sweep, made.runs, kind)]

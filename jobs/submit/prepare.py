@@ -34,6 +34,7 @@ from jobs.plan.litgpt_names import litgpt_fields
 from jobs.plan.model_file import from_config_json
 from jobs.plan.predict.memory import memory
 from jobs.plan.predict.speed import speed
+from jobs.plan.rules.memory import prediction_fits
 from jobs.plan.storage_space import image_bytes, refused_space
 from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
 from jobs.runtime.steps import Samples, samples_of
@@ -63,6 +64,8 @@ class Prepared:
 
     sweep: SweepDir
     runs: list[tuple[Run, RunDir]]
+    samples: list[Samples | None]
+    """Those of each run, in the order of the points."""
     new_sweep: bool
     """True if the sweep directory contained nothing before this submission."""
 
@@ -89,6 +92,7 @@ def prepared(points: list[Point]) -> Iterator[Prepared]:
     refuse_short_storage(runs, sweep)
     refuse_unusable_images(runs, sweep)
     samples = prepare_samples(runs)
+    refuse_large_samples(runs, samples)
     lock = FileLock(sweep.lock)
     try:
         with disk_errors_explained(sweep):
@@ -98,9 +102,9 @@ def prepared(points: list[Point]) -> Iterator[Prepared]:
             refuse_taken(sweep, runs)
             shell_clusters(sweep)
             make_private(sweep.path)
-            made = Prepared(sweep, [], new_sweep=all(path == sweep.lock for path in sweep.path.iterdir()))
+            made = Prepared(sweep, [], samples, new_sweep=all(path == sweep.lock for path in sweep.path.iterdir()))
             own_or_refuse(sweep, runs[0].launcher.kind, new=made.new_sweep)
-            write_runs(made, points, samples)
+            write_runs(made, points)
         yield made
     finally:
         lock.release()
@@ -211,7 +215,7 @@ def disk_errors_explained(sweep: SweepDir) -> Iterator[None]:
         ) from error
 
 
-def write_runs(made: Prepared, points: list[Point], samples: list[Samples | None]) -> None:
+def write_runs(made: Prepared, points: list[Point]) -> None:
     """Make all run directories, or none."""
     sweep = made.sweep
     try:
@@ -219,7 +223,7 @@ def write_runs(made: Prepared, points: list[Point], samples: list[Samples | None
         code = snapshot_code(sweep)
         facts = provenance(code.name)
         with tempfile.TemporaryDirectory(prefix=".preparing-", dir=sweep.path) as staging:
-            for point, found in zip(points, samples, strict=True):
+            for point, found in zip(points, made.samples, strict=True):
                 write_run(RunDir(Path(staging) / str(point.run.name)), point, point.code or code, found, facts)
             for point in points:
                 directory = sweep.run(str(point.run.name))
@@ -272,6 +276,13 @@ def prepare_samples(runs: list[Run]) -> list[Samples | None]:
     return found
 
 
+def refuse_large_samples(runs: list[Run], samples: list[Samples | None]) -> None:
+    """Raise ConfigError if the samples of a run are too long for its GPUs; without them their shortest may have fit."""
+    for run, found in zip(runs, samples, strict=True):
+        if found is not None and (reason := prediction_fits(run, found)):
+            raise ConfigError(f"{run.name}: {reason}")
+
+
 def refuse_bare_tokenizer(run: Run, samples: Samples) -> None:
     """Raise DataError if the tokenizer has no configuration file, which LitGPT's fine-tuning reads."""
     names = {file.name for file in open_dataset(samples.directory).tokenizer_files}
@@ -305,7 +316,7 @@ def write_run(directory: RunDir, point: Point, code: Path, samples: Samples | No
 
 def plan_of(run: Run, samples: Samples | None = None) -> dict[str, Any]:
     """Return the planned values of a run; unknown ones are absent."""
-    predicted = speed(run, samples.steps, samples.tokens) if samples else speed(run)
+    predicted = speed(run, samples)
     plan = {
         "layout": layout_of(run).record(),
         "ranks": run.ranks,
@@ -315,8 +326,8 @@ def plan_of(run: Run, samples: Samples | None = None) -> dict[str, Any]:
         "parameters": parameters_of(run),
         PARAMETERS_TRAINED.name: trained_parameters(run),
         "gpu_hours_limit": gpu_hours_limit(run),
-        "memory": memory(run).record() if has_gpus(run) and run.is_predicted else None,
+        "memory": memory(run, samples).record() if has_gpus(run) and run.is_predicted else None,
         "speed": None if predicted is None else predicted.record(),
-        "warnings": warnings(run),
+        "warnings": warnings(run, samples),
     }
     return {key: value for key, value in plan.items() if value is not None}

@@ -5,6 +5,7 @@ tests/jobs/plan/test_activations.py compares them with those that the real engin
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from jobs.layout import GPU_ROW_MULTIPLE, has_gpus, padding, sequence_parallel, uses_fsdp
@@ -45,6 +46,11 @@ class Tokens:
     """Bytes of a number in matrix products and attention."""
     residual: int
     """Bytes of a number between layers: autocast leaves them in float32."""
+
+
+def with_rows(run: Run, tokens: float) -> Run:
+    """Return a run whose rows have this many tokens, virtual ones included."""
+    return replace(run, job=replace(run.job, sequence_length=max(1, math.ceil(tokens) - run.job.virtual_tokens)))
 
 
 def tokens_of(run: Run, *, fewest: bool = False) -> Tokens:

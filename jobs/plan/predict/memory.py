@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import TYPE_CHECKING
 
 from jobs.layout import accumulation, loss_chunk, pipeline_stages_of, pipeline_stages_per_rank
 from jobs.plan.pipeline_stages import pipeline_stage_layers
@@ -23,6 +24,7 @@ from jobs.plan.predict.activations import (
     recomputed,
     rotary_table,
     tokens_of,
+    with_rows,
 )
 from jobs.plan.predict.arrays import larger
 from jobs.plan.predict.calibration import Fit, basis, calibration_of
@@ -47,6 +49,9 @@ from jobs.plan.predict.workspace import (
     pipeline_messages,
 )
 from jobs.schema import ActivationCheckpointing, EngineKind, Run
+
+if TYPE_CHECKING:
+    from jobs.runtime.steps import Samples  # which imports NumPy
 
 Terms = dict[str, float]
 """Bytes by term."""
@@ -88,6 +93,8 @@ class Prediction:
     """Calibration of the interval, in words."""
     shortest_row: int | None = None
     """Tokens of the rows that the lower end supposes, where rows may be shorter than `job.sequence_length`."""
+    largest_micro_batch: int | None = None
+    """Its tokens, where the samples are known."""
 
     @property
     def allocated(self) -> Interval:
@@ -152,14 +159,22 @@ def total(sizes: list[Interval]) -> Interval:
 
 
 @once_per_run
-def memory(run: Run) -> Prediction:
-    """Return the predicted memory of a run that jobs.plan.legality has passed."""
+def memory(run: Run, samples: Samples | None = None) -> Prediction:
+    """Return the predicted memory of a run that jobs.plan.legality has passed.
+
+    Without `samples` the longest ones have job.sequence_length tokens.
+    """
     if not run.job.train:
         # An evaluation has no adapters and no virtual tokens.
         run = replace(run, job=replace(run.job, lora=None, prompt_tuning=None))
     fit = calibration_of(run).memory
     constants = MemoryConstants() if fit is None else fit.constants
-    full, short = tokens_of(run), tokens_of(run, fewest=True)
+    read = samples.tokens if samples else None
+    short = tokens_of(with_rows(run, read.computed)) if read else tokens_of(run, fewest=True)
+    if read:
+        # The first micro-batch of a step finds no gradients: where that is the largest, a mean one may hold the most.
+        run = with_rows(run, read.most)
+    full = tokens_of(run)
     most = largest_moment(run, full, constants)
     least = most if short == full else largest_moment(run, short, constants)
     known = limits_of(run) if fit is None else fitted_limits(run, fit)
@@ -176,8 +191,9 @@ def memory(run: Run) -> Prediction:
     )
     terms["framework"] = FRAMEWORK
     ordered = sorted(terms.items(), key=lambda item: -item[1].point)
-    shortest = None if short == full else short.count // run.job.micro_batch_size * run.parallelism.context
-    return Prediction({term: size for term, size in ordered if size.high}, basis(fit, UNCALIBRATED), shortest)
+    shortest = None if read or short == full else short.count // run.job.micro_batch_size * run.parallelism.context
+    largest = full.count * run.parallelism.context if read else None
+    return Prediction({term: size for term, size in ordered if size.high}, basis(fit, UNCALIBRATED), shortest, largest)
 
 
 def limits_of(run: Run) -> dict[str, tuple[float, float]]:

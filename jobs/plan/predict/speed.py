@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jobs.metrics import STEP_TIME
 from jobs.plan.cost import checkpoint_bytes, embedding_parameters, gated_parameters, parameters
+from jobs.plan.predict.activations import with_rows
 from jobs.plan.predict.calibration import STEP_TIME_PRIOR, basis, calibration_of
 from jobs.plan.predict.flops import FLOPS_PER_ATTENDED, FLOPS_PER_FROZEN_WEIGHT, FLOPS_PER_WEIGHT
 from jobs.plan.predict.interval import Interval
@@ -16,7 +17,7 @@ from jobs.plan.time_limit import WRITE_BYTES_PER_S
 from jobs.schema import EngineKind, Run
 
 if TYPE_CHECKING:
-    from jobs.data.batches import TokensOfSample  # which imports NumPy
+    from jobs.runtime.steps import Samples  # which imports NumPy
 
 UNCALIBRATED = "by published constants, not fitted to runs on this cluster"
 START_S = Interval(90, 30, 300)
@@ -53,19 +54,18 @@ class Speed:
 
 
 @once_per_run
-def speed(run: Run, steps: int | None = None, tokens: TokensOfSample | None = None) -> Speed | None:
+def speed(run: Run, samples: Samples | None = None) -> Speed | None:
     """Return the predicted speed of a run that jobs.plan.legality has passed.
 
     None where its GPU's rates are not known, and for a run that serves: it has no optimizer steps.
-    `steps` is the number of optimizer steps and `tokens` the mean length of samples, where the data is known; without
-    them every sample has job.sequence_length tokens.
+    Without `samples` every sample has job.sequence_length tokens, and the number of steps is that of the job.
     """
     if run.serving is not None:
         return None
     timed, used = run, 1.0
-    if tokens is not None:
-        timed = replace(run, job=replace(run.job, sequence_length=max(1, round(tokens.computed))))
-        used = tokens.used / tokens.computed
+    if samples is not None and samples.tokens is not None:
+        timed = with_rows(run, samples.tokens.computed)
+        used = samples.tokens.used / samples.tokens.computed
     work, peak = work_of(timed), peak_flops_per_s(run)
     if work is None or peak is None or not run.is_predicted:
         return None
@@ -73,7 +73,7 @@ def speed(run: Run, steps: int | None = None, tokens: TokensOfSample | None = No
     known = fit or STEP_TIME_PRIOR
     step = known.interval(lambda constants: step_time_s(work, constants))
     rate = step.divides(used * work.tokens / work.ranks)
-    total = total_s(run, step, steps or number_of_steps(run))
+    total = total_s(run, step, (samples.steps if samples else 0) or number_of_steps(run))
     hours = None if total is None else total.scaled(1 / 3600)
     return Speed(
         step_time_s=step,

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from jobs.plan.predict.memory import Prediction, memory
 from jobs.plan.predict.states import states
 from jobs.plan.rules.rule import Rule
 from jobs.schema import ActivationCheckpointing, EngineKind, Run
+
+if TYPE_CHECKING:
+    from jobs.runtime.steps import Samples  # which imports NumPy
 
 GIB = 2**30
 """Makers count the memory of a GPU in GiB and write GB: an H100 of 80 GB reports 79.6 GiB."""
@@ -51,11 +55,11 @@ def states_fit(run: Run) -> str | None:
     )
 
 
-def prediction_fits(run: Run) -> str | None:
+def prediction_fits(run: Run, samples: Samples | None = None) -> str | None:
     """Refuse a run whose predicted memory is larger than that of its GPU even at the lower end of the interval."""
     if run.gpu.memory_gb is None or not run.is_predicted or not leaves_room(run, 1.0):
         return None
-    predicted = memory(run)
+    predicted = memory(run, samples)
     if verdict(run, predicted) is not Verdict.too_large:
         return None
     advice = "Keep fewer activations, shard over more GPUs" if run.job.train else "Choose a GPU with more memory"
@@ -65,25 +69,25 @@ def prediction_fits(run: Run) -> str | None:
     )
 
 
-def memory_is_tight(run: Run) -> str | None:
+def memory_is_tight(run: Run, samples: Samples | None = None) -> str | None:
     """Warn of a run whose predicted memory may be larger than that of its GPU."""
     if run.gpu.memory_gb is None or not run.is_predicted:
         return None
-    predicted = memory(run)
+    predicted = memory(run, samples)
     if verdict(run, predicted) is not Verdict.tight:
         return None
     probably = " and probably too small" if predicted.device.point > usable_bytes(run, run.gpu.memory_gb) else ""
-    return in_words(run, predicted, f"memory is tight{probably}, ") + recomputation(run, predicted)
+    return in_words(run, predicted, f"memory is tight{probably}, ") + recomputation(run, predicted, samples)
 
 
-def recomputation(run: Run, predicted: Prediction) -> str:
+def recomputation(run: Run, predicted: Prediction, samples: Samples | None) -> str:
     """Return what a run would take if it kept the inputs of layers only, where activations are its largest term."""
     mode = ActivationCheckpointing.full
     # Pipelines have schedules that cannot compute twice (jobs.plan.rules.native).
     can = run.job.train and run.engine.kind is EngineKind.native and run.parallelism.pipeline == 1
     if not can or predicted.largest != "activations" or run.engine.activation_checkpointing is mode:
         return ""
-    size = memory(replace(run, engine=replace(run.engine, activation_checkpointing=mode))).device.point
+    size = memory(replace(run, engine=replace(run.engine, activation_checkpointing=mode)), samples).device.point
     return f"; {gigabytes(size)} with engine.activation_checkpointing={mode.name}"
 
 
@@ -113,9 +117,11 @@ def in_words(run: Run, predicted: Prediction, result: str = "") -> str:
     whole = "" if gib is None else f"{gib:g} GiB" if part == 1 else f"{part:g} of {gib:g} GiB"
     size = "" if gib is None else f" of {gigabytes(usable_bytes(run, gib))} ({whole})"
     rows = f" with rows of {predicted.shortest_row} tokens," if predicted.shortest_row else ""
+    known = predicted.largest_micro_batch
+    read = f" for the samples read, at most {known:,} tokens in a micro-batch" if known else ""
     return (
         f"{predicted.basis.partition(':')[0]}: {result}predicted {gigabytes(device.point)} GB "
-        f"({gigabytes(device.low)}{rows} to {gigabytes(device.high)}){size}, most of it {term} "
+        f"({gigabytes(device.low)}{rows} to {gigabytes(device.high)}){size}{read}, most of it {term} "
         f"{gigabytes(predicted.terms[term].point)}"
     )
 
@@ -150,4 +156,3 @@ def is_proposed(run: Run) -> bool:
 
 
 RULES: tuple[Rule, ...] = (states_fit, prediction_fits)
-WARNINGS: tuple[Rule, ...] = (memory_is_tight,)

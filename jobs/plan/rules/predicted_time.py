@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from jobs.plan.cost import checkpoint_bytes
 from jobs.plan.predict.speed import START_S, Speed, speed
-from jobs.plan.rules.rule import Rule
 from jobs.plan.time_limit import needed_s, stop_before_limit_s
 from jobs.schema import Run
+
+if TYPE_CHECKING:
+    from jobs.runtime.steps import Samples  # which imports NumPy
 
 BETWEEN_CHECKPOINTS_S = 1800
 """Time between the checkpoints that are proposed."""
 
 
-def predicted_time_exceeds_limit(run: Run) -> str | None:
+def predicted_time_exceeds_limit(run: Run, samples: Samples | None = None) -> str | None:
     """Warn of a run that is predicted not to end within its time limit and the restarts that continue it."""
-    found = speed(run)
+    found = speed(run, samples)
     if found is None or found.hours is None or starts(run, found.hours.point) <= allowed_starts(run):
         return None
     hours, count = found.hours, allowed_starts(run)
@@ -70,6 +73,3 @@ def allowed_starts(run: Run) -> int:
 def restarts_itself(run: Run) -> bool:
     """Return whether the launcher starts a run again at its time limit."""
     return run.starter.needs_slurm or run.starter.on_this_machine
-
-
-WARNINGS: tuple[Rule, ...] = (predicted_time_exceeds_limit,)

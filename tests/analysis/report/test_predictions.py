@@ -78,7 +78,7 @@ def test_where_the_samples_are_known_speed_and_hours_are_predicted_for_their_len
     full = plan_of(run)["speed"]
     # Half of a row is padding, and rows are half as long as they could be.
     length = run.job.sequence_length
-    tokens = TokensOfSample(used=length / 4, computed=length / 2)
+    tokens = TokensOfSample(used=length / 4, computed=length / 2, most=length / 2)
     known = plan_of(run, Samples(Path("samples"), 200, {}, tokens))["speed"]
     ratio = known["step_time_s"]["point"] / full["step_time_s"]["point"]
     assert 0.5 <= ratio < 0.9

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from analysis.metrics.mfu import Work as CountedWork
-from jobs.data.batches import TokensOfSample
 from jobs.layout import Layout, layout_of
 from jobs.parallelism import CP, DP_REPLICATE, DP_SHARD, PP, TP
 from jobs.plan.cost import embedding_parameters, parameters
@@ -19,7 +18,6 @@ from jobs.plan.predict.constants import StepTimeConstants
 from jobs.plan.predict.speed import model_flops, speed
 from jobs.plan.predict.step_time import StepTime, Work, step_time, step_time_s, work_of
 from jobs.schema import ActivationCheckpointing, Run
-from tests.benchmarks.gpu import EPOCH, EPOCHS, SHARED
 from tests.support.composing import one
 from tests.support.paths import ROOT
 
@@ -213,23 +211,3 @@ def test_layouts_of_100_000_gpus_are_predicted_without_listing_their_ranks() -> 
              "model=llama31_405b", "engine=nemo", "scaling.global_batch_size=12544")  # fmt: skip
     assert layout_of(run).world_size == 100_352
     assert speed(run) is not None
-
-
-# The Alpaca samples of these epochs have 227.7 tokens on average; rows of four are padded to their longest.
-PADDED, PACKED = TokensOfSample(227.7, 385.0), TokensOfSample(227.7, 227.7)
-
-
-@pytest.mark.parametrize(
-    ("name", "tokens"),
-    [("stock", PADDED), ("padded", PADDED), ("packed", PACKED), ("larger", PACKED), ("whole", PACKED)],
-)
-def test_the_epochs_measured_on_a_card_are_in_their_intervals_where_the_samples_are_known(
-    name: str, tokens: TokensOfSample
-) -> None:
-    with (ROOT / ".github" / "gpu-day" / f"epoch_{name}.csv").open(newline="") as file:
-        (measured,) = (float(row["value"]) for row in csv.DictReader(file) if row["what"] == f"tokens_per_s {name}")
-    run = one("model=llama2_7b", "gpu=h100_sxm", "data.path=/data", "data.tokenizer=/tokenizer", *SHARED, *EPOCH,
-              *EPOCHS[name]).run  # fmt: skip
-    known = speed(run, tokens=tokens)
-    assert known is not None
-    assert known.tokens_per_s_per_gpu.low <= measured <= known.tokens_per_s_per_gpu.high
