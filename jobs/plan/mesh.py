@@ -195,11 +195,11 @@ def shortened(group: list[int]) -> str:
     return ", ".join(map(str, group)) if len(group) <= 4 else f"{group[0]}, {group[1]}, ..., {group[-1]}"
 
 
-def spans(numbers: Iterable[int]) -> Iterator[str]:
+def spans(numbers: Iterable[int], to: str = "..") -> Iterator[str]:
     """Yield runs of consecutive numbers, in the order given: 0..3, 8..11."""
     for _, run in itertools.groupby(enumerate(numbers), lambda item: item[1] - item[0]):
         members = [number for _, number in run]
-        yield f"{members[0]}..{members[-1]}" if len(members) > 1 else str(members[0])
+        yield f"{members[0]}{to}{members[-1]}" if len(members) > 1 else str(members[0])
 
 
 def spoken(noun: str, first: int, last: int) -> str:

@@ -234,7 +234,7 @@ def cancel_all(sweep: SweepDir, jobs: Collection[str | None] | None = None) -> i
     if not ended and not stages:
         print(f"{sweep.path}: no run waits or runs")
         return 0
-    also = f" and {len(stages)} stage{'s' if len(stages) != 1 else ''}" if stages else ""
+    also = f" and {counted(len(stages), 'stage')}" if stages else ""
     print(f"cancelled {counted(ended)}{also} of {sweep.path}")
     return 0
 

@@ -235,7 +235,7 @@ def unfinished(sweep: SweepDir, job_id: str) -> list[Turn]:
     """Return the runs of this job that have not ended, in their order."""
     turns = []
     for submission in latest_submissions(sweep).values():
-        if submission.job_id != job_id or submission.launcher != "pilot" or submission.ended or submission.cancelled:
+        if submission.job_id != job_id or submission.ended or submission.cancelled:
             continue
         directory = sweep.run(submission.run)
         end = own_end(directory, submission)

@@ -11,12 +11,12 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from jobs.errors import SubmitError
 from jobs.event_fields import JOB_TASKS, NO_JOB, checked_event
 from jobs.failures import end_of, latest_attempt
+from jobs.plan.mesh import spans
 from jobs.run_events import events_or_failure
 from jobs.rundir import RunDir, SweepDir, read_events
 from jobs.schema import LauncherKind
@@ -161,20 +161,11 @@ def in_brackets(job_ids: Iterable[str]) -> list[str]:
     for job_id in job_ids:
         array, _, task = job_id.partition("_")
         tasks.setdefault(array, []).extend([int(task)] if task else [])
-    return [f"{array}_{spans(sorted(numbers))}" if numbers else array for array, numbers in tasks.items()]
-
-
-def spans(numbers: list[int]) -> str:
-    """Return sorted task numbers in Slurm's notation: 3, [0-3,7]."""
-    if len(numbers) == 1:
-        return str(numbers[0])
-    parts = []
-    # Consecutive numbers have the same distance from their place.
-    for _, group in groupby(enumerate(numbers), key=lambda item: item[1] - item[0]):
-        _, *consecutive = zip(*group, strict=True)
-        first, last = consecutive[0][0], consecutive[0][-1]
-        parts.append(str(first) if first == last else f"{first}-{last}")
-    return f"[{','.join(parts)}]"
+    found = []
+    for array, numbers in tasks.items():
+        short = ",".join(spans(sorted(numbers), to="-"))
+        found.append(f"{array}_[{short}]" if len(numbers) > 1 else f"{array}_{short}" if numbers else array)
+    return found
 
 
 def intents(sweep: SweepDir) -> list[Intent]:

@@ -211,9 +211,15 @@ def judged_sources(tables: Path, wanted: str = "") -> Iterator[tuple[str, Judged
 def memory_works(measured: Measurement) -> tuple[MemoryWork, MemoryWork]:
     """Return what a run holds as its source measures it, and with what is beside tensors."""
     states = measured.parameter_bytes * parameters_held(measured.run).model
-    tensors = tuple({**moment, "states": moment["states"] + states} for moment in memory_work(measured.run))
-    device = tuple({**moment, "framework": FRAMEWORK.point} for moment in tensors)
-    return (device if measured.framework else tensors), device
+
+    def tensors(place: int | None) -> MemoryWork:
+        return tuple({**moment, "states": moment["states"] + states} for moment in memory_work(measured.run, place))
+
+    def device(place: int | None) -> MemoryWork:
+        return tuple({**moment, "framework": FRAMEWORK.point} for moment in tensors(place))
+
+    place = 0 if measured.first_stage else None
+    return (device if measured.framework else tensors)(place), device(None)
 
 
 def judged(rows: Sequence[Row]) -> Judged:

@@ -36,7 +36,9 @@ class Measurement:
     tokens_per_s: float | None
     """Rate of all GPUs together; None if the row has no result."""
     memory_bytes: float | None = None
-    """Peak of the GPU with the most; None if the source does not print it."""
+    """Peak of the GPU with the most, or of a GPU of the first pipeline stage; None if the source does not print it."""
+    first_stage: bool = False
+    """True if the memory is that of the first pipeline stage."""
     framework: bool = False
     """True if this may be the memory of the device, which includes memory beside tensors."""
     parameter_bytes: int = 0

@@ -68,6 +68,9 @@ def nanotron(rows: list[Row]) -> Iterator[Measurement]:
                 made,
                 number(row, "tokens_per_s") if ran else None,
                 gib(row, "memory_gb") if ran else None,
+                # The process of rank 0 writes the table, after the fourth step (nanotron, src/nanotron/helpers.py,
+                # log_throughput): what its allocator has reserved, with fragments.
+                first_stage=True,
                 framework=True,
                 # Gradients in bfloat16 beside their float32 sums.
                 parameter_bytes=2,

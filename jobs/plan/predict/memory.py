@@ -221,10 +221,10 @@ def largest_moment(run: Run, x: Tokens, constants: MemoryConstants) -> Terms:
     return max(found, key=lambda terms: sum(terms.values()))
 
 
-def memory_work(run: Run) -> MemoryWork:
-    """Return what the tensors of a run take, without constants."""
+def memory_work(run: Run, place: int | None = None) -> MemoryWork:
+    """Return what the tensors of a run take on one pipeline rank, or on that with the most, without constants."""
     found = []
-    for moment in moments_of_ranks(run, tokens_of(run)):
+    for moment in moments_of_ranks(run, tokens_of(run), place):
         sizes = dict.fromkeys(CONSTANT_OF.values(), 0.0)
         for term, size in moment.items():
             sizes[CONSTANT_OF[term]] += size
@@ -238,11 +238,11 @@ def counted_bytes(work: MemoryWork, constants: MemoryConstants) -> float:
     return reduce(larger, sizes)
 
 
-def moments_of_ranks(run: Run, x: Tokens) -> Iterator[Terms]:
-    """Yield the moments of all pipeline ranks."""
+def moments_of_ranks(run: Run, x: Tokens, place: int | None = None) -> Iterator[Terms]:
+    """Yield the moments of one pipeline rank, or of all."""
     held = states(run)
-    for place in range(run.parallelism.pipeline):
-        yield from moments(run, place, x, held)
+    for each in range(run.parallelism.pipeline) if place is None else (place,):
+        yield from moments(run, each, x, held)
 
 
 def moments(run: Run, place: int, x: Tokens, held: States) -> Iterator[Terms]:

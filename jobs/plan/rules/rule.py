@@ -38,6 +38,6 @@ def either(choices: Iterable[object]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def counted(runs: int) -> str:
-    """Return a number of runs as text: `1 run`, `2 runs`."""
-    return f"{runs} run{'s' if runs != 1 else ''}"
+def counted(count: int, noun: str = "run") -> str:
+    """Return a number of things as text: `1 run`, `2 runs`."""
+    return f"{count} {noun}{'s' if count != 1 else ''}"

@@ -11,7 +11,9 @@ import pytest
 
 from jobs.cli import main
 from jobs.rundir import SweepDir, read_records
+from jobs.submit.container import srun_arguments
 from tests.support.cli import files, printed, script_of, small
+from tests.support.composing import one
 
 # Both record what they are asked and start it without a container.
 APPTAINER = """#!/bin/bash
@@ -28,6 +30,15 @@ for argument; do shift; [[ $argument == --container-* ]] || set -- "$@" "$argume
 exec {srun} "$@"
 """
 CONTAINER = ["cluster.container=/images/a b.sif", "cluster.container_mounts=['/data/my set:/data']"]
+
+
+def test_pyxis_gets_an_image_and_mounts_only_if_there_are_some() -> None:
+    cluster = ("cluster=generic_slurm", "cluster.container_runtime=pyxis")
+    assert srun_arguments(one(*cluster, *CONTAINER).run) == [
+        "--container-image=/images/a b.sif", "--container-mounts=/data/my set:/data",
+    ]  # fmt: skip
+    assert srun_arguments(one(*cluster, "cluster.container_runtime=apptainer", *CONTAINER).run) == []
+    assert srun_arguments(one(*cluster).run) == []
 
 
 @pytest.mark.slow

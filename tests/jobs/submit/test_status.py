@@ -22,7 +22,7 @@ from jobs.submit.history import History
 from jobs.submit.job_state import JobState
 from jobs.submit.slurm_commands import postpone, requeue
 from jobs.submit.states import END_GRACE_S, RunState, State, decide, states
-from jobs.submit.submissions import latest_submissions, tasks_of
+from jobs.submit.submissions import in_brackets, latest_submissions, tasks_of
 from jobs.submit.trust.own_sweeps import own
 from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started, step
 from tests.support.paths import ROOT
@@ -148,6 +148,22 @@ def test_a_long_cancelled_sweep_is_one_line(tmp_path: Path, capsys: pytest.Captu
     assert main(["status", str(tmp_path)]) == 0
     command = f"`slurmscale status --all {tmp_path}` shows every run"
     assert capsys.readouterr().out == f"not shown: 51 cancelled; {command}\n51 runs: 51 cancelled\n"
+
+
+def test_a_narrow_terminal_folds_names_and_details_but_no_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, reason = "a-run-with-a-long-name", "asked to end (SIGTERM)"
+    event(a_submitted(tmp_path, name, "123456789_12"), "stopped", step=3, reason=reason)
+    for variable, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "44")):
+        monkeypatch.setenv(variable, value)
+    assert main(["status", str(tmp_path)]) == 0
+    assert any("123456789_12" in line and "stopped" in line for line in capsys.readouterr().out.splitlines())
+
+
+def test_job_ids_are_printed_as_slurm_prints_them() -> None:
+    ids = ["12_7", "12_1", "13", "12_0", "14_3", "12_2", "12_3"]
+    assert in_brackets(ids) == ["12_[0-3,7]", "13", "14_3"]
 
 
 @pytest.mark.parametrize(
