@@ -367,7 +367,8 @@ def named(run: Run, swept: list[Override]) -> Run:
         run.model.name = run.images.network.name + (rehearsal.ENDING if run.rehearsal else "")
         run.data.name = "jpeg"
     if run.name is None:
-        engine = [] if run.engine.kind is EngineKind.native else [run.engine.kind.name]
+        program = run.engine.server.name if run.engine.server else run.engine.kind.name
+        engine = [] if run.engine.kind is EngineKind.native else [program]
         parts = [run.model.name, *engine, run.parallelism.name, f"n{run.nodes}x{run.ranks_per_node}"]
         parts += [
             f"{override.key_or_group.rsplit('.', 1)[-1]}={override.value()}"

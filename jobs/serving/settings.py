@@ -24,6 +24,8 @@ class Server:
     {output_tokens} and {memory_fraction} are replaced; over nodes also {nodes}, {node_rank} (0 is the node that serves
     HTTP), {head} and {head_port} (address and a free port of that node), and {headless}, which is --headless on all
     other nodes. A word whose name has no value is left out."""
+    name: str = "vllm"
+    """Name of the program in the names of its runs."""
     arguments: list[str] = field(default_factory=list)
     """Further words at the end of the command."""
     python: str | None = None

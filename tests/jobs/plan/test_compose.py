@@ -102,6 +102,15 @@ def test_nodes_are_a_sweep_axis_and_name_the_runs() -> None:
     assert [point.run.ranks for point in points] == [2, 4, 8]
 
 
+def test_a_run_that_serves_is_named_by_its_server() -> None:
+    for server, program in (
+        ("engine=litgpt_serve", "litgpt_serve"), ("engine=vllm", "vllm"),
+        ("engine.server.name=sglang engine=vllm", "sglang"),
+    ):  # fmt: skip
+        run = one(*NEEDS["litgpt_serve"], *server.split()).run
+        assert run.name == f"tiny-{program}-ddp-n1x2"
+
+
 def test_a_swept_value_without_a_place_in_the_name_is_appended_to_it() -> None:
     points = compose(["job.learning_rate=1e-3,1e-4"], multirun=True)
     assert [point.run.name for point in points] == [
