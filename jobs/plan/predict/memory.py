@@ -63,7 +63,7 @@ FRAMEWORK = Interval(1.2e9, 0.4e9, 3.5e9)
 A100 and H100: an idle context takes 0.4 to 0.6 GB, each NCCL communicator some tens of MB. Not measured here."""
 FRAGMENTS = Interval(0.03, 0.0, 0.15)
 """Share of the allocated memory that lies in fragments of the allocator's segments: none at best, and with rows of
-changing length without expandable segments more. Ten runs of the native engine on one H100 had 1.4 to 11.8 %, 3.4 % in
+changing length without expandable segments more. Ten runs of the native engine on one H100 had 1.4 to 11.8 %, 3.5 % in
 the median, and LitGPT's scripts 15 % (tests/README.md, On a GPU)."""
 # Low and high limit as shares of the point, by term. What the native engine holds is counted, not measured on a GPU.
 EXACT = (1.0, 1.0)
