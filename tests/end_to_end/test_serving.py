@@ -135,7 +135,7 @@ def test_a_model_that_was_trained_on_slurm_is_served_by_a_job_that_waits_for_it(
 def test_two_replicas_of_vllm_serve_on_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = with_random_weights(model_directory(tmp_path / "model"))
     given = vllm_serving(vllm_python(), model, f"runs_dir={tmp_path}/runs", "sweep=s", "ranks_per_node=2",
-                         "serving.limits.time_to_first_token_s=1000", "serving.limits.time_per_output_token_s=1e-9",
+                         "serving.limits.time_to_first_token_s=1e-9", "serving.limits.time_per_output_token_s=1000",
                          )  # fmt: skip
     assert main(["submit", "--wait", *given]) == 0, printed(capsys)
     sweep = SweepDir(tmp_path / "runs/s")
@@ -144,7 +144,8 @@ def test_two_replicas_of_vllm_serve_on_this_machine(tmp_path: Path, capsys: pyte
     checked(run, found, 24)
     assert 0 < float(found["time_to_first_token_median_s"]) <= float(found["request_latency_median_s"])
     assert float(found["inter_token_latency_p99_s"]) > 0
-    assert float(found["good_requests_per_s"]) == 0, "no request is within a nanosecond a token"
+    # A server that is behind sends a whole answer at once, so the time of an output token may be 0.
+    assert float(found["good_requests_per_s"]) == 0, "no first token comes within a nanosecond"
     samples = [json.loads(line) for i in range(2) for line in run.replica_samples(i).read_text().splitlines()]
     assert {"requests_running", "requests_waiting", "kv_cache_use", "server_preemptions"} <= samples[-1].keys()
     assert 16 < float(found["server_input_tokens"]) / 24 < 64, "32 in the mean"

@@ -98,7 +98,8 @@ LIBRARIES = (
          r"pinned) memory", ("CachingHostAllocator", "Failed to allocate host memory", "Failed to allocate pinned",
          "Failed to pin")),
         (C.out_of_gpu_memory, W.end, r"\b(?:CUDA|HIP|XPU|NPU|MPS backend) out of memory\b|CUDA error: out of memory|"
-         r"Cuda failure.* 'out of memory'|\bDEVMEM Allocation failed|\b[Oo]ut of device memory\b|"
+         r"Cuda failure.* 'out of memory'|\bcudaMalloc retry failed: out of memory|"
+         r"\bDEVMEM Allocation failed|\b[Oo]ut of device memory\b|"
          r"Check failed: .*cudaSuccess \(2 vs|Create cublas handle failed|CURAND_STATUS_ALLOCATION_FAILED",
          ("out of memory", "DEVMEM Allocation", "ut of device memory",
           "Check failed: ", "Create cublas handle", "CURAND_STATUS_ALLOC")),

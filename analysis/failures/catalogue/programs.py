@@ -34,17 +34,18 @@ TORCH = (
     *signatures(
         "https://github.com/sgl-project/sglang (managers/scheduler.py), https://github.com/vllm-project/vllm "
         "(v1/executor/multiproc_executor.py)",
-        (C.hung, W.consequence, r"\bWatchdog timeout \(self\.watchdog_timeout=|\bRPC call to \w+ timed out",
-         ("Watchdog timeout", "RPC call to")),
+        (C.hung, W.consequence, r"\b[Ww]atchdog timeout \(self\.watchdog_timeout=|\bRPC call to \w+ timed out",
+         ("atchdog timeout", "RPC call to")),
     ),
 )  # fmt: skip
 
 LAUNCHERS = (
     *signatures(
-        "https://github.com/NVIDIA/NeMo (utils/callbacks/preemption.py), "
+        "https://github.com/NVIDIA/NeMo (utils/callbacks/preemption.py), https://github.com/AI-Hypercomputer/maxtext, "
         "https://github.com/Lightning-AI/pytorch-lightning (trainer/connectors/signal_connector.py)",
         # Slurm's own reason decides, if it is in the log.
-        (C.preempted, W.consequence, r"\bPreemption detected, signaling trainer to stop", ("Preemption detected",)),
+        (C.preempted, W.consequence, r"\bPreemption detected, signaling trainer to stop|"
+         r"\bTraining stopped: Job is preempted", ("Preemption detected", "Job is preempted")),
         (C.requeued, W.consequence, r"\bRequeued SLURM job: \d", ("Requeued SLURM job",)),
     ),
     *signatures(
@@ -81,8 +82,11 @@ LAUNCHERS = (
          r"has missed",
          ("NodeDiedError", "its node has died", "marked dead because")),
         (C.launch_failure, W.end, r"RuntimeEnvSetupError\b|current node timed out during startup|"
-         r"No available agent to submit job|Job supervisor actor (?:failed to start|died)",
-         ("RuntimeEnvSetupError", "timed out during startup", "No available agent", "ob supervisor actor")),
+         r"No available agent to submit job|Job supervisor actor (?:failed to start|died)|"
+         r"Version mismatch: The cluster was started with:",
+         ("RuntimeEnvSetupError", "timed out during startup", "No available agent", "ob supervisor actor",
+          "Version mismatch: The cluster")),
+        (C.cancelled, W.end, r"Status message: Job was intentionally stopped", ("Job was intentionally stopped",)),
         (C.refused, W.end, r"total (?:available|desired) GPUs|No available node types can fulfill resource",
          ("total available GPUs", "total desired GPUs", "No available node types")),
         (C.lost_peer, W.consequence, r"LocalRayletDiedError\b|[Ff]ailed to connect to GCS|GCS server .*(?:down|lost)|"
@@ -99,7 +103,9 @@ LAUNCHERS = (
          r"Out of memory error on GPU \d",
          ("RESOURCE_EXHAUSTED", "OOM when allocating", "Out of memory error on")),
         (C.launch_failure, W.end, r"TPU (?:platform |backend )?.*(?:already in use|initialization failed)|"
-         r"Error: Unable to initialize backend '\w+': ", ("TPU ", "Unable to initialize backend")),
+         r"Error: Unable to initialize backend '\w+': |"
+         r"TensorFlow library was compiled to use \S+ instructions, but these aren't available",
+         ("TPU ", "Unable to initialize backend", "library was compiled to use")),
         (C.lost_peer, W.consequence, r"[Dd]eadline [Ee]xceeded: Failed to connect|StatusCode\.(?:UNAVAILABLE|"
          r"DEADLINE_EXCEEDED)|failed to connect to (?:all addresses|remote host)",
          ("eadline ", "StatusCode.", "failed to connect to")),
@@ -117,8 +123,9 @@ LAUNCHERS = (
          ("XLA compiler bug", "Check failed: ", "LLVM ERROR", "Unhandled exception:")),
         (C.hung, W.consequence, r"\bDEADLINE_EXCEEDED: Barrier timed out|\bTermination timeout for `.*` of \d+ seconds "
          r"exceeded", ("DEADLINE_EXCEEDED", "Termination timeout")),
-        (C.lost_peer, W.consequence, r"because the JAX distributed service detected fatal errors",
-         ("JAX distributed service",)),
+        (C.lost_peer, W.consequence, r"because the (?:JAX distributed service detected fatal errors|"
+         r"coordinator detected missing heartbeats)",
+         ("JAX distributed service", "coordinator detected missing heartbeats")),
         (C.lost_peer, W.consequence, r"DEADLINE_EXCEEDED: (?:Connect\(\) timed out|"
          r"Deadline Exceeded)|XlaRuntimeError: (?:UNAVAILABLE|DEADLINE_EXCEEDED): |UNAVAILABLE: Task \S+ heartbeat "
          r"timeout|ERROR in coordination service",
@@ -175,8 +182,8 @@ SYSTEM = (
         (C.code, W.consequence, EXIT_CODE.format("136|139") + "|" + NEGATIVE_CODE.format("8|11"),
          ("136", "139", "code -", "code: -", "code=-", "code = -")),
         (C.code, W.consequence, r"Caught signal 11\b|\*\*\* SIG(?:SEGV|BUS|FPE) (?:received|\(@)|Segfault "
-         r"encountered",
-         ("Caught signal 11", "*** SIG", "Segfault encountered")),
+         r"encountered|^forrtl: severe \(174\): SIGSEGV",
+         ("Caught signal 11", "*** SIG", "Segfault encountered", "forrtl: severe (174)")),
         (C.code, W.end, r"^\*\*\* stack smashing detected|^\S+: \S+:\d+: .*: Assertion [`'].*' failed\.",
          ("stack smashing", "Assertion ")),
         # The text of the exception that ended a C++ program.
