@@ -6,6 +6,7 @@ instead of ten. They talk over gloo like any others.
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import multiprocessing
 import os
@@ -75,6 +76,8 @@ def rank_environment(rank: int, world: int, start: str) -> dict[str, str]:
 def rank(directory: Path, rank: int, world: int, start: str) -> None:
     """One rank, from its start to its end."""
     _print_to(directory / f"rank{rank}.log")
+    # The log of a rank that hangs has its stacks, before the test ends it.
+    faulthandler.dump_traceback_later(0.9 * limit_s(TIMEOUT_S), file=2)
     os.environ.update(rank_environment(rank, world, start))
     main(str(directory))
 
