@@ -246,7 +246,7 @@ def test_a_cancelled_job_stops_at_a_step_boundary_and_states_it(
     printed(capsys)
     main(["status", str(tmp_path / "s")])
     assert "1 run: 1 cancelled" in printed(capsys)
-    assert [e["event"] for e in read_records(run.status) if e["event"] != "node_load"] == [
+    assert [e["event"] for e in read_records(run.status) if e["event"] not in {"node_load", "pace"}] == [
         "prepared", "started", "transport", "layout", "checkpoint", "stopped"
     ]  # fmt: skip
 
