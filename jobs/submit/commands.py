@@ -51,8 +51,11 @@ def submit(overrides: list[str], *, multirun: bool, wait: bool) -> int:
     return submit_points(compose(overrides, multirun=multirun), wait=wait)
 
 
-def submit_points(points: list[Point], *, wait: bool) -> int:
-    """Show, prepare and launch composed points; return the exit code."""
+def submit_points(points: list[Point], *, wait: bool, try_large: bool = False) -> int:
+    """Show, prepare and launch composed points; return the exit code.
+
+    With `try_large` also those whose samples are predicted to be too long for their GPUs.
+    """
     runs = [point.run for point in points]
     out = console()
     out.print(plan_table(runs[:MOST_ROWS]))
@@ -60,7 +63,7 @@ def submit_points(points: list[Point], *, wait: bool) -> int:
         out.print(f"... and {counted(len(runs) - MOST_ROWS)} more; `slurmscale plan` shows them all")
     kind = runs[0].launcher.kind
     launcher_of(kind).check(runs)
-    with prepared(points) as made:
+    with prepared(points, try_large=try_large) as made:
         sweep = made.sweep
         for note in plan_notes(runs, made.samples):
             out.print(note)

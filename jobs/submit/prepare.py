@@ -78,11 +78,12 @@ class Prepared:
 
 
 @contextmanager
-def prepared(points: list[Point]) -> Iterator[Prepared]:
+def prepared(points: list[Point], *, try_large: bool = False) -> Iterator[Prepared]:
     """Prepare the run directories of all points; no other shell resumes or cancels them inside the block.
 
-    Raises DataError if the data of a run cannot be used, RunDirError if a directory exists, cannot be written, or is
-    writable by other users; then no run directory was made.
+    Raises DataError if the data of a run cannot be used, ConfigError if its samples are predicted to be too long for
+    its GPUs, unless `try_large`, RunDirError if a directory exists, cannot be written, or is writable by other users;
+    then no run directory was made.
     """
     runs = [point.run for point in points]
     sweep = sweep_directory(runs)
@@ -92,7 +93,8 @@ def prepared(points: list[Point]) -> Iterator[Prepared]:
     refuse_short_storage(runs, sweep)
     refuse_unusable_images(runs, sweep)
     samples = prepare_samples(runs)
-    refuse_large_samples(runs, samples)
+    if not try_large:
+        refuse_large_samples(runs, samples)
     lock = FileLock(sweep.lock)
     try:
         with disk_errors_explained(sweep):

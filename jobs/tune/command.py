@@ -192,7 +192,8 @@ class Tuning:
     def run(self, points: list[Point], sweep: SweepDir) -> int:
         """Submit runs together and wait for their ends."""
         known = [run.name for run in sweep.runs()]
-        return submit_points(points, wait=False) or self.wait(sweep, known)
+        # A trial that runs out of memory is information; a refusal would end the tuning.
+        return submit_points(points, wait=False, try_large=True) or self.wait(sweep, known)
 
     def wait(self, sweep: SweepDir, known: Sequence[str] | set[str]) -> int:
         """Wait for the runs of a sweep; return 0, also where some failed, unless the user stops waiting."""

@@ -77,3 +77,7 @@ def test_submit_predicts_memory_for_the_samples_that_it_has_read_and_refuses_tho
     with pytest.raises(ConfigError, match=r"tiny-.*: tiny does not fit gpu=h100_sxm .* for the samples read"):
         prepared([between]).__enter__()
     assert not list((tmp_path / "runs").glob("*/*")), "nothing is left"
+    with prepared([between], try_large=True) as made:
+        (note,) = [each for each in plan_notes([between.run], made.samples) if "predicted" in each]
+        made.take_back()
+    assert "does not fit, predicted" in note
