@@ -64,7 +64,7 @@ class TokensOfSample(NamedTuple):
     computed: float
     """Mean, padding and virtual tokens included."""
     most: float
-    """Of the largest micro-batch: its tokens, padding and virtual ones included, divided by its samples."""
+    """Tokens of the largest micro-batch, padding and virtual ones included, divided by its samples."""
 
 
 class Batches:

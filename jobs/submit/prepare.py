@@ -282,7 +282,10 @@ def refuse_large_samples(runs: list[Run], samples: list[Samples | None]) -> None
     """Raise ConfigError if the samples of a run are too long for its GPUs; without them their shortest may have fit."""
     for run, found in zip(runs, samples, strict=True):
         if found is not None and (reason := prediction_fits(run, found)):
-            raise ConfigError(f"{run.name}: {reason}")
+            raise ConfigError(
+                f"{run.name}: {reason} A smaller job.micro_batch_size keeps fewer activations, as "
+                "engine.activation_checkpointing=full does."
+            )
 
 
 def refuse_bare_tokenizer(run: Run, samples: Samples) -> None:

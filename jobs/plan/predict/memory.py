@@ -95,7 +95,7 @@ class Prediction:
     shortest_row: int | None = None
     """Tokens of the rows that the lower end supposes, where rows may be shorter than `job.sequence_length`."""
     largest_micro_batch: int | None = None
-    """Its tokens, where the samples are known."""
+    """Tokens of the largest micro-batch, where the samples are known."""
 
     @property
     def allocated(self) -> Interval:

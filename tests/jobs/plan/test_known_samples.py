@@ -74,8 +74,11 @@ def test_submit_predicts_memory_for_the_samples_that_it_has_read_and_refuses_tho
     assert not [each for each in plan_of(larger.run, read)["warnings"] if "memory" in each]
 
     between = point(tmp_path, (shortest.device.low + known.device.low) / 2 / 2**30)
-    with pytest.raises(ConfigError, match=r"tiny-.*: tiny does not fit gpu=h100_sxm .* for the samples read"):
+    with pytest.raises(
+        ConfigError, match=r"tiny-.*: tiny does not fit gpu=h100_sxm .* for the samples read"
+    ) as refused:
         prepared([between]).__enter__()
+    assert "set gpu.memory_gb=null to try it anyway. A smaller job.micro_batch_size keeps fewer" in str(refused.value)
     assert not list((tmp_path / "runs").glob("*/*")), "nothing is left"
     with prepared([between], try_large=True) as made:
         (note,) = [each for each in plan_notes([between.run], made.samples) if "predicted" in each]
