@@ -1,11 +1,12 @@
 """Mutation scores by room: `python -m tests.benchmarks.mutation_scores --room secrets --mutants 30`.
 
-cosmic-ray changes one place of a module at a time, in a copy of the last commit below build/mutation/, and those of the
-fast tests that execute the changed lines run against each change (a mutant). One run of all fast tests with coverage
-finds them. A mutant is killed if a test fails or the time limit ends it. All mutants of a room are put into one random
-order (--seed); the first --mutants of it are measured, so a larger number extends a sample. Each runs in a fork of a
-process that has imported the other packages. The same command continues after an interruption; --again measures the
-survivors again, also with test files that changed since. `--module FILE --tests FILES` makes a room of one module.
+cosmic-ray changes one place of a module at a time, in a copy of the last commit below build/mutation/, and those tests
+of CI that execute the changed lines, in any process, run against each change (a mutant). One run of all of them with
+coverage finds them. A mutant is killed if a test fails or the time limit ends it. All mutants of a room are put into
+one random order (--seed); the first --mutants of it are measured, so a larger number extends a sample. Each runs in a
+fork of a process that has imported the other packages. The same command continues after an interruption; --again
+measures the survivors again, also with test files that changed since. `--module FILE --tests FILES` makes a room of one
+module.
 """
 
 from __future__ import annotations
@@ -40,10 +41,31 @@ from scipy.stats import binomtest
 from tests.support.paths import ROOT
 
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.csv")
-FAST = ["-q", "-p", "no:randomly", "-m", "not slow and not long and not slurm"]
-PYTEST = [*FAST, "-p", "no:cacheprovider", "-x", "-n", "0"]
-COVERAGE = [*FAST, "-n", "2", "--cov=jobs", "--cov=analysis", "--cov-context=test", "--cov-report="]
-FOLDERS = ("tests/analysis", "tests/jobs", "tests/conf", "tests/red_team")
+FAST = ["-q", "-p", "no:randomly", "-m", "not long"]
+PYTEST = [*FAST, "-p", "no:cacheprovider", "-x", "-n", "0", "--timeout=240"]
+COVERED = [*FAST, "-n", "3", "-p", "tests.benchmarks.coverage_by_test"]
+FOLDERS = ("tests/analysis", "tests/jobs", "tests/conf", "tests/red_team", "tests/end_to_end")
+# Runs execute a snapshot of the code in their sweep.
+COVERAGE = """
+[run]
+include =
+    {copy}/jobs/*
+    {copy}/analysis/*
+    */code-*/jobs/*
+    */code-*/analysis/*
+data_file = {data}
+parallel = true
+context = ${{COVERED_TEST-}}
+patch = fork, _exit
+disable_warnings = no-data-collected, module-not-measured, module-not-imported, couldnt-parse
+[paths]
+jobs =
+    {copy}/jobs
+    */code-*/jobs
+analysis =
+    {copy}/analysis
+    */code-*/analysis
+"""
 # A fork has imported plugins already, whose assertions are then not rewritten.
 PYTEST += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 OWN = {"jobs", "analysis", "conf", "tests", "slurmscale"}
@@ -53,7 +75,7 @@ import pathlib, sys, pytest
 pytest.main([*sys.argv[2:], "--collect-only"])
 pathlib.Path(sys.argv[1]).write_text("\\n".join(name for name, module in sys.modules.items() if module))
 """
-LIMIT_S = 600.0
+LIMIT_S = 1800.0
 """Time of the tests of a mutant."""
 MOST_FAR = 60
 """Tests of other files that run on a mutant: those of one that nearly all tests reach would take an hour."""
@@ -144,7 +166,7 @@ def changed_tests(commit: str) -> list[Path]:
 
 
 class Reached:
-    """The tests that execute each line of a commit, by one run of all fast tests with coverage."""
+    """The tests that execute each line of a commit, by one run of CI's tests with coverage."""
 
     def __init__(self, further: list[Path]) -> None:
         self.further = further
@@ -153,29 +175,43 @@ class Reached:
 
     def read(self, folder: Path, commit: str) -> None:
         """Read the coverage of a commit, and measure it first where that was not done."""
-        if not (folder / "coverage").exists():
+        data = folder / "coverage"
+        if not data.exists():
+            copy, options = folder / "copy", folder / "coveragerc"
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "commit").write_text(commit)
-            copy_commit(folder / "copy", last_tests=False)
-            environment = {**os.environ, "COVERAGE_FILE": "../measured", "PYTHONPATH": str(folder / "copy")}
+            copy_commit(copy, last_tests=False)
+            options.write_text(COVERAGE.format(copy=copy, data=folder / "process"))
+            environment = {**os.environ, "PYTHONPATH": str(copy)}
             command = [sys.executable, "-m", "pytest", *FOLDERS]
             # Hydra takes the tracer of coverage for a debugger and prints other errors: what fails is run without it.
-            for options in (COVERAGE, [*FAST, "-n", "0", "--last-failed"]):
-                run = subprocess.run([*command, *options], cwd=folder / "copy", env=environment, check=False)
+            for chosen, further in (
+                (COVERED, {"COVERAGE_PROCESS_START": str(options)}),
+                ([*FAST, "-n", "0", "--last-failed"], {}),
+            ):
+                run = subprocess.run([*command, *chosen], cwd=copy, env=environment | further, check=False)
                 if run.returncode == pytest.ExitCode.OK:
                     break
             else:
                 raise SystemExit("The unchanged code does not pass.")
-            (folder / "measured").rename(folder / "coverage")
-        self.data = CoverageData(folder / "coverage")
+            combine = [sys.executable, "-m", "coverage", "combine", "-q", f"--rcfile={options}", f"--data-file={data}"]
+            subprocess.run([*combine, *folder.glob("process.*")], check=True)
+        self.data = CoverageData(data)
         self.data.read()
 
     def tests(self, mutant: MutationSpec) -> set[str]:
-        """Return the node ids of the tests that execute a changed line; none where imports or other processes do."""
+        """Return the node ids of the tests that execute a changed line, outside functions any line of the module."""
         file = next((each for each in self.data.measured_files() if each.endswith(f"/{mutant.module_path}")), "")
         contexts = self.data.contexts_by_lineno(file)
         changed = range(mutant.start_pos[0], mutant.end_pos[0] + 1)
-        return {each.rpartition("|")[0] for line in changed for each in contexts.get(line, []) if each}
+        lines = changed if in_function(mutant.module_path, changed[0]) else contexts
+        return {each for line in lines for each in contexts.get(line, []) if each}
+
+
+def in_function(module: Path, line: int) -> bool:
+    """Return True if a line is in the body of a function: imports execute the others, whatever test runs."""
+    functions = (each for each in ast.walk(ast.parse(module.read_text())) if isinstance(each, ast.FunctionDef))
+    return any(each.body[0].lineno <= line <= (each.end_lineno or 0) for each in functions)
 
 
 @dataclass(frozen=True)
