@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from jobs.layout import sequence_parallel
 from jobs.plan.predict.activations import WIDTHS, tokens_of
 from jobs.plan.predict.weights import layer_weights
-from jobs.schema import ActivationCheckpointing, Kernels, Mlp, Norm, Run
+from jobs.schema import ActivationCheckpointing, EngineKind, Kernels, Mlp, Norm, Run
+
+FUSED_HEADS = 8
+"""Fused attention of Megatron requires heads of a multiple of so many numbers (NVIDIA/TransformerEngine,
+transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend)."""
+TENSOR_CORES = 8
+"""Rate of bfloat16 with tensor cores over that without: 312 and 39 TFLOPS on A100 (its data sheet). By it BLOOM's trials
+with such heads are predicted as well as the others (tests/README.md)."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +80,13 @@ def attention_flops(run: Run) -> float:
     """Return the FLOPs of a layer's attention, forward and backward: two products, the half below the diagonal.
 
     The backward pass computes 2.5 times the forward's (arXiv:2307.08691, section 3.1), the scores again included.
+    Products without tensor cores count as what these would have computed meanwhile.
     """
     model, p = run.model, run.parallelism
     forward = 2 * 2 * tokens_of(run).count * run.job.sequence_length / 2 * model.heads * model.head_size / p.tensor
-    return forward * (3.5 + (1 if recomputes_all(run) else 0))
+    repeats = 3.5 + (1 if recomputes_all(run) else 0)
+    fused = run.engine.kind is not EngineKind.nemo or model.head_size % FUSED_HEADS == 0
+    return forward * repeats * (1 if fused else TENSOR_CORES)
 
 
 def element_bytes(run: Run) -> float:

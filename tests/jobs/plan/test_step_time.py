@@ -58,6 +58,13 @@ def test_full_recomputation_repeats_the_forward_pass_of_layers_and_not_the_head(
     assert repeated.attention_s / kept.attention_s == pytest.approx(4.5 / 3.5)
 
 
+@pytest.mark.parametrize(("engine", "slower"), [("nemo", 8), ("native", 1)])
+def test_megatrons_attention_has_no_tensor_cores_where_heads_are_no_multiple_of_8(engine: str, slower: int) -> None:
+    (aligned,), (odd,) = (work("parallelism=ddp", f"engine={engine}", f"model.head_size={size}").stages
+                          for size in (128, 132))  # fmt: skip
+    assert odd.attention_s / aligned.attention_s == pytest.approx(slower * 132 / 128)
+
+
 def test_groups_are_placed_as_the_rank_grid_places_them() -> None:
     for shape in ((2, 2, 2, 1, 4), (1, 1, 4, 2, 4), (4, 1, 1, 1, 8), (1, 4, 4, 1, 2), (2, 1, 1, 1, 16)):
         layout = Layout(math.prod(shape) // 8, 8, shape)
