@@ -12,21 +12,24 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jobs.layout import pipeline_stages_per_rank
 from jobs.plan.predict.calibration import Fit
 from jobs.plan.predict.constants import MemoryConstants, StepTimeConstants
 from jobs.plan.predict.fit import STEP_TIME, Candidates, Sample, choose, fitted, memory_of
+from jobs.plan.predict.in_flight import in_flight
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.memory import FRAMEWORK, MemoryWork, counted_bytes, memory_work
 from jobs.plan.predict.speed import expected_s
 from jobs.plan.predict.states import parameters_held
 from jobs.plan.predict.step_time import Work, step_time_s, work_of
 from jobs.plan.rules.memory import GIB
+from jobs.schema import Run
 from tests.benchmarks.plan_rows import Measurement
 from tests.benchmarks.plan_tables import measurements
 
@@ -145,8 +148,8 @@ class Judged:
 
     def verdicts(self) -> Counter[tuple[str, str]]:
         """Return the number of rows by verdict and result."""
-        ran = {True: "ran", False: "no result"}
-        return Counter((self.after.verdict(row), ran[row.step_time_s is not None]) for row in self.others)
+        ran = [row.measured.run for row in [*self.chosen, *self.others] if row.step_time_s is not None]
+        return Counter((self.after.verdict(row), result(row, ran)) for row in self.others)
 
     def choices(self) -> list[Choice]:
         """Return the choices of the cells with layouts to choose from."""
@@ -183,11 +186,11 @@ def main() -> None:
                 before = scored(each, each.before)
                 print(f"| {source} | {after.rows:,} | {len(each.chosen)} ({each.tried}) | {before} | {after} |")
         print()
-    print("| source / GPU | predicted | ran | no result |\n| --- | --- | --: | --: |")
+    print(f"| source / GPU | predicted | {' | '.join(RESULTS)} |\n| --- | --- | --: | --: | --: |")
     for source, each in found.items():
         counts = each.verdicts()
         for verdict in ("fits", "tight", "does not fit"):
-            print(f"| {source} | {verdict} | {counts[verdict, 'ran']:,} | {counts[verdict, 'no result']:,} |")
+            print(f"| {source} | {verdict} | {' | '.join(f'{counts[verdict, each]:,}' for each in RESULTS)} |")
     print("\n| source / GPU | cells | first pick fails | its regret, median | best of three, median / worst "
           "| trials to 5 %, median / worst | to 2 % |\n| --- | --: | --: | --: | --: | --: | --: |")  # fmt: skip
     for source, each in found.items():
@@ -226,10 +229,13 @@ def judged(rows: Sequence[Row]) -> Judged:
     """Fit constants to the rows that the program chooses, and return them with the other rows."""
     memory = memory_of(rows[0].measured.run.engine.kind)
     before = Fits(STEP_TIME.prior, memory.prior)
-    likely = [row for row in rows if before.chance(row) >= LIKELY] or list(rows)
+    prints_memory = any(row.measured.memory_bytes for row in rows)
+    # A run that is made to calibrate measures both: a row that does not print memory, while others do, is none.
+    whole = [row for row in rows if row.step_time_s is None or row.measured.memory_bytes or not prints_memory]
+    likely = [row for row in whole if before.chance(row) >= LIKELY] or whole
     candidates = likely[:: max(1, len(likely) // MOST_CANDIDATES)]
     quantities: list[Candidates[Any, Any]] = [Candidates(STEP_TIME, [row.work for row in candidates])]
-    if any(row.measured.memory_bytes for row in rows):
+    if prints_memory:
         quantities.append(Candidates(memory, [row.memory for row in candidates]))
 
     def measure(place: int) -> list[float | None] | None:
@@ -244,6 +250,38 @@ def judged(rows: Sequence[Row]) -> Judged:
     after = Fits(fitted(STEP_TIME, speeds, fitted_to), fitted(memory, sizes, fitted_to) if sizes else memory.prior)
     taken = set(map(id, chosen))
     return Judged(chosen, len(tried), [row for row in rows if id(row) not in taken], before, after)
+
+
+RESULTS = ("ran", "no result, though as much memory ran", "no result")
+
+
+def result(row: Row, ran: Iterable[Run]) -> str:
+    """Return the result of a row. One that holds no more than another that ran was not out of memory."""
+    if row.step_time_s is not None:
+        return RESULTS[0]
+    return RESULTS[1 if any(holds_as_much(other, row.measured.run) for other in ran) else 2]
+
+
+def holds_as_much(other: Run, run: Run) -> bool:
+    """Return True if each GPU of another run holds at least as much as those of a run: the same model and engine, no
+    more GPUs or divisions of the model among them, no fewer samples at once.
+    """
+    p, q = run.parallelism, other.parallelism
+    same = (other.model, other.gpu, other.job.sequence_length, q.sharding) == (
+        run.model, run.gpu, run.job.sequence_length, p.sharding)  # fmt: skip
+    engine = replace(other.engine, distributed_optimizer=run.engine.distributed_optimizer)
+    return (
+        same
+        and engine == run.engine
+        and other.engine.distributed_optimizer <= run.engine.distributed_optimizer
+        and other.ranks <= run.ranks
+        and q.tensor <= p.tensor
+        and q.pipeline <= p.pipeline
+        and q.context <= p.context
+        and pipeline_stages_per_rank(other) == pipeline_stages_per_rank(run)
+        and in_flight(other, 0) * p.pipeline >= in_flight(run, 0) * q.pipeline
+        and other.job.micro_batch_size >= run.job.micro_batch_size
+    )
 
 
 def score(pairs: Iterable[tuple[Interval, float | None]]) -> Score | None:

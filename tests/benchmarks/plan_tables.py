@@ -301,10 +301,16 @@ JEAN_ZAY_GB_PER_S = 6.25
 
 
 def bigscience(rows: list[Row]) -> Iterator[Measurement]:
-    """Yield BLOOM's trials: Megatron-DeepSpeed, ZeRO 1, full recomputation, sequence 2,048; memory by nvidia-smi."""
+    """Yield BLOOM's trials: Megatron-DeepSpeed, ZeRO 1, full recomputation, sequence 2,048; memory by nvidia-smi.
+
+    The document repeats a trial where a later table compares with it.
+    """
+    known = set()
     for row in rows:
-        if not (row["gbs"] and row["pp"] and row["dp"] and row["size"]):
+        trial = tuple(value for key, value in row.items() if key not in {"line", "section", "notes"})
+        if not (row["gbs"] and row["pp"] and row["dp"] and row["size"]) or trial in known:
             continue
+        known.add(trial)
         line, pp, tp, dp = (whole(row, key) for key in ("line", "pp", "tp", "dp"))
         layers, hidden = bigscience_shape(line, float(row["size"].rstrip("B")) * 1e9, pp)
         other = dict(part.split("=") for part in row["other"].split(";") if "=" in part)

@@ -285,6 +285,7 @@ def test_the_benchmark_reads_a_directory_of_tables_by_their_names(tmp_path: Path
         for model, tp, size, rate, memory, status in [
             *(("1B", tp, size, 2e5, 5 + 12 * size / tp, "ok") for tp in (1, 2, 4, 8) for size in (1, 2, 4)),
             ("8B", 1, 8, "nan", "nan", "no_result"),
+            ("1B", 8, 1, "nan", "nan", "no_result"),
         ]
     ]
     (tmp_path / "nanotron_ultrascale_sweep.csv").write_text("\n".join([SWEEP, *rows]) + "\n")
@@ -295,3 +296,4 @@ def test_the_benchmark_reads_a_directory_of_tables_by_their_names(tmp_path: Path
         assert scored is not None
         assert scored.rows == 12 - MOST_RUNS, "those that fitted the constants are not judged"
     assert found.verdicts()["does not fit", "no result"] == 1, "170 GB of states"
+    assert found.verdicts()["fits", "no result, though as much memory ran"] == 1
