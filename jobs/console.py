@@ -26,7 +26,12 @@ class PlainConsole(Console):
     """A console that shows text as it is: no markup, no emoji, no control characters but its own."""
 
     def print(self, *objects: Any, **how: Any) -> None:
-        """Print texts, which rich would shorten at control characters, and renderables."""
+        """Print texts, which rich would shorten at control characters, and renderables.
+
+        A line in a file is not folded, so that a search finds its words.
+        """
+        if not self.is_terminal and all(isinstance(each, str) for each in objects):
+            how.setdefault("soft_wrap", True)
         super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **how)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
