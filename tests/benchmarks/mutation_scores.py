@@ -77,7 +77,7 @@ pathlib.Path(sys.argv[1]).write_text("\\n".join(name for name, module in sys.mod
 """
 LIMIT_S = 1800.0
 """Time of the tests of a mutant."""
-MOST_FAR = 60
+MOST_FAR = 20
 """Tests of other files that run on a mutant: those of one that nearly all tests reach would take an hour."""
 
 
@@ -311,7 +311,7 @@ def is_python(mutant: MutationSpec) -> bool:
 def tested(mutant: MutationSpec, tests: list[Path], reached: Reached) -> WorkResult:
     """Run the tests that reach a mutant: those of files that import its module, then others.
 
-    Where none does within pytest's process, all tests of its room run, first those of files that import its module.
+    Without coverage all tests of its room run, first those of files that import its module.
     """
     wanted = reached.tests(mutant)
     own = {test for test in {*map(file_of, wanted), *tests} if imports(test, mutant.module_path)}
@@ -319,7 +319,7 @@ def tested(mutant: MutationSpec, tests: list[Path], reached: Reached) -> WorkRes
     far = sorted(wanted - near)
     far = far[:: 1 + len(far) // MOST_FAR]
     turns = [(sorted(set(map(file_of, some))), {*some}) for some in (near, far)]
-    if not wanted:
+    if not reached.data.measured_files():
         turns = [([test for test in tests if (test in own) is is_own], set()) for is_own in (True, False)]
     end, code = time.monotonic() + LIMIT_S, 0
     operator = get_operator(mutant.operator_name)(**mutant.operator_args)
