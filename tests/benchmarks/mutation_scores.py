@@ -311,7 +311,8 @@ def is_python(mutant: MutationSpec) -> bool:
 def tested(mutant: MutationSpec, tests: list[Path], reached: Reached) -> WorkResult:
     """Run the tests that reach a mutant: those of files that import its module, then others.
 
-    Without coverage all tests of its room run, first those of files that import its module.
+    Where none does, those of its room that import its module, since processes that are killed leave no coverage.
+    Without coverage all others of its room, too.
     """
     wanted = reached.tests(mutant)
     own = {test for test in {*map(file_of, wanted), *tests} if imports(test, mutant.module_path)}
@@ -319,8 +320,10 @@ def tested(mutant: MutationSpec, tests: list[Path], reached: Reached) -> WorkRes
     far = sorted(wanted - near)
     far = far[:: 1 + len(far) // MOST_FAR]
     turns = [(sorted(set(map(file_of, some))), {*some}) for some in (near, far)]
+    if not wanted:
+        turns = [([test for test in tests if test in own], set())]
     if not reached.data.measured_files():
-        turns = [([test for test in tests if (test in own) is is_own], set()) for is_own in (True, False)]
+        turns += [([test for test in tests if test not in own], set())]
     end, code = time.monotonic() + LIMIT_S, 0
     operator = get_operator(mutant.operator_name)(**mutant.operator_args)
     with use_mutation(mutant.module_path, operator, mutant.occurrence) as (before, after):
