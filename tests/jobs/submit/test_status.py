@@ -500,6 +500,14 @@ def test_a_run_that_waits_has_slurms_reason_or_is_starting(tmp_path: Path) -> No
     assert decide(history, JobState("RUNNING")) == (State.queued, "starting")
 
 
+def test_a_run_whose_data_could_not_be_prepared_waits_with_the_first_line_of_that_error(tmp_path: Path) -> None:
+    run = a_submitted(tmp_path, "r", "7")
+    event(run, "failed", stage="prepare", cause="error", node="n", error="no such file: a.json\nSet data.path=FILE")
+    history = History(run, latest_submissions(SweepDir(tmp_path))["r"])
+    waits = decide(history, JobState("PENDING", "DependencyNeverSatisfied"))
+    assert waits == (State.queued, "no such file: a.json; DependencyNeverSatisfied")
+
+
 # --- faults, from the records ----------------------------------------------------------------------------------
 
 
