@@ -12,7 +12,7 @@ from typing import Any
 
 from jobs.errors import ConfigError
 from jobs.plan.predict.calibration import Fit, key_of, record, shortened, site_directory, write_calibration
-from jobs.plan.predict.fit import STEP_TIME, Candidates, Quantity, Sample, choose, fitted, memory_of
+from jobs.plan.predict.fit import FAULT, STEP_TIME, Candidates, Quantity, Sample, choose, fitted, memory_of
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.memory import memory_work
 from jobs.plan.predict.step_time import work_of
@@ -158,9 +158,11 @@ def residual_lines(
             continue
         point = each.quantity.predict(each.works[place], fit.constants)
         row |= {f"measured_{each.key}": shortened(value), f"fitted_{each.key}": shortened(point)}
+        disturbed = abs(math.log(point / value)) > FAULT
         lines.append(
             f"{runs[place].name}: {each.key.replace('_', ' ')} measured {value:.4g} {each.unit}, fitted {point:.4g} "
             f"{each.unit} ({100 * (point / value - 1):+.1f} %)"
+            + (", a run like no other: node, network or fault? Measure it again" if disturbed else "")
         )
     return lines
 

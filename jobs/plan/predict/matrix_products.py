@@ -17,8 +17,8 @@ FUSED_HEADS = 8
 """Fused attention of Megatron requires heads of a multiple of so many numbers (NVIDIA/TransformerEngine,
 transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend)."""
 TENSOR_CORES = 8
-"""Rate of bfloat16 with tensor cores over that without: 312 and 39 TFLOPS on A100 (its data sheet). By it BLOOM's trials
-with such heads are predicted as well as the others (tests/README.md)."""
+"""Rate of bfloat16 with tensor cores over that without: 312 and 39 TFLOPS on A100 (its data sheet). With it BLOOM's
+trials with other heads are predicted as well as the rest (tests/README.md)."""
 
 
 @dataclass(frozen=True)
