@@ -8,6 +8,7 @@ import shutil
 from copy import deepcopy
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 import torch
@@ -23,8 +24,8 @@ from jobs.lease import Lease
 from jobs.ranks import Rank
 from jobs.run_events import run_events
 from jobs.rundir import RunDir, load_run
-from jobs.runtime.watchdog import Watchdog
-from tests.support.real_run import events, losses, make_run, train
+from jobs.runtime.watchdog import LEAST_BYTES_PER_S, Watchdog
+from tests.support.real_run import FORK, events, losses, make_run, train
 from tests.support.training import checkpoint_size_bytes, long, small_disk
 from tests.support.waiting import limit_s
 
@@ -106,7 +107,7 @@ def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(
 @pytest.mark.parametrize(
     "room",
     [
-        pytest.param(0.5, id="while ranks write their parts", marks=pytest.mark.long),
+        pytest.param(0.5, id="while ranks write their parts"),
         pytest.param(1.3, id="while the first rank writes them as one file"),
     ],
 )
@@ -127,11 +128,18 @@ def test_a_run_whose_weights_find_no_room_at_its_end_states_that_the_disk_is_ful
         assert not run.export.exists()
 
 
+def saver_of(directory: RunDir, gpt: torch.nn.Module, optimizer: torch.optim.Optimizer, **more: Any) -> Saver:
+    """Return the saver of the only rank of a run."""
+    run, lease = load_run(directory.config), Lease(directory)
+    watchdog = Watchdog(lease, Rank(0, 1, 0, "localhost", "start"), 600)
+    return Saver(run, lease, gpt, optimizer, watchdog=watchdog, **more)
+
+
 def save_while_training_goes_on(where: Path, parallelism: str) -> None:
     """Write a checkpoint in the background, held until the weights have changed, and compare what it contains."""
     dist.init_process_group("gloo", init_method=f"file://{where}/store", rank=0, world_size=1)
     directory = make_run(where, f"parallelism={parallelism}", "ranks_per_node=1", "job.checkpoint_every_steps=1")
-    run, lease, held = load_run(directory.config), Lease(directory), Event()
+    run, held = load_run(directory.config), Event()
     gpt = empty_model(run.model, run.job.sequence_length)
     if parallelism == "fsdp_full":
         fully_shard(gpt, mesh=init_device_mesh("cpu", (1,)))
@@ -146,8 +154,7 @@ def save_while_training_goes_on(where: Path, parallelism: str) -> None:
         optimizer.step()
 
     counts = {"tokens": torch.tensor(1)}
-    watchdog = Watchdog(lease, Rank(0, 1, 0, "localhost", "start"), 600)
-    saver = Saver(run, lease, gpt, optimizer, counts=counts, watchdog=watchdog)
+    saver = saver_of(directory, gpt, optimizer, counts=counts)
     update(0.5)
     state = get_state_dict(gpt, optimizer, options=FLAT)
     saver.writer.submit(held.wait)
@@ -168,6 +175,28 @@ def test_a_checkpoint_written_in_the_background_holds_the_state_of_its_step(para
     process = multiprocessing.get_context("spawn").Process(
         target=save_while_training_goes_on, args=(tmp_path, parallelism)
     )
+    process.start()
+    process.join(limit_s(120))
+    assert process.exitcode == 0
+
+
+def limit_the_time_of_files(where: Path) -> None:
+    """Compare the time that ranks wait for files with the bytes that an export writes and reads."""
+    dist.init_process_group("gloo", init_method=f"file://{where}/store", rank=0, world_size=1)
+    directory = make_run(where, "ranks_per_node=1", "job.export=true", "engine.hang_timeout_s=500")
+    gpt = empty_model(load_run(directory.config).model, 32).to_empty(device="cpu")
+    saver = saver_of(directory, gpt, torch.optim.AdamW(gpt.parameters()), counts={})
+    weights_bytes = sum(parameter.nbytes for parameter in gpt.parameters())
+    # Written sharded, read again, and written as one file.
+    assert saver.sizes_bytes["the export"] == 3 * weights_bytes
+    assert saver.group is not None
+    options = saver.group._get_backend(torch.device("cpu")).options
+    longest_s = 500 + max(saver.sizes_bytes.values()) / LEAST_BYTES_PER_S
+    assert options._timeout.total_seconds() == pytest.approx(2 * longest_s)
+
+
+def test_ranks_wait_for_files_twice_as_long_as_these_may_take(tmp_path: Path) -> None:
+    process = FORK.Process(target=limit_the_time_of_files, args=(tmp_path,))
     process.start()
     process.join(limit_s(120))
     assert process.exitcode == 0
