@@ -5,7 +5,7 @@ of CI that execute the changed lines, in any process, run against each change (a
 coverage finds them. A mutant is killed if a test fails or the time limit ends it. All mutants of a room are put into
 one random order (--seed); the first --mutants of it are measured, so a larger number extends a sample. Each runs in a
 fork of a process that has imported the other packages. The same command continues after an interruption; --again
-measures the survivors again, also with test files that changed since. `--module FILE --tests FILES` makes a room of one
+measures the survivors again, with more tests of other files and with test files that changed since. `--module FILE --tests FILES` makes a room of one
 module.
 """
 
@@ -17,6 +17,7 @@ import contextlib
 import csv
 import difflib
 import importlib
+import math
 import multiprocessing
 import os
 import random
@@ -77,7 +78,7 @@ pathlib.Path(sys.argv[1]).write_text("\\n".join(name for name, module in sys.mod
 """
 LIMIT_S = 1800.0
 """Time of the tests of a mutant."""
-MOST_FAR = 20
+MOST_FAR, MOST_FAR_AGAIN = 20, 100
 """Tests of other files that run on a mutant: those of one that nearly all tests reach would take an hour."""
 
 
@@ -132,7 +133,7 @@ def main() -> None:
     for name in [*rooms] if given.module else given.room:
         folder = ROOT / "build" / "mutation" / f"{name}-{given.seed}"
         commit = copy_commit(folder / "copy", last_tests=given.again)
-        reached = Reached(changed_tests(commit) if given.again else [])
+        reached = Reached(changed_tests(commit), MOST_FAR_AGAIN) if given.again else Reached([], MOST_FAR)
         if not given.module:
             reached.read(folder.parent / f"covered-{commit}", commit)
         with contextlib.chdir(folder / "copy"), use_db(folder / "session.sqlite") as db:
@@ -168,9 +169,10 @@ def changed_tests(commit: str) -> list[Path]:
 class Reached:
     """The tests that execute each line of a commit, by one run of CI's tests with coverage."""
 
-    def __init__(self, further: list[Path]) -> None:
+    def __init__(self, further: list[Path], most_far: int) -> None:
         self.further = further
         """Test files that run beside, those of the room and those that import the module."""
+        self.most_far = most_far
         self.data = CoverageData(no_disk=True)
 
     def read(self, folder: Path, commit: str) -> None:
@@ -318,7 +320,7 @@ def tested(mutant: MutationSpec, tests: list[Path], reached: Reached) -> WorkRes
     own = {test for test in {*map(file_of, wanted), *tests} if imports(test, mutant.module_path)}
     near = {each for each in wanted if file_of(each) in own}
     far = sorted(wanted - near)
-    far = far[:: 1 + len(far) // MOST_FAR]
+    far = far[:: math.ceil(len(far) / reached.most_far) or 1]
     turns = [(sorted(set(map(file_of, some))), {*some}) for some in (near, far)]
     if not wanted:
         turns = [([test for test in tests if test in own], set())]
