@@ -5,8 +5,8 @@ of CI that execute the changed lines, in any process, run against each change (a
 coverage finds them. A mutant is killed if a test fails or the time limit ends it. All mutants of a room are put into
 one random order (--seed); the first --mutants of it are measured, so a larger number extends a sample. Each runs in a
 fork of a process that has imported the other packages. The same command continues after an interruption; --again
-measures the survivors again, with more tests of other files and with test files that changed since. `--module FILE --tests FILES` makes a room of one
-module.
+measures the survivors again, with more tests of other files and with test files that changed since. `--module FILE
+--tests FILES` makes a room of one module.
 """
 
 from __future__ import annotations
