@@ -14,9 +14,10 @@ import pytest
 from jobs.cli import main
 from jobs.errors import DataError
 from jobs.plan.compose import compose
-from jobs.rundir import RunDir, SweepDir, append_record, event_record, now, read_plan, read_records
+from jobs.rundir import RunDir, SweepDir, append_record, event_record, load_run, now, read_plan, read_records
 from jobs.submit.prepare import prepared
 from jobs.submit.stage_states import stage_lines, stage_states
+from jobs.submit.stages import Chain, MissingStages
 from jobs.submit.states import State, states
 from tests.support.cli import printed_words, run_cli
 from tests.support.paths import ROOT
@@ -75,6 +76,13 @@ def test_a_dry_run_shows_a_script_of_each_stage_with_resources_of_its_own(
         scripts["evaluate"].split()
     )
     assert "gpus" not in scripts["report"]
+
+
+def test_a_chain_for_finished_runs_only_has_the_stages_after_them(tmp_path: Path) -> None:
+    sweep, (directory,) = made(chained(tmp_path, "cluster=generic_slurm"), multirun=False)
+    missing = MissingStages(load_run(directory.config), directory, None, ("evaluate",))
+    scripts = Chain(sweep, [], [missing], 1).scripts()
+    assert [line for line in scripts if line.startswith("--- ")] == ["--- stage evaluate", "--- stage report"]
 
 
 def test_one_submission_has_one_chain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
