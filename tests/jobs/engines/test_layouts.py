@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from _pytest.mark import ParameterSet
 
 from jobs.parallelism import Schedule
@@ -48,6 +49,18 @@ def test_every_legal_product_computes_what_one_process_computes(
     run = make_run(tmp_path, *TINY, *CASES[name].overrides, "name=case", small=False)
     assert train(run) == [0] * CASES[name].ranks, printed(run)
     assert_equal(steps(run), one_process)
+
+
+def test_a_tensor_parallel_run_exports_biases_in_litgpts_order_as_weights(tmp_path: Path) -> None:
+    more = ("model.attention_bias=true", "job.export=true", "job.steps=2", "scaling.global_batch_size=2")
+    runs = [make_run(tmp_path, *more, *each) for each in (
+        ("parallelism=single", "ranks_per_node=1"), ("parallelism=tp", "parallelism.tensor=2", "ranks_per_node=2")
+    )]  # fmt: skip
+    for run, ranks in zip(runs, (1, 2), strict=True):
+        assert train(run) == [0] * ranks, printed(run)
+    one, split = (torch.load(run.export / "lit_model.pth", weights_only=True) for run in runs)
+    assert any(name.endswith("qkv.bias") and value.count_nonzero() for name, value in one.items())
+    torch.testing.assert_close(split, one, rtol=1e-3, atol=1e-4)
 
 
 def test_the_matrix_holds_every_axis_and_schedule_that_a_cpu_can_run() -> None:
