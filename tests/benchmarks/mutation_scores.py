@@ -43,7 +43,7 @@ from tests.support.paths import ROOT
 
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.csv")
 FAST = ["-q", "-p", "no:randomly", "-m", "not long"]
-PYTEST = [*FAST, "-p", "no:cacheprovider", "-x", "-n", "0", "--timeout=120"]
+PYTEST = [*FAST, "-p", "no:cacheprovider", "-x", "-n", "0", "--timeout=200"]
 COVERED = [*FAST, "-n", "3", "-p", "tests.benchmarks.coverage_by_test"]
 FOLDERS = ("tests/analysis", "tests/jobs", "tests/conf", "tests/red_team", "tests/end_to_end")
 # Runs execute a snapshot of the code in their sweep.
@@ -383,7 +383,8 @@ def run_pytest(tests: list[Path], only: Set[str]) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] in OWN]:
         del sys.modules[name]
     sys.path.insert(0, str(Path.cwd()))
-    sys.exit(pytest.main([*PYTEST, *map(str, tests)], plugins=[Only(only)] if only else []))
+    code = pytest.main([*PYTEST, *map(str, tests)], plugins=[Only(only)] if only else [])
+    os._exit(code)  # without waiting for the threads of a test that failed
 
 
 def changed(item: WorkItem, diff: str) -> tuple[str, str, str]:
