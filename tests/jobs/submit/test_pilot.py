@@ -148,7 +148,6 @@ def test_what_a_pilot_did_not_come_to_reads_so_and_can_be_resumed(tmp_path: Path
 # --- a real Slurm --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")
@@ -182,7 +181,6 @@ def test_points_of_all_sizes_share_one_job_and_no_node_at_a_time(
 @pytest.mark.slow
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")
-@pytest.mark.long
 def test_a_killed_point_goes_on_elsewhere_a_requeued_pilot_goes_on_and_what_a_pilot_leaves_goes_to_the_next_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
