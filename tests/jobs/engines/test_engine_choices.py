@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -374,10 +374,16 @@ def test_a_rank_whose_gpu_has_no_float8_ends_the_run_with_what_to_type(
 def float8_rank(directory: Path, number: int, world: int, start: str) -> None:
     """One rank of a machine without float8, whose torchao writes its calls."""
     calls: list[str] = []
+
+    def convert(gpt: torch.nn.Module, config: dict[str, bool], module_filter_fn: Callable[..., bool]) -> None:
+        linear = {name: each for name, each in gpt.named_modules() if isinstance(each, torch.nn.Linear)}
+        layers = [name for name, each in linear.items() if module_filter_fn(each, name)]
+        calls.append(json.dumps(config | {"layers": layers}))
+
     torchao = ModuleType("torchao.float8")
     torchao.__dict__.update(
         Float8LinearConfig=lambda **settings: settings,
-        convert_to_float8_training=lambda _, config, module_filter_fn: calls.append(json.dumps(config)),
+        convert_to_float8_training=convert,
         precompute_float8_dynamic_scale_for_fsdp=lambda _: calls.append("scales"),
     )
     sys.modules.update({"torchao": ModuleType("torchao"), "torchao.float8": torchao})
@@ -403,6 +409,8 @@ def test_fsdp_sends_weights_in_float8_and_scales_them_once_a_step(
     for file in run.path.glob("calls*.json"):
         converted, *scaled = json.loads(file.read_text())
         assert json.loads(converted)["enable_fsdp_float8_all_gather"] is gathers
+        names = {layer.rpartition(".")[2] for layer in json.loads(converted)["layers"]}
+        assert names == {"qkv", "proj", "fc_1", "fc_2"}, "all but the head"
         assert scaled == ["scales"] * (3 if gathers else 0)
 
 
