@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from jobs.engines.native import float8
+from jobs.engines.native.attention import Attention
 from jobs.engines.native.data_parallel import gather_ahead, replicate
 from jobs.engines.native.kernels import fuse
 from jobs.engines.native.load_sharded import load_sharded
@@ -192,6 +193,27 @@ def test_bfloat16_weights_train_close_to_float32_ones_and_are_exported_so(
     assert {tensor.dtype for tensor in state.values()} == {torch.bfloat16}
     assert losses(run)[0] == pytest.approx(plain[0]["loss"], abs=0.05)
     assert losses(run)[-1] < losses(run)[0]
+
+
+def rank_that_names_types(directory: Path, number: int, world: int, start: str) -> None:
+    """One rank, which writes the types that attention gets."""
+    types: set[str] = set()
+    forward = Attention.forward
+
+    def named(self: Attention, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *more: Any) -> torch.Tensor:
+        types.update({f"activations {x.dtype}", f"table {cos.dtype}", f"table {sin.dtype}"})
+        return forward(self, x, cos, sin, *more)
+
+    pytest.MonkeyPatch().setattr(Attention, "forward", named)
+    rank(directory, number, world, start)
+    (directory / f"types{number}.json").write_text(json.dumps(sorted(types)))
+
+
+def test_fsdp_in_bfloat16_keeps_the_rotary_table_in_float32(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "parallelism=fsdp_full", "ranks_per_node=2", "job.precision=bfloat16", "job.steps=1")
+    assert train(run, of_rank=rank_that_names_types) == [0, 0], printed(run)
+    found = [json.loads(file.read_text()) for file in run.path.glob("types*.json")]
+    assert found == [["activations torch.bfloat16", "table torch.float32"]] * 2
 
 
 def test_random_weights_of_any_type_are_the_same_but_for_rounding() -> None:
