@@ -241,8 +241,16 @@ def measured(name: str, room: Room, db: WorkDB, reached: Reached, given: argpars
     # Later tests may need later code.
     near = [test for test in reached.further if test in tests or any(imports(test, module) for module in modules)]
     reached.further = [test for test in near if not exit_code([test], None)]
+    known = {
+        (row["module"], row["line"], row["mutation"]) for row in csv.DictReader(EQUIVALENT.read_text().splitlines())
+    }
+
+    def survived(item: WorkItem) -> bool:
+        result = results[item.job_id]
+        return not result.is_killed and result.diff is not None and changed(item, result.diff) not in known
+
     for item in sample:
-        if item.job_id in results and not (given.again and not results[item.job_id].is_killed):
+        if item.job_id in results and not (given.again and survived(item)):
             continue
         if time.monotonic() > end:
             break
@@ -254,9 +262,6 @@ def measured(name: str, room: Room, db: WorkDB, reached: Reached, given: argpars
     done = [(i, results[i.job_id]) for i in sample if i.job_id in results]
     done = [(item, result) for item, result in done if result.worker_outcome is not WorkerOutcome.SKIPPED]
     alive = [(item, result) for item, result in done if not result.is_killed]
-    known = {
-        (row["module"], row["line"], row["mutation"]) for row in csv.DictReader(EQUIVALENT.read_text().splitlines())
-    }
     same = [item for item, result in alive if changed(item, result.diff) in known]
     holes = [f"{item.job_id} {item.mutations[0].definition_name}\n{r.diff}\n" for item, r in alive if item not in same]
     Path("../survivors.txt").write_text("\n".join(holes))
