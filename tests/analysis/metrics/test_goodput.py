@@ -163,6 +163,16 @@ def test_what_fails_after_a_new_submission_is_no_end_of_the_start_before_it(tmp_
     assert run.lost_to == [Loss("no cause recorded", 1, 6 + (2030 - 21.5) + 20 + 4)]
 
 
+def test_a_run_ends_with_its_record_whatever_fails_before_and_after_it(tmp_path: Path) -> None:
+    directory = prepared(tmp_path, a_run(steps=6))
+    meet(directory, 4, startup=4)
+    compute(directory, 1, 6)
+    event(directory, "failed", time=clock(20), rank=1, node="n0", cause="hung", error="a rank that ended late")
+    ended(directory, time=clock(50))
+    event(directory, "failed", time=clock(70), stage="evaluate", node="n0", cause="killed", error="not its own")
+    assert only(tmp_path).values[m.RUN_TIME] == 50
+
+
 def test_a_rank_that_lost_another_one_is_not_the_cause(tmp_path: Path) -> None:
     directory = prepared(tmp_path, a_run(steps=6))
     meet(directory, 4, startup=4)

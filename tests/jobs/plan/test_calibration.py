@@ -207,6 +207,12 @@ def test_calibrate_names_a_run_that_is_like_no_other(tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in named] == ["run0"]
 
 
+def test_a_gpu_of_any_name_is_calibrated(tmp_path: Path) -> None:
+    (first, *_) = measured_runs()
+    run = replace(first.run, gpu=replace(first.run.gpu, name="rtx_pro_6000"))
+    assert "rtx_pro_6000, engine=nemo:" in calibrate_on([replace(first, run=run)], tmp_path / "c.yaml", TODAY)
+
+
 def test_wrong_files_and_runs_are_refused_in_words(tmp_path: Path) -> None:
     file = tmp_path / "wrong.yaml"
     file.write_text(

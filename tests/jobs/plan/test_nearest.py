@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from jobs.plan.fitting import nearest_fitting
 from jobs.plan.legality import problems
 from jobs.plan.nearest import nearest_legal
 from jobs.schema import Run
@@ -204,3 +205,10 @@ def test_a_thousand_ranks_are_answered_while_a_person_blinks(fsdp: Run) -> None:
         assert nearest_legal(run, legal)
         times_s.append(time.perf_counter() - start)
     assert min(times_s) < 0.25  # about 0.02 on an idle machine
+
+
+def test_up_to_4096_nodes_are_offered_where_the_cluster_sets_no_limit(fsdp: Run) -> None:
+    assert fsdp.cluster.max_nodes is None
+    (offered,) = nearest_fitting(fsdp, lambda near: near.nodes == 4096, 1)
+    assert "nodes=4096" in offered.split()
+    assert not nearest_fitting(fsdp, lambda near: near.nodes > 4096)
