@@ -14,15 +14,15 @@ import pytest
 
 from jobs.cli import main
 from jobs.ranks import hosts
-from jobs.rundir import RunDir, SweepDir, load_run, read_records
+from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_records
 from jobs.submit.history import History
 from jobs.submit.job_state import JobState
 from jobs.submit.launchers.pilot import job_script, step_command
-from jobs.submit.pilot import Turn
+from jobs.submit.pilot import Turn, unfinished
 from jobs.submit.states import State, decide, states
 from jobs.submit.submissions import Submission
 from tests.support.cli import printed
-from tests.support.fake_runs import a_run, prepared
+from tests.support.fake_runs import a_run, event, prepared
 from tests.support.real_run import SMALL, events, losses
 from tests.support.waiting import wait_until
 
@@ -130,6 +130,16 @@ def test_a_point_is_started_only_where_it_has_all_the_time_that_it_was_promised(
     assert not turn.has_time(1000.1, 1510.0)
     turn.not_before = 1030.0
     assert not turn.has_time(1000.0, 1510.0), "it has to pause first"
+
+
+def test_a_pilot_starts_its_own_points_that_have_not_ended(tmp_path: Path) -> None:
+    for name, job_id in {"before": "11", "mine": "12", "next": "13", "done": "12"}.items():
+        run = prepared(tmp_path, a_run(name))
+        submitted = {"event": "submitted", "run": name, "launcher": "pilot", "job_id": job_id, "time": now()}
+        append_record(SweepDir(tmp_path).submissions, submitted | {"events_before": 1, "host": "login"})
+        if name == "done":
+            event(run, "finished")
+    assert [turn.directory.name for turn in unfinished(SweepDir(tmp_path), "12")] == ["mine"]
 
 
 def test_what_a_pilot_did_not_come_to_reads_so_and_can_be_resumed(tmp_path: Path) -> None:
