@@ -180,7 +180,9 @@ def test_points_of_all_sizes_share_one_job_and_no_node_at_a_time(
     assert all(losses(run) == pytest.approx(first, abs=1e-5) for run in sweep.runs())
     assert main(["logs", "--rank", "1", str(sweep.run("tiny-ddp-n2x1").path)]) == 0
     assert main(["logs", str(sweep.run("tiny-ddp-n2x1").path)]) == 0
-    assert "tiny-ddp-n2x1: finished at step 6 of 6" in printed(capsys)
+    shown = printed(capsys)
+    assert "tiny-ddp-n2x1: finished at step 6 of 6" in shown
+    assert "tiny-ddp-n1x1: " not in shown, "each point has logs of its own"
     wait_until(lambda: not queue())
     for (start, end, nodes), (other_start, other_end, others) in combinations(stays(sweep), 2):
         assert not nodes & others or end <= other_start or other_end <= start

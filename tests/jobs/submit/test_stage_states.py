@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.rundir import SweepDir
+from jobs.rundir import SweepDir, append_record
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
 from jobs.submit.pilot import Turn
-from jobs.submit.stage_states import StageOf, StageState, counted_states, decide
+from jobs.submit.stage_states import StageOf, StageState, counted_states, decide, latest_stages
 from jobs.submit.states import State
 from jobs.submit.submissions import Submission
 from tests.support.composing import one
@@ -65,6 +65,18 @@ def test_a_stage_whose_job_has_just_left_the_queue_is_not_yet_lost(tmp_path: Pat
     ]
     assert found[0] == (State.ended, "its job left the queue; its end is not known yet")
     assert found[1][0] is State.lost
+
+
+def test_only_a_cancellation_cancels_a_stage(tmp_path: Path) -> None:
+    sweep = SweepDir(tmp_path)
+    given = {"stage": "report", "launcher": "slurm", "job_id": "7", "events_before": 0, "host": "login"}
+    append_record(sweep.submissions, {"event": "stage_submitted"} | given)
+    append_record(sweep.submissions, {"event": "adopted", "mark": "m", "job_id": "7"})
+    (stage,) = latest_stages(sweep).values()
+    assert not stage.cancelled
+    append_record(sweep.submissions, {"event": "cancelled", "job_id": "7"})
+    (stage,) = latest_stages(sweep).values()
+    assert stage.cancelled
 
 
 def test_the_states_of_tasks_are_counted_with_their_most_frequent_reasons() -> None:

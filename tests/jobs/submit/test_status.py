@@ -117,6 +117,14 @@ def test_what_may_not_be_read_is_named(name: str, tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_the_log_of_a_rank_that_has_not_started_is_refused_with_the_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = submitted(prepared(tmp_path, a_run(ranks_per_node=4)), "7")
+    assert main(["logs", "--rank", "3", str(run.path)]) == 2
+    assert "rank 3 has not started (ranks are 0 to 3)" in capsys.readouterr().err
+
+
 def test_a_path_with_blanks_is_printed_as_a_shell_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = prepared(tmp_path / "x z", a_run())
     assert main(["logs", str(run.path)]) == 2
