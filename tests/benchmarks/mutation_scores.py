@@ -44,7 +44,7 @@ from tests.support.paths import ROOT
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.csv")
 FAST = ["-q", "-p", "no:randomly", "-m", "not long"]
 PYTEST = [*FAST, "-p", "no:cacheprovider", "-x", "-n", "0", "--timeout=200"]
-COVERED = [*FAST, "-n", "3", "-p", "tests.benchmarks.coverage_by_test"]
+COVERED = [*FAST, "-n", "3", "-p", "tests.benchmarks.coverage_context"]
 FOLDERS = ("tests/analysis", "tests/jobs", "tests/conf", "tests/red_team", "tests/end_to_end")
 # Runs execute a snapshot of the code in their sweep.
 COVERAGE = """
@@ -187,11 +187,11 @@ class Reached:
             environment = {**os.environ, "PYTHONPATH": str(copy)}
             command = [sys.executable, "-m", "pytest", *FOLDERS]
             # Hydra takes the tracer of coverage for a debugger and prints other errors: what fails is run without it.
-            for chosen, further in (
+            for chosen, more in (
                 (COVERED, {"COVERAGE_PROCESS_START": str(options)}),
                 ([*FAST, "-n", "0", "--last-failed"], {}),
             ):
-                run = subprocess.run([*command, *chosen], cwd=copy, env=environment | further, check=False)
+                run = subprocess.run([*command, *chosen], cwd=copy, env=environment | more, check=False)
                 if run.returncode == pytest.ExitCode.OK:
                     break
             else:

@@ -263,8 +263,9 @@ def result(row: Row, ran: Iterable[Run]) -> str:
 
 
 def holds_as_much(other: Run, run: Run) -> bool:
-    """Return True if each GPU of another run holds at least as much as those of a run: the same model and engine, no
-    more GPUs or divisions of the model among them, no fewer samples at once.
+    """Return True if a GPU of another run certainly holds as much as one of a run, or more.
+
+    It has the same model and engine, no more GPUs or divisions of the model among them, and no fewer samples at once.
     """
     p, q = run.parallelism, other.parallelism
     same = (other.model, other.gpu, other.job.sequence_length, q.sharding) == (

@@ -9,8 +9,9 @@ knows arithmetic and five rows: what neither predicts is scatter that no configu
 from __future__ import annotations
 
 import argparse
+import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,33 +39,25 @@ def main() -> None:
         if each.tokens_per_s is not None:
             by_source[each.source].append(each)
     for source, rows in by_source.items():
-        kept = [row for row in rows if not row.faulty]
-        print_floor(f"tokens/s of {source}", rows, lambda row: row.tokens_per_s)
-        if len(kept) < len(rows):
-            print_floor(f"tokens/s of {source} without faulty rows", kept, lambda row: row.tokens_per_s)
-        print_floor(f"memory of {source}", rows, lambda row: row.memory_bytes)
+        undisturbed = [row for row in rows if not row.faulty]
+        print_speed(f"tokens/s of {source}", rows)
+        if len(undisturbed) < len(rows):
+            print_speed(f"tokens/s of {source} without faulty rows", undisturbed)
+        sizes = [(row, row.memory_bytes) for row in rows if row.memory_bytes is not None]
+        if len(sizes) >= FEWEST:
+            learned([row for row, _ in sizes], [size for _, size in sizes], f"memory of {source}")
 
 
-def print_floor(title: str, rows: Sequence[Measurement], measured: Callable[[Measurement], float | None]) -> None:
-    """Print the errors of one quantity of a source, and for throughput the choices."""
-    rows = [row for row in rows if measured(row) is not None]
+def print_speed(title: str, rows: Sequence[Measurement]) -> None:
+    """Print the errors of the throughput, and what trying the layouts of a cell in its order is worth."""
     if len(rows) < FEWEST:
         return
-    values = np.log([measured(row) or np.nan for row in rows])
-    # Throughput is learned as the rate of arithmetic of a GPU.
-    scale = np.log([row.run.ranks / parameters_held(row.run).model for row in rows]) if "tokens" in title else 0.0
-    folds = KFold(10, shuffle=True, random_state=0)
-    forest = ExtraTreesRegressor(500, random_state=0)
-    learned = scale + cross_val_predict(forest, [features(row) for row in rows], values - scale, cv=folds)
-    points = np.exp(learned)
-    found = score((Interval(x, x, x), measured(row)) for x, row in zip(points, rows, strict=True))
-    assert found is not None
-    print(f"{title}: {found.rows:,} rows, {found.median:.1%} in the median, {found.p90:.0%} at p90")
-    if "tokens" not in title:
-        return
+    # What is learned is the rate of arithmetic of a GPU.
+    scales = [row.run.ranks / parameters_held(row.run).model for row in rows]
+    rates = [(row.tokens_per_s or math.nan) / scale for row, scale in zip(rows, scales, strict=True)]
     cells: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for row, point, value in zip(rows, points, np.exp(values), strict=True):
-        cells[row.cell].append((point, value))
+    for row, point, rate, scale in zip(rows, learned(rows, rates, title), rates, scales, strict=True):
+        cells[row.cell].append((point * scale, rate * scale))
     choices = [
         choice([1 / value for _, value in sorted(cell, reverse=True)], min(1 / value for _, value in cell))
         for cell in cells.values()
@@ -72,6 +65,17 @@ def print_floor(title: str, rows: Sequence[Measurement], measured: Callable[[Mea
     ]
     if choices:
         print(f"  cells, first picks that fail, regret, best of three, trials to 5 %, to 2 %: {choice_cells(choices)}")
+
+
+def learned(rows: Sequence[Measurement], values: Sequence[float], title: str) -> NDArray[np.float64]:
+    """Return the prediction of each value from nine tenths of the others; print the errors."""
+    folds = KFold(10, shuffle=True, random_state=0)
+    forest = ExtraTreesRegressor(500, random_state=0)
+    points = np.exp(cross_val_predict(forest, [features(row) for row in rows], np.log(values), cv=folds))
+    found = score((Interval(x, x, x), value) for x, value in zip(points, values, strict=True))
+    assert found is not None
+    print(f"{title}: {found.rows:,} rows, {found.median:.1%} in the median, {found.p90:.0%} at p90")
+    return np.asarray(points)
 
 
 def features(row: Measurement) -> NDArray[np.float64]:
