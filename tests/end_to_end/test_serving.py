@@ -178,8 +178,9 @@ def killed_in_the_middle(run: RunDir, given: list[str], model: str) -> str:
 
     def kill() -> None:
         wait_until(run.load_log.exists, 600)
-        (server,) = [each for each in psutil.process_iter() if is_replica(each, model)][:1]
-        server.kill()
+        # Its forks have its command line, and after an overflow of process ids perhaps smaller ids.
+        replicas = [each for each in psutil.process_iter() if is_replica(each, model)]
+        min(replicas, key=psutil.Process.create_time).kill()
 
     killer = threading.Thread(target=kill)
     killer.start()
