@@ -65,7 +65,8 @@ class MemoryConstants:
     framework: float = constant(1.0, 1.2)
     """Memory beside tensors; it is part of a measurement only in tables of the memory of the device. From a context
     alone to 10 GB, where that includes fragments and buffers of many communicators: of BLOOM's trials 39, 45, 56 and
-    75 GB with micro-batches of 1, 2, 4 and 8 (their chronicles, at 9e64ede)."""
+    75 GB with micro-batches of 1, 2, 4 and 8 (their chronicles, at 9e64ede). The deviation was chosen among five on
+    published tables (tests/README.md)."""
 
 
 Constants = TypeVar("Constants", StepTimeConstants, MemoryConstants)
