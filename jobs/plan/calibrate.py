@@ -158,11 +158,11 @@ def residual_lines(
             continue
         point = each.quantity.predict(each.works[place], fit.constants)
         row |= {f"measured_{each.key}": shortened(value), f"fitted_{each.key}": shortened(point)}
-        disturbed = abs(math.log(point / value)) > FAULT
+        unexplained = abs(math.log(point / value)) > FAULT
         lines.append(
             f"{runs[place].name}: {each.key.replace('_', ' ')} measured {value:.4g} {each.unit}, fitted {point:.4g} "
             f"{each.unit} ({100 * (point / value - 1):+.1f} %)"
-            + (", a run like no other: node, network or fault? Measure it again" if disturbed else "")
+            + (", which the fit does not explain: check this run, and measure it again" if unexplained else "")
         )
     return lines
 

@@ -1,4 +1,4 @@
-"""How well the rows of a table predict each other: `python -m tests.benchmarks.plan_floor --tables DIRECTORY`.
+"""Errors of predicting rows of a table from its other rows: `python -m tests.benchmarks.plan_floor --tables DIRECTORY`.
 
 A forest of 500 extremely randomized trees (Geurts, Ernst and Wehenkel, Machine Learning 63, 2006) predicts each tenth
 of a source's rows from the nine others. It knows nothing of computers and nearly all of the table, where the program

@@ -1,4 +1,4 @@
-"""What commands print: a terminal's width folds lines, a file's lines stay whole."""
+"""The console of the commands: a terminal folds lines, a file has them whole."""
 
 from __future__ import annotations
 

@@ -199,11 +199,11 @@ def test_calibrate_writes_one_dated_file_for_step_time_and_memory_that_plan_read
     )
 
 
-def test_calibrate_names_a_run_that_is_like_no_other(tmp_path: Path) -> None:
+def test_calibrate_names_a_run_that_the_fit_does_not_explain(tmp_path: Path) -> None:
     first, *others = measured_runs()
     disturbed = replace(first, step_time_s=4 * (first.step_time_s or 0))
     lines = calibrate_on([disturbed, *others], tmp_path / "c.yaml", TODAY).splitlines()
-    named = [line.strip() for line in lines if "node, network or fault? Measure it again" in line]
+    named = [line.strip() for line in lines if "the fit does not explain: check this run, and measure it again" in line]
     assert [line.partition(":")[0] for line in named] == ["run0"]
 
 
