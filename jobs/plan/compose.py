@@ -288,12 +288,13 @@ def composed_base(overrides: list[str]) -> DictConfig:
         )
     whole = hydra_compose("config", overrides=overrides, return_hydra_config=True)
     config = cast(dict[str, Any], OmegaConf.to_container(whole, resolve=False))
-    cluster = config.pop("hydra")["runtime"]["choices"]["cluster"]
+    choices = config.pop("hydra")["runtime"]["choices"]
     merged = cast(DictConfig, OmegaConf.merge(OmegaConf.structured(Run), config))
     # OmegaConf's merge loses a ??? where the schema has a default.
-    for key in left_to_user(f"cluster/{cluster}"):
-        if OmegaConf.select(merged, f"cluster.{key}") is None:
-            OmegaConf.update(merged, f"cluster.{key}", "???")
+    set_here = {line.lstrip("+").partition("=")[0] for line in overrides}
+    for key in set(left_to_user(choices)) & keys().keys() - set_here:
+        if OmegaConf.select(merged, key.rpartition(".")[0]) is not None:
+            OmegaConf.update(merged, key, "???")
     return merged
 
 
@@ -315,7 +316,8 @@ def frozen(config: DictConfig, files: list[str]) -> Run:
     except (MissingMandatoryValue, InterpolationToMissingValueError):
         # Names only the first one.
         missing = sorted(OmegaConf.missing_keys(config))
-        own = dict.fromkeys(filter(None, (site_file(chosen(key.partition(".")[0], files)) for key in missing)))
+        groups = dict.fromkeys([*(key.partition(".")[0] for key in missing), "experiment"])
+        own = list(filter(None, (site_file(chosen(group, files)) for group in groups)))
         raise ConfigError(
             f"{' and '.join(missing)} {'has' if len(missing) == 1 else 'have'} no value, and this choice needs one. "
             f"Set {' '.join(f'{key}=VALUE' for key in missing)}, or set it in "

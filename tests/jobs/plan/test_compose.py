@@ -472,6 +472,7 @@ def test_a_cluster_file_of_four_lines_is_enough() -> None:
          ", line 3: Value 'four' of type 'str' could not be converted to Integer (key: cluster.ranks_per_node)"),
         ("cluster/mine.yaml", FOUR_LINES + "qos: ${oops}\n", ", line 5: Interpolation key 'oops' not found"),
         ("cluster/mine.yaml", FOUR_LINES + "account: ???\n", "cluster.account has no value, and this choice needs"),
+        ("experiment/mine.yaml", "# @package _global_\njob:\n  learning_rate: ???\n", "job.learning_rate has no value"),
         ("cluster/mine.yaml", "- a\n", ": Invalid type assigned: list is not a subclass of Cluster."),
         ("experiment/mine.yaml", "# @package _global_\njob:\n  stepz: 5\n", ", line 3: job.stepz is not a"),
         ("experiment/mine.yaml", "job:\n  steps: 5\n", "its first line must be `# @package _global_`"),
@@ -484,6 +485,14 @@ def test_a_mistake_in_a_sites_file_is_refused_with_file_and_line(
     message = refusal(f"{Path(file).parent}=mine")
     assert str(site / file) in message
     assert expected in message
+
+
+def test_what_a_cluster_file_leaves_to_the_user_may_be_set_by_an_experiment_or_an_override(site: Path) -> None:
+    (site / "cluster/mine.yaml").write_text(FOUR_LINES + "qos: ???\n")
+    (site / "experiment/mine.yaml").write_text("# @package _global_\ncluster:\n  qos: long\n")
+    assert one("cluster=mine", "experiment=mine").run.cluster.qos == "long"
+    for override in ("cluster.qos=short", "++cluster.qos=short"):
+        assert one("cluster=mine", override).run.cluster.qos == "short"
 
 
 def test_an_empty_file_of_a_cluster_is_refused_with_what_it_lacks(site: Path) -> None:
