@@ -123,6 +123,19 @@ def judge(found: list[float], true: list[float], before: list[Interval], after: 
     assert np.mean([each.low < value < each.high for each, value in zip(after, found, strict=True)]) > 0.8
 
 
+def test_the_chosen_runs_are_of_several_kinds() -> None:
+    """Computation hides the network of every run on many nodes, so none of them lowers its uncertainty in the fit."""
+    base = one("cluster=xe9680_h100", "gpu.memory_gb=null", "model=llama2_13b", "parallelism=fsdp_full",
+               "job.precision=bfloat16", "scaling.global_batch_size=1024", "job.sequence_length=2048",
+               "job.micro_batch_size=2").run  # fmt: skip
+    runs = [replace(base, nodes=nodes) for nodes in (16, 20, 24, 28, 32, 40, 48, 64)]
+    long = [replace(base.job, sequence_length=length, micro_batch_size=1) for length in (8192, 16384, 32768, 65536)]
+    runs += [replace(base, nodes=1, job=job) for job in long]
+    found = [work for run in runs if (work := work_of(run)) is not None]
+    tried = choose([Candidates(STEP_TIME, found)], lambda i: [step_time_s(found[i], DEFAULTS)])
+    assert {runs[i].nodes > 1 for i in tried} == {True, False}
+
+
 def test_a_run_that_failed_is_replaced_and_a_faulty_one_pulls_little() -> None:
     all_works, random = works()[::3], np.random.default_rng(2)
     times = [measured(work, random) for work in all_works]
