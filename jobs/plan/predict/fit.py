@@ -110,17 +110,21 @@ def fitted(
     The noise is that of runs predicted from the others, each residual in units of its own uncertainty; that of the
     prior counts as FREEDOM further ones.
     """
-    logs = shifts(quantity, samples)
+
+    def of_noise(value: float) -> Quantity[Counted, Constants]:
+        return replace(quantity, prior=replace(quantity.prior, noise=value))
+
+    before = quantity.prior.noise
     squares = [left_out_residual(quantity, samples, place) ** 2 for place in range(len(samples))]
-    noise = np.sqrt((FREEDOM + sum(squares)) / (FREEDOM + len(squares))) * quantity.prior.noise
-    # The noise weighs runs against the prior, so the constants are fitted once more.
-    final = replace(quantity, prior=replace(quantity.prior, noise=float(noise)))
-    logs = shifts(final, samples)
-    known = final.covariance(samples, logs)
+    noise = float(np.sqrt((FREEDOM + sum(squares)) / (FREEDOM + len(squares))) * before)
+    # Runs that agree better than expected weigh more against the prior. Larger residuals are more likely those of a run
+    # far from all others, which must not weaken what the others say.
+    logs = shifts(of_noise(min(noise, before)), samples)
+    known = of_noise(noise).covariance(samples, logs)
     return Fit(
         quantity.constants_at(logs),
         tuple(tuple(map(float, row)) for row in known),
-        float(noise),
+        noise,
         float(stdtrit(FREEDOM + len(squares), (1 + COVERAGE) / 2)),
         fitted_to,
     )

@@ -149,6 +149,14 @@ def test_a_run_that_failed_is_replaced_and_a_faulty_one_pulls_little() -> None:
     assert np.median(errors) < 0.1
 
 
+def test_one_run_far_from_all_others_does_not_weaken_what_these_say() -> None:
+    work = works()[0]
+    slow, fast = (Sample(work, factor * step_time(work, DEFAULTS).total) for factor in (1.3, 0.6))
+    found = fitted(STEP_TIME, [slow] * 4 + [fast], "five")
+    assert step_time(work, found.constants).total == pytest.approx(slow.measured, rel=0.04)
+    assert found.noise > STEP_TIME_PRIOR.noise
+
+
 def test_a_run_far_off_its_prediction_narrows_no_interval() -> None:
     (work, *_), logs = works(), np.zeros(len(STEP_TIME.deviations))
     predicted, (slopes,) = step_time(work, DEFAULTS).total, STEP_TIME.derivatives(works()[:1], logs)
