@@ -121,7 +121,8 @@ def test_a_hopeless_trial_is_cancelled_while_it_runs_and_those_behind_it_run(tmp
     done = run_cli(*given)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "micro_batch_size=1-100steps: stopped early: its" in done.stdout
-    (record,) = (each for each in read_records(tmp_path / "t/tuning.jsonl") if each["event"] == "stopped_early")
-    assert "micro_batch_size=1-" in record["run"]
+    records = [each for each in read_records(tmp_path / "t/tuning.jsonl") if each["event"] == "stopped_early"]
+    # Other work on this machine during the trial of 32 can make that one hopeless, too.
+    assert sum("micro_batch_size=1-" in record["run"] for record in records) == 1
     assert set(starts(SweepDir(tmp_path / "t/trials")).values()) == {1}
     assert "stopped early" in (tmp_path / "t/report.md").read_text()
