@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.untrusted import as_list, flat, lookup
+from analysis.untrusted import as_list, lookup
+from jobs.files import flat
 from jobs.metrics import Metric
 
 if TYPE_CHECKING:

@@ -63,22 +63,6 @@ def parts_of(key: str) -> list[str]:
     return key.split(".")
 
 
-def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested mappings as one mapping with dotted keys; lists stay values."""
-    items: dict[str, Any] = {}
-
-    def add(values: Mapping[str, Any], prefix: str) -> None:
-        for key, value in values.items():
-            # YAML and JSON yield dict; isinstance of Mapping would take most of the time here.
-            if isinstance(value, dict):
-                add(value, f"{prefix}{key}.")
-            else:
-                items[f"{prefix}{key}"] = value
-
-    add(values, "")
-    return items
-
-
 def canonical(values: Any) -> bytes:
     """Return bytes that are equal for equal values, to group by: JSON, with other types as text."""
     try:

@@ -20,7 +20,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -312,3 +312,19 @@ def refuse_depth(value: Any) -> None:
 def read_yaml(path: str | Path, loader: Any = YAML_LOADER) -> Any:
     """Return the value in a YAML file. Raise OSError, or ValueError for any other text."""
     return parse_yaml(read_bytes(path, YAML_BYTES), loader)
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested mappings as one mapping with dotted keys; lists stay values."""
+    items: dict[str, Any] = {}
+
+    def add(values: Mapping[str, Any], prefix: str) -> None:
+        for key, value in values.items():
+            # YAML and JSON yield dict; isinstance of Mapping would take most of the time here.
+            if isinstance(value, dict):
+                add(value, f"{prefix}{key}.")
+            else:
+                items[f"{prefix}{key}"] = value
+
+    add(values, "")
+    return items

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast, get_origin
@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import conf
 from jobs.errors import ConfigError
-from jobs.files import YAML_BYTES, YAML_LOADER, parse_yaml, read_bytes, read_yaml, reason
+from jobs.files import YAML_BYTES, YAML_LOADER, flat, parse_yaml, read_bytes, read_yaml, reason
 from jobs.plan.keys import GROUPS, did_you_mean, keys, nearest_keys
 
 PATH = re.compile(r"[/~]|\.\.?/|.*/.*\.ya?ml$")
@@ -213,17 +213,8 @@ def left_to_user(choices: dict[str, str | None]) -> list[str]:
     for file in filter(None, (file_of(f"{group}/{name}") for group, name in reversed(choices.items()))):
         content = read_bytes(file, YAML_BYTES)
         section = "" if b"# @package _global_" in content else f"{file.parent.name}."
-        values |= dict(leaves(parse_yaml(content) or {}, section))
+        values |= {section + key: value for key, value in flat(parse_yaml(content) or {}).items()}
     return [key for key, value in values.items() if value == "???"]
-
-
-def leaves(values: Mapping[str, Any], section: str) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted keys of all values in a mapping, lists as one."""
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from leaves(value, f"{section}{key}.")
-        else:
-            yield f"{section}{key}", value
 
 
 def file_of(config: str) -> Path | None:
