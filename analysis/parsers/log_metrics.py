@@ -6,7 +6,7 @@ Values are SI base units, as there: a parser converts what its format prints in 
 from __future__ import annotations
 
 from jobs import metrics as m
-from jobs.metrics import GIGABYTE_PER_S, MICROSECOND, PERCENT, Better, Metric
+from jobs.metrics import GIGABYTE_PER_S, MICROSECOND, PERCENT, Better, DisplayUnit, Metric
 
 # --- what was run ------------------------------------------------------------------------------------------------
 NODES = Metric("nodes", "1", "Machines of the job.", digits=9)
@@ -206,6 +206,47 @@ COMMUNICATOR_SETUP_TIME = Metric(
     "Time from a rank's call to join a communicator until it can use it.",
     Better.low,
     3,
+)
+
+# --- messages, memory and linear algebra: OSU, STREAM, HPL, HPCG ----------------------------------------------------
+MESSAGE_LATENCY = Metric(
+    "message_latency_s",
+    "s",
+    "Mean wall clock of one message or of one collective call, mean over the ranks.",
+    Better.low,
+    4,
+    shown_in=MICROSECOND,
+    heading="Message latency",
+)
+MESSAGE_BANDWIDTH = Metric(
+    "message_bandwidth_bytes_per_s",
+    "B/s",
+    "Bytes per second between the ranks of all pairs, both directions added if messages go both ways.",
+    Better.high,
+    4,
+    shown_in=GIGABYTE_PER_S,
+    heading="Message bandwidth",
+)
+MESSAGES_PER_S = Metric("messages_per_s", "1/s", "Messages per second of all pairs of ranks.", Better.high, 4)
+MEMORY_BANDWIDTH = Metric(
+    "memory_bandwidth_bytes_per_s",
+    "B/s",
+    "Best rate at which one kernel of STREAM reads and writes memory, all threads together.",
+    Better.high,
+    4,
+    shown_in=GIGABYTE_PER_S,
+    heading="Memory bandwidth",
+)
+THREADS = Metric("threads", "1", "Threads of the program, or of each of its processes.", digits=9)
+PROBLEM_SIZE = Metric("problem_size", "1", "Rows of the matrix that the benchmark solves with.", digits=12)
+SOLVER_FLOPS_PER_S = Metric(
+    "solver_flops_per_s",
+    "FLOP/s",
+    "FLOP/s of all processes together, by the benchmark's own count of operations.",
+    Better.high,
+    4,
+    shown_in=DisplayUnit("GFLOP/s", 1e9),
+    heading="Solver rate",
 )
 
 # --- accounting --------------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ from jobs.metrics import Metric
 
 # NeMo 2 prints "Training epoch 0, iteration 5/99 | ...".
 STEP = re.compile(r"(?<!, )\biteration +(\d{1,12})/ *(\d{1,12}) \|(.*)")
+# GPT-NeoX prints its rate before the iteration, and no batch.
+NEOX_RATE = re.compile(r"\bsamples/sec: (\d{1,9}\.\d{1,6}) \| $")
 # A field is complete only with its closing bar: a torn line ends within a number.
 FIELD = re.compile(r" *([^:|]+?) *: *([^|]*?) *\|")
 VALIDATION = re.compile(r"\bvalidation loss at iteration +(\d{1,12}) .*?\| lm loss value: *(\S+) *\|")
@@ -44,12 +46,14 @@ VALUES: Names = {
     "gloabl batch size": (a.GLOBAL_BATCH_SIZE, 1),
     "lm loss": (m.LOSS, 1),
     "lm-loss": (m.LOSS, 1),
+    "lm_loss": (m.LOSS, 1),
     "loss scale": (m.LOSS_SCALE, 1),
     "grad norm": (m.GRADIENT_NORM, 1),
     "actual seqlen": (a.SEQUENCE_LENGTH, 1),
     "number of skipped iterations": (a.SKIPPED_STEPS, 1),
     "number of nan iterations": (a.NAN_STEPS, 1),
     "samples per second": (a.SAMPLES_PER_S, 1),
+    "approx flops per GPU": (a.FLOPS_PER_S_PER_RANK, 1e12),
     "TFLOPs": (a.FLOPS_PER_S_PER_RANK, 1e12),
     "throughput per GPU (TFLOP/s/GPU)": (a.FLOPS_PER_S_PER_RANK, 1e12),
     "tokens per GPU (tokens/s/GPU)": (m.TOKENS_PER_S_PER_RANK, 1),
@@ -121,6 +125,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
     for line in lines:
         if found := STEP.search(line.text):
             values = {m.STEP: float(found[1]), a.PLANNED_STEPS: float(found[2]), **fields(found[3])}
+            values |= of_neox(line.text[: found.start()], values)
             stamp = re.search(r"\[(\d{4}-\d\d-\d\d [\d:]{8})\]", line.text[: found.start()])
             texts = {Text.timestamp: stamp[1]} if stamp else {}
             yield Record(Kind.step, line.number, values, texts, line.rank, line.host)
@@ -153,13 +158,28 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 def fields(text: str) -> dict[Metric, float]:
     """Return the numbers of a line by metric; the first of Primus's pairs."""
     reported = dict(FIELD.findall(text))
-    known = numbers(((name, value.partition("/")[0]) for name, value in reported.items()), VALUES)
+    known = numbers(
+        ((name, value.partition("/")[0].removesuffix("TFLOPS")) for name, value in reported.items()), VALUES
+    )
     values = {metric: value for metric, value in known.items() if value > 0 or metric not in POSITIVE}
     if sizes := DEVICE_MEMORY_SIZES.match(reported.get(DEVICE_MEMORY, "")):
         used, total = (printed_number(size) for size in sizes.groups())
         if used and total:
             values |= {a.DEVICE_MEMORY_USED: used * 2**30, a.DEVICE_MEMORY: total * 2**30}
     return values
+
+
+def of_neox(before: str, values: Mapping[Metric, float]) -> dict[Metric, float]:
+    """Return GPT-NeoX's rate, and the global batch if rate times step time is near one whole number only."""
+    found = NEOX_RATE.search(before)
+    rate = printed_number(found[1]) if found else None
+    if not rate:
+        return {}
+    samples = rate * values.get(m.STEP_TIME, 0.0)
+    # Both are rounded to a thousandth or less, so the product of a batch of up to a hundred is exact to a tenth.
+    whole = round(samples)
+    near = whole > 0 and abs(samples - whole) <= 1e-3 * samples + 0.05 and samples < 400
+    return {a.SAMPLES_PER_S: rate} | ({a.GLOBAL_BATCH_SIZE: float(whole)} if near else {})
 
 
 def argument(name: str, reported: str) -> tuple[dict[Metric, float], dict[Text, str]]:

@@ -15,7 +15,6 @@ from analysis.formatting import ABSENT, binary_size, decimal_size, plural, short
 from analysis.logs.measurements import (
     COLLECTIVES,
     SERVING,
-    STORAGE,
     SUBJECTS,
     Measurement,
     Series,
@@ -41,7 +40,8 @@ def benchmark_headlines(found: Sequence[Measurement]) -> list[str]:
     names = names_below(series)
     sentences = []
     for subject in SUBJECTS:
-        of_subject = list(SENTENCES[subject.name]([each for each in series if each.subject is subject], names))
+        sentence = SENTENCES.get(subject.name, tests_of_files)
+        of_subject = list(sentence([each for each in series if each.subject is subject], names))
         more = len(of_subject) - MOST_SENTENCES
         sentences += of_subject[:MOST_SENTENCES]
         sentences += [f"{subject.name}: {plural(more, 'further benchmark')} in the tables below."] if more > 0 else []
@@ -87,8 +87,8 @@ def serving(found: Sequence[Series], names: Mapping[Path, str]) -> Iterator[str]
         yield sentence + (f". DOUBTFUL: {plural(int(failed), 'request')} failed." if failed else ".")
 
 
-def storage(found: Sequence[Series], names: Mapping[Path, str]) -> Iterator[str]:
-    """Yield, of each file, the best value of every test."""
+def tests_of_files(found: Sequence[Series], names: Mapping[Path, str]) -> Iterator[str]:
+    """Yield, for each file, the best value of every test."""
     files: dict[tuple[Path, str], list[Series]] = defaultdict(list)
     for each in found:
         files[each.place, each.measurements[0].form].append(each)
@@ -103,7 +103,7 @@ def storage(found: Sequence[Series], names: Mapping[Path, str]) -> Iterator[str]
         yield f"{form} ({short(names[place], LONGEST_NAME)}): {clauses(tests, MOST_TESTS)}.{doubt}"
 
 
-SENTENCES = {COLLECTIVES.name: collectives, SERVING.name: serving, STORAGE.name: storage}
+SENTENCES = {COLLECTIVES.name: collectives, SERVING.name: serving}
 
 
 def lead(series: Series, test: str, place: str) -> str:
@@ -132,6 +132,9 @@ def axis_words(axis: Metric | None, at: float | None, measurement: Measurement) 
         a.OFFERED_REQUESTS_PER_S: f"at {at:,.6g} offered requests/s",
         a.RANKS: f"on {plural(int(at), 'rank')}",
         a.TRANSFER_SIZE: f"with {binary_size(at)} transfers",
+        a.MESSAGE_SIZE: f"with {binary_size(at)} messages",
+        a.THREADS: f"with {plural(int(at), 'thread')}",
+        a.PROBLEM_SIZE: f"with a system of {at:,.0f} rows",
     }
     return f" {words[axis]}"
 
