@@ -29,7 +29,9 @@ class KnownCauseError(Exception):
     def __init__(self, cause: FailureCause, text: str, *, proof: str = "", advice: str = "") -> None:
         super().__init__(text)
         self.cause = cause
-        self.evidence = {name: words for name, words in (("proof", proof), ("advice", advice)) if words}
+        self.evidence: dict[str, str | int] = {
+            name: words for name, words in (("proof", proof), ("advice", advice)) if words
+        }
         """Fields of the event."""
 
 
@@ -255,7 +257,7 @@ def record_failure(
     node: str,
     error: str,
     restart: int | None = None,
-    evidence: Mapping[str, str] | None = None,
+    evidence: Mapping[str, str | int] | None = None,
 ) -> None:
     """Record the rank that ended this start, with its node, cause and evidence, in a file of its own."""
     start = restart_count() if restart is None else restart

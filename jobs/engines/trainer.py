@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from jobs.data.batches import StepBatch
 from jobs.lease import Lease
@@ -29,6 +30,9 @@ class Saves(Protocol):
     def load(self, path: Path) -> int:
         """Restore the state in place and return the step of the checkpoint; every rank calls it."""
 
+    def finish(self) -> None:
+        """Wait for the checkpoint in progress; every rank calls it."""
+
     def ended(self) -> list[Saved]:
         """Return the results of checkpoints since the last call."""
 
@@ -45,8 +49,14 @@ class Trains(Protocol):
     def kernels(self) -> Kernels:
         """The kernels in use."""
 
-    def step(self, step: int, batch: StepBatch) -> tuple[float, float, float]:
-        """Run one optimizer update; return the global mean loss before it, the gradient norm and the learning rate."""
+    def step(self, step: int, batch: StepBatch) -> tuple[float, float | None, float]:
+        """Run one optimizer update; return the global mean loss before it, the gradient norm and the learning rate.
+
+        No norm is returned if the gradients overflowed float16, so that the update was skipped.
+        """
+
+    def weights(self) -> Iterable[Tensor]:
+        """Return this rank's part of the weights that train."""
 
     def saver(self, lease: Lease, watchdog: Watchdog) -> Saves:
         """Return the writer and reader of its checkpoints."""

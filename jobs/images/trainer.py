@@ -76,8 +76,11 @@ class Trainer:
         self.criterion = nn.CrossEntropyLoss(label_smoothing=run.images.label_smoothing)
         self.loss_scale = LossScale() if run.job.precision is Precision.float16 else None
 
-    def step(self, step: int, batch: list[Batch]) -> tuple[float, float, float]:
-        """Run one update; return the mean loss of the global batch before it, the gradient norm and the rate."""
+    def step(self, step: int, batch: list[Batch]) -> tuple[float, float | None, float]:
+        """Run one update; return the mean loss of the global batch before it, the gradient norm and the rate.
+
+        No norm is returned if the gradients overflowed float16, so that the update was skipped.
+        """
         job, scale = self.run.job, self.loss_scale.value if self.loss_scale else 1.0
         total = torch.zeros((), device=self.device)
         for number, (pixels, labels, _) in enumerate(batch, 1):
@@ -98,12 +101,17 @@ class Trainer:
         rate = learning_rate(job, step - (self.loss_scale.skipped if self.loss_scale else 0), self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        if self.loss_scale is None or not self.loss_scale.overflows(norm):
+        skipped = self.loss_scale is not None and self.loss_scale.overflows(norm)
+        if not skipped:
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         dist.all_reduce(total)
         loss_sum, norm_found = on_host(total, norm)
-        return loss_sum / self.run.ranks, norm_found, rate
+        return loss_sum / self.run.ranks, None if skipped else norm_found, rate
+
+    def weights(self) -> Iterable[Tensor]:
+        """Return the weights and the running means of normalization."""
+        return self.network.state_dict().values()
 
     def arithmetic(self) -> AbstractContextManager[object]:
         """Return a context that multiplies in the precision of the run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
 from jobs.errors import CheckpointError, SuiteError
@@ -21,6 +22,7 @@ from jobs.lease import Lease
 from jobs.ranks import Rank
 from jobs.rundir import RunDir, append_event
 from jobs.runtime import storage_io
+from jobs.runtime.divergence import are_finite
 from jobs.runtime.exchange import broadcast, gather
 from jobs.runtime.store import refuse_strangers
 from jobs.runtime.watchdog import within_s
@@ -165,18 +167,19 @@ def remove(checkpoint: Path) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def newest_readable(run: RunDir, load: Callable[[Path], int]) -> int:
+def newest_readable(run: RunDir, load: Callable[[Path], int], weights: Callable[[], Iterable[Tensor]]) -> int:
     """Load a run's newest readable checkpoint and return its step, on every rank; 0 without a checkpoint.
 
-    An unreadable one is recorded and renamed to `.step-00000020.unreadable`. Raise CheckpointError where no checkpoint
-    is readable: the user decides whether to start over.
+    `weights` returns this rank's weights after `load`. A checkpoint that is unreadable, or with a weight that is not
+    finite, is recorded and renamed to `.step-00000020.unreadable`. Raise CheckpointError where no checkpoint is
+    readable: the user decides whether to start over.
     """
     # Rank 0's list: on a network file system another node may see an older list.
     names = broadcast([path.name for path in complete(run.checkpoints)])
     for name in reversed(names):
         path = run.checkpoints / name
         try:
-            return load(path)
+            return loaded(path, load, weights)
         except CheckpointError as error:
             if name == names[0]:
                 raise CheckpointError(
@@ -186,3 +189,11 @@ def newest_readable(run: RunDir, load: Callable[[Path], int]) -> int:
                 path.rename(path.with_name(f".{name}.unreadable"))
                 append_event(run, "checkpoint_unreadable", checkpoint=name, error=str(error))
     return 0
+
+
+def loaded(path: Path, load: Callable[[Path], int], weights: Callable[[], Iterable[Tensor]]) -> int:
+    """Load a checkpoint and return its step; raise CheckpointError on every rank if it cannot be continued from."""
+    step = load(path)
+    if not all(gather(are_finite(weights()))):
+        raise CheckpointError(f"Checkpoint {path} contains a weight that is not finite.")
+    return step

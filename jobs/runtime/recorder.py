@@ -29,6 +29,7 @@ from jobs.ranks import Rank, restart_count, slurm_job_id
 from jobs.rundir import SCHEMA_VERSION, append_record, event_record, read_events
 from jobs.runtime import storage_io
 from jobs.runtime.checkpoint_directory import Saved
+from jobs.runtime.divergence import DivergedError, in_words, is_finite
 from jobs.runtime.gpu_load import gpu_load
 from jobs.runtime.node_load import NodeLoad, at_start
 from jobs.runtime.process_group import (
@@ -161,17 +162,20 @@ class Recorder:
         return self.writes and self.lease.is_lost()
 
     def agreed(
-        self, step_time_s: float, signal_number: int, device: torch.device
+        self, step_time_s: float, signal_number: int, device: torch.device, *, loss: float, norm: float | None
     ) -> tuple[float, dict[Metric, float], int]:
         """Return the slowest rank's time, the fullest rank's memory, and any rank's signal, by one small all-reduce.
 
-        All ranks call it after a step; raise SupersededError on all of them if another start has taken the run over.
+        All ranks call it after a step. Raise on all of them SupersededError if another start has taken the run over,
+        and DivergedError if the loss or gradient norm of any rank is not finite.
         """
         memory = memory_peaks(device)
-        own = [step_time_s, signal_number, self.superseded(), *memory.values()]
-        slowest_s, stopping, superseded, *most_bytes = largest_of_ranks(own, device)
+        own = [step_time_s, signal_number, self.superseded(), not is_finite(loss, norm), *memory.values()]
+        slowest_s, stopping, superseded, diverged, *most_bytes = largest_of_ranks(own, device)
         if superseded:
             raise self.lease.loss()
+        if diverged:
+            raise DivergedError(self.last_step + 1, in_words(loss, norm))
         return slowest_s, dict(zip(memory, most_bytes, strict=True)), int(stopping)
 
     def transport(self, step: int) -> None:

@@ -15,11 +15,13 @@ from rich.table import Table
 from jobs.console import console, plain
 from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.event_fields import NO_JOB
+from jobs.failures import FailureCause, end_of, latest_attempt, recorded_cause
 from jobs.files import exists, opened
 from jobs.output import unguarded
 from jobs.plan.compose import Point, compose
 from jobs.plan.rules.rule import counted
 from jobs.plan.table import plan_notes, plan_table
+from jobs.run_events import events_or_failure
 from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.schema import LauncherKind, Run
 from jobs.submit.backlog import launchable, submit_backlog, submit_waiting
@@ -279,6 +281,8 @@ def resume(
         for line in moved:
             print(line)
         print(f"{summary(found)}; {len(todo)} to resume")
+        if warning := divergence_warning(todo):
+            print(warning)
         runs, damaged = launchable(todo)
         for line in damaged:
             print(line, file=sys.stderr)
@@ -294,6 +298,23 @@ def resume(
                 print(line)
     code = wait_for(sweep) if wait else 0
     return 2 if damaged else code
+
+
+def divergence_warning(runs: Sequence[RunDir]) -> str | None:
+    """Return a warning that runs which diverged will do so again when they are resumed; None without such runs."""
+    ends = {run.name: end_of(latest_attempt(events_or_failure(run))) or {} for run in runs}
+    diverged = [
+        f"{name} (step {end.get('step', 'unknown')})"
+        for name, end in ends.items()
+        if recorded_cause(end) is FailureCause.diverged
+    ]
+    if not diverged:
+        return None
+    return (
+        f"Diverged: {', '.join(diverged)}. A resumed run continues from its last checkpoint with the same settings and "
+        "samples, so it will diverge again unless the hardware was at fault. To change a setting submit another run, "
+        "for instance with a lower job.learning_rate."
+    )
 
 
 def pause_s(found: Sequence[RunState | StageState]) -> float:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -24,19 +25,20 @@ from jobs.data.batches import Batches, StepBatch
 from jobs.data.dataset import Tokens
 from jobs.engines.native import checkpoint
 from jobs.engines.native.customization.lora import seed_dropout
-from jobs.engines.native.float8 import scale_weights
+from jobs.engines.native.float8 import plain, scale_weights
 from jobs.engines.native.load_sharded import local_shard
 from jobs.engines.native.loss_scale import LossScale
 from jobs.engines.native.model import layers
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.engines.native.traffic import Traffic, parameters_held
-from jobs.engines.trainer import TrainerOf
+from jobs.engines.trainer import Saves, TrainerOf
 from jobs.layout import layout_of, uses_fsdp
 from jobs.lease import Lease
 from jobs.metrics import Metric
 from jobs.parallelism import AXES, PP, TP
 from jobs.ranks import Rank
 from jobs.runtime.checkpoint_directory import newest_readable
+from jobs.runtime.divergence import DivergedError, refuse_not_finite
 from jobs.runtime.exchange import gather
 from jobs.runtime.garbage import collected_between
 from jobs.runtime.gpu import refuse_unusable_gpu
@@ -78,7 +80,7 @@ def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = Non
     # --- resume -----------------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_CHECKPOINT_TIME)
     saver = trainer.saver(lease, watchdog)
-    done = newest_readable(directory, saver.load)
+    done = newest_readable(directory, saver.load, trainer.weights)
     startup.begins(m.STARTUP_OTHER_TIME)
     recorder = Recorder(run, lease, rank, startup=startup, steps=steps, from_step=done)
     recorder.started(device, dataset.description, kernels=trainer.kernels.name)
@@ -90,6 +92,7 @@ def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = Non
         recorder.progress(),
         batches_for(run, batches, done, steps, device) as ready,
         StepProfiler(run, directory, rank, device, steps) as profiler,
+        last_finite_checkpoint(saver, recorder),
     ):
         for step in collected_between(range(done + 1, steps + 1)):
             watchdog.begins(f"in step {step}")
@@ -104,11 +107,14 @@ def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = Non
                 synchronize(device)
                 seconds = time.perf_counter() - fence
 
-            # All ranks see the same signal, so they stop after the same step.
-            step_time_s, memory, stopping = recorder.agreed(seconds, stop.signal, device)
-
+            # All ranks see the same signal, so they stop after the same step. They also end together, before anything
+            # is saved, if the loss, the norm or a weight that would be saved is not finite.
+            step_time_s, memory, stopping = recorder.agreed(seconds, stop.signal, device, loss=loss, norm=norm)
             save_time_s, last = None, bool(stopping) or step == steps
-            if saver.is_due(step, last=last):
+            due = saver.is_due(step, last=last)
+            if due or last:
+                refuse_not_finite(step, trainer.weights())
+            if due:
                 save_time_s = held_up(device, partial(saver.save, step, last=last))
             recorder.step(
                 step,
@@ -185,8 +191,10 @@ class Trainer:
             **update_loop(self.run.engine.optimizer, self.device),
         )
 
-    def step(self, step: int, batch: StepBatch) -> tuple[float, float, float]:
+    def step(self, step: int, batch: StepBatch) -> tuple[float, float | None, float]:
         """Run one optimizer update; return the global mean loss before it, the gradient norm and the learning rate.
+
+        No norm is returned if the gradients overflowed float16, so that the update was skipped.
 
         The loss of a step is the mean over all labels of the global batch, so it does not depend on the layout:
         L = 1/n sum over micro-batches and ranks of summed cross-entropies, n = labels of the global batch.
@@ -209,7 +217,8 @@ class Trainer:
         rate = learning_rate(job, step - (self.loss_scale.skipped if self.loss_scale else 0), self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        if self.loss_scale is None or not self.loss_scale.overflows(norm):
+        skipped = self.loss_scale is not None and self.loss_scale.overflows(norm)
+        if not skipped:
             self.optimizer.step()
             if self.run.engine.float8 and uses_fsdp(self.run):
                 scale_weights(self.model.gpt)
@@ -217,7 +226,12 @@ class Trainer:
         # 4. Sum the losses of all ranks; those without the model's head contribute 0.
         dist.all_reduce(total)
         loss, norm_found = on_host(total, norm)
-        return loss / (batch.labels * self.equal_losses), norm_found, rate
+        return loss / (batch.labels * self.equal_losses), None if skipped else norm_found, rate
+
+    def weights(self) -> Iterator[Tensor]:
+        """Yield this rank's shards of the weights that train."""
+        for group in self.parameters:
+            yield from (local_shard(cast(Tensor, plain(parameter))) for parameter in group)
 
     @property
     def kernels(self) -> Kernels:
@@ -293,6 +307,17 @@ def clip(groups: list[list[nn.Parameter]], max_norm: float | None, pipeline: Dev
         factor = (limit / (norm + 1e-6)).clamp(max=1.0)  # as clip_grads_with_norm_ scales
         torch._foreach_mul_(gradients, factor / loss_scale)
     return norm
+
+
+@contextmanager
+def last_finite_checkpoint(saver: Saves, recorder: Recorder) -> Iterator[None]:
+    """Complete and record the checkpoint that is being written when the ranks end together with DivergedError."""
+    try:
+        yield
+    except DivergedError:
+        saver.finish()
+        recorder.checkpoints(saver.ended())
+        raise
 
 
 def held_up(device: torch.device, action: Callable[[], None]) -> float:

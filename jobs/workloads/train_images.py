@@ -34,6 +34,7 @@ from jobs.ranks import Rank
 from jobs.rundir import RunDir
 from jobs.runtime import storage_io
 from jobs.runtime.checkpoint_directory import newest_readable
+from jobs.runtime.divergence import DivergedError, is_finite, refuse_not_finite
 from jobs.runtime.exchange import gather
 from jobs.runtime.gpu import refuse_unusable_gpu
 from jobs.runtime.machine import StopRequest, process_start
@@ -67,7 +68,7 @@ def train_images(run: Run, lease: Lease, rank: Rank) -> None:
     trainer = Trainer(run, device, steps)
     startup.begins(m.STARTUP_CHECKPOINT_TIME)
     saver = Saver(run, lease, trainer, images, watchdog)
-    done = newest_readable(directory, saver.load)
+    done = newest_readable(directory, saver.load, trainer.weights)
     startup.begins(m.STARTUP_OTHER_TIME)
     pace = Pace(list(trainer.network.stages), layout_of(run), device, every=run.engine.pace_every_steps)
     recorder = Recorder(run, lease, rank, startup=startup, steps=steps, from_step=done)
@@ -84,10 +85,15 @@ def train_images(run: Run, lease: Lease, rank: Rank) -> None:
             batch = pace.batch(ready)
             loss, norm, rate = trainer.step(step, batch)
             synchronize(device)
-            step_time_s, memory, stopping = recorder.agreed(time.perf_counter() - fence, stop.signal, device)
+            step_time_s, memory, stopping = recorder.agreed(
+                time.perf_counter() - fence, stop.signal, device, loss=loss, norm=norm
+            )
             (waited_s,) = largest_of_ranks([pace.batch_time_s], device)
             save_time_s, last = None, bool(stopping) or step == steps
-            if saver.is_due(step, last=last):
+            due = saver.is_due(step, last=last)
+            if due or last:
+                refuse_not_finite(step, trainer.weights())
+            if due:
                 save_time_s = saver.save(step)
             recorder.step(
                 step, loss=loss, rate=rate, norm=norm, step_time_s=step_time_s, batch=work, memory=memory,
@@ -129,7 +135,10 @@ class Validation:
     pace: Pace
 
     def after(self, step: int, *, last: bool = False) -> None:
-        """Record loss and accuracy if they are due after a step. Every rank calls it."""
+        """Record loss and accuracy if they are due after a step; raise DivergedError if the loss is not finite.
+
+        Every rank calls it.
+        """
         due = last or (self.every_steps is not None and step % self.every_steps == 0)
         if self.held_out is None or not due:
             return
@@ -144,6 +153,8 @@ class Validation:
         storage_io.begin(StoragePhase.train)
         # The times of the layers are those of steps.
         self.pace.clock.read()
+        if not is_finite(values[m.EVALUATION_LOSS]):
+            raise DivergedError(step, f"the loss on the held-out images is {values[m.EVALUATION_LOSS]}")
         self.recorder.evaluated(step, values)
 
 

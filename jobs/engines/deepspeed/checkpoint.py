@@ -105,6 +105,9 @@ class Saver:
         raise_together(None if found else "a file is missing", f"Checkpoint {path} cannot be read: {{}}.")
         return int(state["step"])
 
+    def finish(self) -> None:
+        """Do nothing: checkpoints are complete when `save` returns."""
+
     def ended(self) -> list[Saved]:
         """Return the results of checkpoints since the last call."""
         outcomes, self.outcomes = self.outcomes, []

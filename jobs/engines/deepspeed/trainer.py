@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from jobs import metrics as m
 from jobs.data.batches import StepBatch
 from jobs.engines.deepspeed.checkpoint import Saver
-from jobs.engines.deepspeed.model import engine_of, parameters_held
+from jobs.engines.deepspeed.model import engine_of, parameters_held, part
 from jobs.layout import layout_of
 from jobs.lease import Lease
 from jobs.metrics import Metric
 from jobs.plan.cost import parameters
 from jobs.plan.deepspeed_configuration import stage_of
+from jobs.runtime.divergence import DivergedError
 from jobs.runtime.pace import Pace
 from jobs.runtime.steps import learning_rate
 from jobs.runtime.watchdog import Watchdog
@@ -38,9 +39,13 @@ class Trainer:
         # Layers wait for the parameters of other ranks at stage 3, so their times would not show a slow rank.
         self.pace = Pace([], layout_of(run), device, every=0)
 
-    def step(self, step: int, batch: StepBatch) -> tuple[float, float, float]:
-        """Run one optimizer update; return the global mean loss before it, the gradient norm and the learning rate."""
+    def step(self, step: int, batch: StepBatch) -> tuple[float, float | None, float]:
+        """Run one optimizer update; return the global mean loss before it, the gradient norm and the learning rate.
+
+        No norm is returned if the gradients overflowed float16, so that the update was skipped.
+        """
         engine, job = self.engine, self.run.job
+        skipped = engine.skipped_steps
         # A step that float16 overflowed does not advance the learning rate.
         rate = learning_rate(job, step - engine.skipped_steps, self.steps)
         for group in engine.optimizer.param_groups:
@@ -58,12 +63,32 @@ class Trainer:
                 norm = float(
                     nn.utils.get_total_norm([p.grad for p in engine.module.parameters() if p.grad is not None])
                 )
-            engine.step()
+            self.update(step)
         if stage_of(self.run) > 0:
             found = engine.get_global_grad_norm()
-            norm = math.nan if found is None else float(found)  # after an overflow of float16
+            # An infinite or NaN norm is None or -1, as the helpers of DeepSpeed return it.
+            norm = math.nan if found is None or found < 0 else float(found)
         dist.all_reduce(total)
-        return total.item() / batch.labels, norm, rate
+        # DeepSpeed also skips an update in other precisions, where it is no overflow of the scaled loss.
+        overflowed = job.precision is Precision.float16 and engine.skipped_steps > skipped
+        return total.item() / batch.labels, None if overflowed else norm, rate
+
+    def update(self, step: int) -> None:
+        """Let DeepSpeed count a micro-batch, and update the weights after the last one of a step.
+
+        Raise DivergedError on every rank if float16 overflows at the lowest loss scale.
+        """
+        try:
+            self.engine.step()
+        except Exception as error:
+            # DeepSpeed has no type for it.
+            if "loss scale already at minimum" not in str(error):
+                raise
+            raise DivergedError(step, "the gradients overflow at every loss scale down to 1") from error
+
+    def weights(self) -> Iterator[Tensor]:
+        """Yield this rank's parts of the parameters."""
+        return map(part, self.engine.module.parameters())
 
     def parameters_held(self) -> int:
         """Return the number of parameters of the rank with the most; every rank calls it."""

@@ -18,12 +18,14 @@ from torch.optim import Optimizer
 
 from jobs import metrics as m
 from jobs.data import Batches, Dataset
+from jobs.engines.native.load_sharded import local_shard
 from jobs.engines.native.traffic import held_here
 from jobs.metrics import Metric, StoragePhase
 from jobs.plan.cost import weights_bytes
 from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.runtime import storage_io
 from jobs.runtime.checkpoint_directory import take_over
+from jobs.runtime.divergence import DivergedError, are_finite, in_words, is_finite
 from jobs.runtime.machine import StopRequest
 from jobs.runtime.process_group import memory_peaks, synchronize
 from jobs.runtime.profiler import StepProfiler
@@ -106,7 +108,8 @@ class Record:
     def on_after_optimizer_step(self, optimizer: Optimizer, **_strategy: object) -> None:
         """Record the step; raise Stopped if any rank received a signal before the last step.
 
-        Raise SupersededError if another start has taken the run over.
+        Raise on all ranks SupersededError if another start has taken the run over, and DivergedError if the loss is not
+        finite, or after the last step a weight, which LitGPT would save.
         """
         synchronize(self.device)
         assert self.fence is not None
@@ -115,29 +118,40 @@ class Record:
         step = self.recorder.last_step + 1
         self.profiler.ends(step)
         lost = self.recorder.superseded()
-        peaks = memory_peaks(self.device)
-        own = [seconds, self.stop.signal, lost, self.loss.item(), *peaks.values()]
+        peaks, numbers = memory_peaks(self.device), self.loss_scale()
+        weights = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        useless = step == self.recorder.steps and not are_finite(map(local_shard, weights))
+        # An overflow at a scale of 1, which has no other reason than the gradients (loss_scale of the native engine).
+        ran_out = self.scaler is not None and self.scale < 1
+        own = [seconds, self.stop.signal, lost, useless, ran_out, self.loss.item(), *peaks.values()]
         if step == 1:
-            own.append(held_here(parameter for group in optimizer.param_groups for parameter in group["params"]))
+            own.append(held_here(weights))
         ranks = gathered(torch.tensor(own, dtype=torch.float64, device=self.device))
-        step_time_s, stopping, superseded, _, *further = ranks.amax(0).tolist()
+        step_time_s, stopping, superseded, useless, ran_out, _, *further = ranks.amax(0).tolist()
         memory, held = dict(zip(peaks, further, strict=False)), further[len(peaks) :]
+        loss = ranks[:, 5].mean().item()
         if superseded:
             raise self.recorder.lease.loss()
+        if not is_finite(loss):
+            raise DivergedError(step, in_words(loss, None))
+        if useless:
+            raise DivergedError(step, "a weight is not finite after the update")
+        if ran_out:
+            raise DivergedError(step, "the gradients overflow at every loss scale down to 1")
         batch = self.batches.step(step)
         if script_of(self.run) is not Script.pretrain:
             # LitGPT also computes on the last token of a sample, since it shifts the labels afterwards.
             batch = replace(batch, padded_tokens=batch.padded_tokens + self.run.global_batch_size)
         self.recorder.step(
             step,
-            loss=ranks[:, 3].mean().item(),
+            loss=loss,
             rate=float(optimizer.param_groups[0]["lr"]),
             norm=None,
             step_time_s=step_time_s,
             batch=batch,
             memory=memory,
             save_time_s=None,
-            further=self.loss_scale(),
+            further=numbers,
         )
         if held:
             self.recorder.layout(step, int(held[0]), None)

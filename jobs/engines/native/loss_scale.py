@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from jobs import metrics as m
-from jobs.errors import ConfigError
 from jobs.metrics import Metric
 from jobs.runtime.process_group import on_host
 
@@ -42,9 +41,10 @@ class LossScale:
         return {m.LOSS_SCALE: self.value, m.SKIPPED_UPDATES: self.skipped}
 
     def overflows(self, norm: Tensor) -> bool:
-        """Return whether the gradient norm of any rank is not finite; adapt the scale to it. Every rank calls it.
+        """Return whether to skip an update, since the gradient norm of any rank is not finite; adapt the scale to it.
 
-        Ranks of TP compute the gradients of their replicated weights separately, so that one alone may overflow.
+        Every rank calls it. Ranks of TP compute the gradients of their replicated weights separately, so that one alone
+        may overflow. At a scale of 1 the scale is not the reason: nothing is skipped, and the norm ends the run.
         """
         scale, good, skipped = self.state.tolist()
         overflow = 1 - norm.isfinite().float()
@@ -54,9 +54,6 @@ class LossScale:
             self.state.copy_(torch.tensor([scale * 2, 0, skipped] if grows else [scale, good + 1, skipped]))
             return False
         if scale <= 1:
-            raise ConfigError(
-                "job.precision=float16: the gradients overflow at every loss scale down to 1, so the activations or "
-                "the loss diverged. Set a lower job.learning_rate, or job.precision=float32."
-            )
+            return False
         self.state.copy_(torch.tensor([scale / 2, 0, skipped + 1]))
         return True

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import nemo.lightning as nl
 import torch
+from torch import Tensor
 from typing_extensions import override
 
 from jobs.data import Dataset
@@ -21,7 +24,8 @@ from jobs.layout import layout_of
 from jobs.lease import Lease
 from jobs.plan.cost import checkpoint_bytes, weights_bytes
 from jobs.ranks import Rank
-from jobs.runtime.checkpoint_directory import Saved, size_bytes, take_over
+from jobs.runtime.checkpoint_directory import Saved, loaded, size_bytes, take_over
+from jobs.runtime.divergence import refuse_not_finite
 from jobs.runtime.machine import StopRequest
 from jobs.runtime.process_group import largest_of_ranks, synchronize
 from jobs.runtime.recorder import Recorder
@@ -62,7 +66,8 @@ class Record(pl.Callback):
         self.device = trainer.strategy.root_device
         take_over(self.lease, self.rank)
         if self.recorder.from_step:
-            checkpoint.load(self.run, self.checkpoint(self.recorder.from_step), trainer.strategy)
+            path = self.checkpoint(self.recorder.from_step)
+            loaded(path, partial(self.restored, trainer.strategy), partial(self.weights, trainer.strategy))
         self.recorder.started(self.device, self.dataset.description)
         held = sum(
             parameter.numel() for model in checkpoint.models(trainer.strategy) for parameter in model.parameters()
@@ -106,20 +111,25 @@ class Record(pl.Callback):
         seconds = time.perf_counter() - self.fence
         step, last = self.recorder.last_step + 1, self.recorder.steps
 
-        step_time_s, memory, self.stopping = self.recorder.agreed(seconds, self.stop.signal, self.device)
-
+        logged = trainer.callback_metrics
+        loss, norm = float(logged["reduced_train_loss"]), float(logged["grad_norm"])
+        step_time_s, memory, self.stopping = self.recorder.agreed(
+            seconds, self.stop.signal, self.device, loss=loss, norm=norm
+        )
         save_time_s = None
         every = self.run.job.checkpoint_every_steps
-        if every and (step % every == 0 or step == last or self.stopping):
+        due = every is not None and (step % every == 0 or step == last or bool(self.stopping))
+        if due or step == last:
+            refuse_not_finite(step, self.weights(trainer.strategy))
+        if due:
             self.watchdog.begins(f"writing the checkpoint of step {step}", checkpoint_bytes(self.run))
             save_time_s = self.saved(step, trainer.strategy)
         assert self.data.current is not None
-        logged = trainer.callback_metrics
         self.recorder.step(
             step,
-            loss=float(logged["reduced_train_loss"]),
+            loss=loss,
             rate=self.rate,
-            norm=float(logged["grad_norm"]),
+            norm=norm,
             step_time_s=step_time_s,
             batch=self.data.current,
             memory=memory,
@@ -142,6 +152,16 @@ class Record(pl.Callback):
             self.watchdog.begins("writing the export", 3 * weights_bytes(self.run))
             checkpoint.export(self.run, self.lease, strategy, self.dataset.tokenizer_files)
         self.recorder.finished()
+
+    def restored(self, strategy: nl.MegatronStrategy, path: Path) -> int:
+        """Load a checkpoint and return its step; every rank calls it."""
+        checkpoint.load(self.run, path, strategy)
+        return self.recorder.from_step
+
+    def weights(self, strategy: nl.MegatronStrategy) -> Iterator[Tensor]:
+        """Yield this rank's weights."""
+        for model in checkpoint.models(strategy):
+            yield from model.parameters()
 
     def checkpoint(self, step: int) -> Path:
         """Return the directory of the checkpoint after a step."""
