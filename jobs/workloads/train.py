@@ -31,7 +31,7 @@ from jobs.engines.native.loss_scale import LossScale
 from jobs.engines.native.model import layers
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.engines.native.traffic import Traffic, parameters_held
-from jobs.engines.trainer import Saves, TrainerOf
+from jobs.engines.trainer import Saves, TrainerOf, Trains
 from jobs.layout import layout_of, uses_fsdp
 from jobs.lease import Lease
 from jobs.metrics import Metric
@@ -108,14 +108,11 @@ def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = Non
                 seconds = time.perf_counter() - fence
 
             # All ranks see the same signal, so they stop after the same step. They also end together, before anything
-            # is saved, if the loss, the norm or a weight that would be saved is not finite.
+            # is saved, if the loss or the norm is not finite.
             step_time_s, memory, stopping = recorder.agreed(seconds, stop.signal, device, loss=loss, norm=norm)
-            save_time_s, last = None, bool(stopping) or step == steps
-            due = saver.is_due(step, last=last)
-            if due or last:
-                refuse_not_finite(step, trainer.weights())
-            if due:
-                save_time_s = held_up(device, partial(saver.save, step, last=last))
+
+            last = bool(stopping) or step == steps
+            save_time_s = saved(step, trainer, saver, device, last=last)
             recorder.step(
                 step,
                 loss=loss,
@@ -307,6 +304,17 @@ def clip(groups: list[list[nn.Parameter]], max_norm: float | None, pipeline: Dev
         factor = (limit / (norm + 1e-6)).clamp(max=1.0)  # as clip_grads_with_norm_ scales
         torch._foreach_mul_(gradients, factor / loss_scale)
     return norm
+
+
+def saved(step: int, trainer: Trains, saver: Saves, device: torch.device, *, last: bool) -> float | None:
+    """Write a checkpoint if it is due; return the seconds that it held training up. Every rank calls it.
+
+    Raise DivergedError on all of them if a weight that would be saved, or exported at the end, is not finite.
+    """
+    due = saver.is_due(step, last=last)
+    if due or last:
+        refuse_not_finite(step, trainer.weights())
+    return held_up(device, partial(saver.save, step, last=last)) if due else None
 
 
 @contextmanager

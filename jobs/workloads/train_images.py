@@ -89,12 +89,8 @@ def train_images(run: Run, lease: Lease, rank: Rank) -> None:
                 time.perf_counter() - fence, stop.signal, device, loss=loss, norm=norm
             )
             (waited_s,) = largest_of_ranks([pace.batch_time_s], device)
-            save_time_s, last = None, bool(stopping) or step == steps
-            due = saver.is_due(step, last=last)
-            if due or last:
-                refuse_not_finite(step, trainer.weights())
-            if due:
-                save_time_s = saver.save(step)
+            last = bool(stopping) or step == steps
+            save_time_s = saved(step, trainer, saver, last=last)
             recorder.step(
                 step, loss=loss, rate=rate, norm=norm, step_time_s=step_time_s, batch=work, memory=memory,
                 save_time_s=save_time_s, further={m.DATA_WAIT_TIME: waited_s, **trainer.numbers()},
@@ -109,6 +105,17 @@ def train_images(run: Run, lease: Lease, rank: Rank) -> None:
     end(recorder, stopping, validation)
     watchdog.stop()
     dist.destroy_process_group()
+
+
+def saved(step: int, trainer: Trainer, saver: Saver, *, last: bool) -> float | None:
+    """Write a checkpoint if it is due and return the seconds it took; every rank calls it.
+
+    Raise DivergedError on all of them if a weight is not finite.
+    """
+    if not saver.is_due(step, last=last):
+        return None
+    refuse_not_finite(step, trainer.weights())
+    return saver.save(step)
 
 
 def end(recorder: Recorder, stopping: int, validation: Validation) -> None:

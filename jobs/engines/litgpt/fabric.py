@@ -58,6 +58,15 @@ class Fabric(lightning.Fabric):
         self.record.backward(tensor)
         super().backward(tensor, *arguments, **keywords)
 
+    @override
+    def clip_gradients(self, *arguments: Any, **keywords: Any) -> Tensor | None:
+        """Clip the gradients and report their norm, which ends the run if it is not finite.
+
+        By default Fabric raises RuntimeError then, also for an overflow that the loss scale skips.
+        """
+        self.record.norm = super().clip_gradients(*arguments, **keywords | {"error_if_nonfinite": False})
+        return self.record.norm
+
 
 class Watched:
     """A loader that calls `asked` before each batch."""

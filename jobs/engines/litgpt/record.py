@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from jobs import metrics as m
 from jobs.data import Batches, Dataset
-from jobs.engines.native.load_sharded import local_shard
+from jobs.engines.native.load_sharded import full, local_shard
 from jobs.engines.native.traffic import held_here
 from jobs.metrics import Metric, StoragePhase
 from jobs.plan.cost import weights_bytes
@@ -32,6 +32,13 @@ from jobs.runtime.profiler import StepProfiler
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Run
+
+PROBLEMS = (
+    "",
+    "the gradient norm is not finite",
+    "a weight is not finite after the update",
+    "the gradients overflow at every loss scale down to 1",
+)
 
 
 class Stopped(Exception):  # noqa: N818 - a requested end is no error
@@ -64,10 +71,12 @@ class Record:
         self.device = torch.device("cpu")
         self.scaler: GradScaler | None = None
         """Fabric's loss scaling of float16; a sharded one is a kind of it."""
-        self.scale, self.skipped = 0.0, 0
+        self.scale, self.skipped, self.overflowed = 0.0, 0, False
         self.began = False
         self.fence: float | None = None
         self.loss: Tensor | None = None
+        self.norm: Tensor | None = None
+        """The gradient norm of the step, if LitGPT clips it."""
         self.training_time_s: float | None = None
         """Training time by LitGPT's own clock."""
 
@@ -108,8 +117,8 @@ class Record:
     def on_after_optimizer_step(self, optimizer: Optimizer, **_strategy: object) -> None:
         """Record the step; raise Stopped if any rank received a signal before the last step.
 
-        Raise on all ranks SupersededError if another start has taken the run over, and DivergedError if the loss is not
-        finite, or after the last step a weight, which LitGPT would save.
+        Raise on all ranks SupersededError if another start has taken the run over, and DivergedError if the loss, the
+        norm or a weight that LitGPT is about to save is not finite.
         """
         synchronize(self.device)
         assert self.fence is not None
@@ -120,24 +129,19 @@ class Record:
         lost = self.recorder.superseded()
         peaks, numbers = memory_peaks(self.device), self.loss_scale()
         weights = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        useless = step == self.recorder.steps and not are_finite(map(local_shard, weights))
-        # An overflow at a scale of 1, which has no other reason than the gradients (loss_scale of the native engine).
-        ran_out = self.scaler is not None and self.scale < 1
-        own = [seconds, self.stop.signal, lost, useless, ran_out, self.loss.item(), *peaks.values()]
+        own = [seconds, self.stop.signal, lost, self.problem(step, weights), self.loss.item(), *peaks.values()]
         if step == 1:
             own.append(held_here(weights))
         ranks = gathered(torch.tensor(own, dtype=torch.float64, device=self.device))
-        step_time_s, stopping, superseded, useless, ran_out, _, *further = ranks.amax(0).tolist()
+        step_time_s, stopping, superseded, problem, _, *further = ranks.amax(0).tolist()
         memory, held = dict(zip(peaks, further, strict=False)), further[len(peaks) :]
-        loss = ranks[:, 5].mean().item()
+        loss = ranks[:, 4].mean().item()
         if superseded:
             raise self.recorder.lease.loss()
         if not is_finite(loss):
             raise DivergedError(step, in_words(loss, None))
-        if useless:
-            raise DivergedError(step, "a weight is not finite after the update")
-        if ran_out:
-            raise DivergedError(step, "the gradients overflow at every loss scale down to 1")
+        if problem:
+            raise DivergedError(step, PROBLEMS[int(problem)])
         batch = self.batches.step(step)
         if script_of(self.run) is not Script.pretrain:
             # LitGPT also computes on the last token of a sample, since it shifts the labels afterwards.
@@ -165,12 +169,23 @@ class Record:
         if stopping and step < self.recorder.steps:
             raise Stopped(int(stopping))
 
+    def problem(self, step: int, weights: list[Tensor]) -> int:
+        """Return the place in PROBLEMS of what this rank met in a step; 0 for none."""
+        # An overflow that lowers the scale skips the update. At a scale of 1 the scale is not its reason.
+        if self.scaler is not None and self.scale < 1:
+            return 3
+        if not self.overflowed and self.norm is not None and not is_finite(full(self.norm).item()):
+            return 1
+        # LitGPT saves its weights after the last step.
+        return 0 if step < self.recorder.steps or are_finite(map(local_shard, weights)) else 2
+
     def loss_scale(self) -> dict[Metric, float]:
         """Return the numbers of float16's loss scale after a step: torch lowers it where it skipped the update."""
         if self.scaler is None:
             return {}
         before, self.scale = self.scale, self.scaler.get_scale()
-        self.skipped += self.scale < before
+        self.overflowed = self.scale < before
+        self.skipped += self.overflowed
         return {m.LOSS_SCALE: self.scale, m.SKIPPED_UPDATES: self.skipped}
 
 
