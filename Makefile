@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 
-.PHONY: help demo test test-all test-fast red-team corpus check mutation benchmark gpu-day gpu-day-wheels batching-benchmark plan-benchmark tune-benchmark figure fault-table slurm browser serving storage vllm-env clean
+.PHONY: help demo test test-all test-fast red-team corpus check mutation benchmark gpu-day gpu-day-wheels batching-benchmark plan-benchmark tune-benchmark figure fault-table lock slurm browser serving storage vllm-env clean
 .DEFAULT_GOAL := help
 .SILENT: help
 
@@ -27,6 +27,7 @@ help:
 	echo "make gpu-day DATA=alpaca.json TOKENIZER=tokenizer.model  one GPU: what works, matrix rate, Llama-2 7B beside stock LitGPT, choices; resumable"
 	echo "make gpu-day-wheels  download what a machine without a network needs for gpu-day besides torch: GPU_WHEELS=DIRECTORY"
 	echo "make vllm-env   make .venv-serve, an environment with vLLM for CPUs (3.5 GB), for the tests that serve by it"
+	echo "make lock       write requirements.lock: the tested versions of all packages but torch, with their hashes"
 	echo "make fault-table  produce every fault on the emulated Slurm and time the recovery"
 
 $(VENV)/torch.done: pyproject.toml
@@ -88,6 +89,17 @@ corpus: $(VENV)/dev.done
 
 red-team: $(VENV)/dev.done slurm
 	$(BIN)/python -m tests.run -n 2 -m red_team
+
+# The versions that make test runs with, and the SHA-256 of every file of each. torch is left out, and with it CUDA's
+# libraries: its build depends on the driver of the nodes.
+lock: $(VENV)/engines.done
+	mkdir -p build
+	$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9'
+	$(BIN)/pip freeze --exclude-editable | grep -v -e '^torch==' -e ' @ ' > build/tested.txt
+	echo 'torch; python_version < "3"' > build/no-torch.txt
+	$(BIN)/uv pip compile --quiet --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	    --constraint build/tested.txt --override build/no-torch.txt --extra train --extra paper --extra images \
+	    --extra tensorboard --no-header --no-annotate --output-file requirements.lock pyproject.toml
 
 # In the environment of make test: mypy reads the types of the installed NumPy, which NeMo holds below 2.
 check: $(VENV)/engines.done
