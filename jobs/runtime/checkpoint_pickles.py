@@ -10,12 +10,13 @@ import io
 import os
 import pickle
 import struct
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorProperties
 
 from jobs.files import opened, read_bytes
 from jobs.runtime.data_pickles import DataUnpickler
@@ -29,10 +30,57 @@ MALFORMED = (
 )  # fmt: skip
 
 
+# The classes of which the metadata of torch's and Megatron's checkpoints consist. What else torch.load accepts, such as
+# a storage of any size, is in none.
+DCP = "torch.distributed.checkpoint"
+METADATA_NAMES = {
+    ("builtins", "getattr"),
+    ("pathlib", "PosixPath"),
+    ("pathlib._local", "PosixPath"),
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    (f"{DCP}.filesystem", "_StorageInfo"),
+    *(
+        (f"{DCP}.metadata", name)
+        for name in (
+            "_MEM_FORMAT_ENCODING", "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex",
+            "StorageMeta", "TensorProperties", "TensorStorageMetadata",
+        )
+    ),
+    ("megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata"),
+}  # fmt: skip
+
+
 class MetadataUnpickler(DataUnpickler):
     """Unpickler of the metadata of a distributed checkpoint."""
 
     origin = "The .metadata of a checkpoint"
+    dispatch: ClassVar = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]  # noqa: SLF001 (its table of opcodes)
+    # It allocates as many bytes as the pickle claims to contain.
+    del dispatch[pickle.BYTEARRAY8[0]]
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a class that metadata consists of, or a type of numbers; refuse anything else."""
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        if (module, name) not in METADATA_NAMES:
+            raise pickle.UnpicklingError(f"{self.origin} names {module}.{name}, which is no data of a checkpoint.")
+        return super().find_class(module, name)
+
+    def load_build(self) -> None:
+        """Set fields of a data class's instance: pickle's own method sets any attribute of anything, classes too."""
+        stack: list[Any] = self.stack  # type: ignore[attr-defined]  # pickle._Unpickler has it
+        state, made = stack.pop(), stack[-1]
+        if isinstance(made, type) or not is_dataclass(made):
+            raise pickle.UnpicklingError(f"{self.origin} changes {type(made).__name__}, which is no data class.")
+        if isinstance(made, TensorProperties):
+            made.__setstate__(state)
+        elif isinstance(state, dict) and state.keys() <= {field.name for field in fields(made)}:
+            vars(made).update(state)
+        else:
+            raise pickle.UnpicklingError(f"{self.origin} sets what {type(made).__name__} does not have.")
+
+    dispatch[pickle.BUILD[0]] = load_build
 
 
 def read_metadata(reader: FileSystemReader, *_arguments: Any, rank: int | None = None, **_keywords: Any) -> Metadata:

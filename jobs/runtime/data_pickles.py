@@ -49,6 +49,8 @@ class DataOnly:
         """Return a class of data that is loaded here; refuse anything else, and import nothing."""
         if (module, name) == ("torch.storage", "_load_from_bytes"):
             return storage_of
+        if (module, name) == ("builtins", "getattr"):
+            return member_of
         known = NAMES | _get_allowed_globals()
         if f"{module}.{name}" in known:
             return known[f"{module}.{name}"]
@@ -99,6 +101,18 @@ class Sealed:
 def storage_of(data: bytes) -> Any:
     """Return the values of a tensor; torch's own function would unpickle whatever the bytes name."""
     return torch.load(io.BytesIO(data), weights_only=True)
+
+
+def member_of(enumeration: Any, name: Any) -> Enum:
+    """Return a member of an enumeration that an unpickler has found; raise UnpicklingError for any other attribute.
+
+    Early releases of Python 3.11 pickle a member as getattr(class, name), all others as class(value).
+    """
+    if not (isinstance(enumeration, type) and issubclass(enumeration, Enum) and isinstance(name, str)):
+        raise pickle.UnpicklingError(f"A pickle names {name!r} of {enumeration!r}, which is no enumeration.")
+    if name not in enumeration.__members__:
+        raise pickle.UnpicklingError(f"A pickle names {name!r}, which is no member of {enumeration.__name__}.")
+    return enumeration.__members__[name]
 
 
 def is_data(module: str, found: Any) -> bool:

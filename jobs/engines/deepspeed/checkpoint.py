@@ -28,6 +28,7 @@ from jobs.plan.deepspeed_configuration import settings_of, stage_of
 from jobs.plan.litgpt_names import litgpt_fields
 from jobs.runtime.checkpoint_directory import Saved, keep_newest, met_by_ranks, save_archive, size_bytes, written_aside
 from jobs.runtime.checkpoint_pickles import MALFORMED, load_as_data, load_weights
+from jobs.runtime.data_pickles import member_of
 from jobs.runtime.exchange import gather
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Run
@@ -68,7 +69,8 @@ class Saver:
         engine._copy_recovery_script = lambda _path: None  # noqa: SLF001 (there is no setting)
         load_as_data()
         # What DeepSpeed's files contain beside tensors and plain values.
-        torch.serialization.add_safe_globals([ZeroStageEnum, LossScaler, DynamicLossScaler, fragment_address])
+        members = [(member_of, f"{module}.getattr") for module in ("builtins", "__builtin__")]
+        torch.serialization.add_safe_globals([ZeroStageEnum, LossScaler, DynamicLossScaler, fragment_address, *members])
 
     def is_due(self, step: int, *, last: bool) -> bool:
         """Return whether a checkpoint follows this step."""

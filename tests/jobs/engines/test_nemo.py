@@ -230,6 +230,20 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(nemo: Nemo
 
 @pytest.mark.slow
 @pytest.mark.long
+def test_a_run_that_diverges_ends_as_such_with_its_last_finite_checkpoint(nemo: Nemo, tmp_path: Path) -> None:
+    run = make_run(tmp_path, *NEMO, *TP, "job.steps=8", "job.learning_rate=1000", "job.min_learning_rate=1000",
+                   "job.warmup_steps=0", "job.checkpoint_every_steps=1", "job.export=true")  # fmt: skip
+    assert nemo.train(run) == [1, 1], printed(run)
+    failures = events(run, "failed")
+    assert {event["cause"] for event in failures} == {"diverged"}
+    (step,) = {event["step"] for event in failures}
+    assert isinstance(step, int)
+    assert max(run.checkpoints.glob("step-*")).name == f"step-{step - 1:08d}"
+    assert not run.export.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_torn_checkpoint_is_refused_by_name(nemo: Nemo, tmp_path: Path) -> None:
     run = make_run(tmp_path, *NEMO, *ONE)
     (run.checkpoints / "step-00000003").mkdir(parents=True)
