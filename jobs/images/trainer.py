@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import zlib
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -30,6 +31,7 @@ from jobs.runtime.checkpoint_directory import (
     save_archive,
     size_bytes,
     together,
+    write_sums,
     written_aside,
 )
 from jobs.runtime.checkpoint_pickles import MALFORMED, load_weights
@@ -173,6 +175,8 @@ class Saver:
         self.size_bytes = checkpoint_bytes(run)
         self.group = group_of_files(run, self.size_bytes) if run.job.checkpoint_every_steps is not None else None
         self.outcomes: list[Saved] = []
+        self.sums: dict[str, int] = {}
+        """The sums of this rank's files of the latest checkpoint (checkpoint_sums)."""
 
     def is_due(self, step: int, *, last: bool) -> bool:
         """Return whether a checkpoint follows this step."""
@@ -187,6 +191,7 @@ class Saver:
         try:
             with written_aside(final, self.lease, self.group) as writing:
                 together(lambda: self.write(step, writing, first=first), self.group)
+                write_sums(writing, self.sums, self.group)
         except CheckpointError as error:
             self.outcomes.append(Saved(step, error=str(error)))
         else:
@@ -196,10 +201,12 @@ class Saver:
         return time.perf_counter() - fence
 
     def write(self, step: int, directory: Path, *, first: bool) -> None:
-        """Write this rank's files."""
-        (directory / self.order).write_text(json.dumps(self.images.state()))
+        """Write this rank's files, and keep their sums."""
+        order = json.dumps(self.images.state()).encode()
+        (directory / self.order).write_bytes(order)
+        self.sums = {self.order: zlib.crc32(order)}
         if first:
-            save_archive(self.state(step), directory / STATE)
+            self.sums[STATE] = save_archive(self.state(step), directory / STATE)
 
     def state(self, step: int) -> dict[str, object]:
         """Return the state of the run after a step."""

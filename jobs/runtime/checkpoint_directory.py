@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,11 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from jobs.errors import CheckpointError, SuiteError
 from jobs.lease import Lease
+from jobs.output import write_file
 from jobs.ranks import Rank
 from jobs.rundir import RunDir, append_event
 from jobs.runtime import storage_io
+from jobs.runtime.checkpoint_sums import SUMS, Summed, refuse_changed
 from jobs.runtime.divergence import are_finite
 from jobs.runtime.exchange import broadcast, gather
 from jobs.runtime.store import refuse_strangers
@@ -53,10 +57,15 @@ def size_bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
-def save_archive(value: Any, path: Path) -> None:
-    """Write torch's archive of a value; with a path instead of a file, torch.save hides why a write failed."""
+def save_archive(value: Any, path: Path) -> int:
+    """Write torch's archive of a value and return its CRC-32.
+
+    With a path instead of a file, torch.save hides why a write failed.
+    """
     with path.open("wb") as file:
-        torch.save(value, file)
+        summed = Summed(file)
+        torch.save(value, summed)
+    return summed.sum
 
 
 def met_by_ranks(error: BaseException) -> str:
@@ -141,6 +150,15 @@ def together(action: Callable[[], None] | None, group: dist.ProcessGroup | None)
         raise CheckpointError("; ".join(failures))
 
 
+def write_sums(checkpoint: Path, own: Mapping[str, int], group: dist.ProcessGroup | None = None) -> None:
+    """Write the sums of all ranks' files (checkpoint_sums), given by their path below the checkpoint.
+
+    Every rank of the group calls it, and raises CheckpointError where the first one cannot write them.
+    """
+    text = json.dumps({"crc32": gather(dict(own), group)})
+    together(partial(write_file, checkpoint / SUMS, text) if dist.get_rank() == 0 else None, group)
+
+
 def group_of_files(run: Run, bytes_at_once: float) -> dist.ProcessGroup:
     """Return a group in which ranks wait while others write this number of bytes; it connects every rank with all.
 
@@ -193,6 +211,7 @@ def newest_readable(run: RunDir, load: Callable[[Path], int], weights: Callable[
 
 def loaded(path: Path, load: Callable[[Path], int], weights: Callable[[], Iterable[Tensor]]) -> int:
     """Load a checkpoint and return its step; raise CheckpointError on every rank if it cannot be continued from."""
+    refuse_changed(path)
     step = load(path)
     if not all(gather(are_finite(weights()))):
         raise CheckpointError(f"Checkpoint {path} contains a weight that is not finite.")

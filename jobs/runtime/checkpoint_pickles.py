@@ -30,25 +30,21 @@ MALFORMED = (
 )  # fmt: skip
 
 
-# The classes of which the metadata of torch's and Megatron's checkpoints consist. What else torch.load accepts, such as
-# a storage of any size, is in none.
-DCP = "torch.distributed.checkpoint"
+# The metadata of torch's and Megatron's checkpoints consists of these names, types of numbers, and the data classes and
+# enumerations of these modules. What else torch.load accepts, such as a storage of any size, is in none.
 METADATA_NAMES = {
     ("builtins", "getattr"),
     ("pathlib", "PosixPath"),
     ("pathlib._local", "PosixPath"),
     ("torch", "Size"),
     ("torch.serialization", "_get_layout"),
-    (f"{DCP}.filesystem", "_StorageInfo"),
-    *(
-        (f"{DCP}.metadata", name)
-        for name in (
-            "_MEM_FORMAT_ENCODING", "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex",
-            "StorageMeta", "TensorProperties", "TensorStorageMetadata",
-        )
-    ),
-    ("megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata"),
-}  # fmt: skip
+}
+METADATA_MODULES = (
+    "torch.distributed.checkpoint.metadata",
+    "torch.distributed.checkpoint.planner",
+    "torch.distributed.checkpoint.filesystem",
+    "megatron.core.dist_checkpointing.",
+)
 
 
 class MetadataUnpickler(DataUnpickler):
@@ -63,7 +59,7 @@ class MetadataUnpickler(DataUnpickler):
         """Return a class that metadata consists of, or a type of numbers; refuse anything else."""
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
-        if (module, name) not in METADATA_NAMES:
+        if (module, name) not in METADATA_NAMES and not module.startswith(METADATA_MODULES):
             raise pickle.UnpicklingError(f"{self.origin} names {module}.{name}, which is no data of a checkpoint.")
         return super().find_class(module, name)
 

@@ -26,7 +26,15 @@ from jobs.output import write_file
 from jobs.plan.cost import checkpoint_bytes, weights_bytes
 from jobs.plan.deepspeed_configuration import settings_of, stage_of
 from jobs.plan.litgpt_names import litgpt_fields
-from jobs.runtime.checkpoint_directory import Saved, keep_newest, met_by_ranks, save_archive, size_bytes, written_aside
+from jobs.runtime.checkpoint_directory import (
+    Saved,
+    keep_newest,
+    met_by_ranks,
+    save_archive,
+    size_bytes,
+    write_sums,
+    written_aside,
+)
 from jobs.runtime.checkpoint_pickles import MALFORMED, load_as_data, load_weights
 from jobs.runtime.data_pickles import member_of
 from jobs.runtime.exchange import gather
@@ -41,11 +49,13 @@ class Files(TorchCheckpointEngine):  # type: ignore[misc]  # DeepSpeed publishes
     """DeepSpeed's files, written with the error kept: a rank that raised it would leave the others waiting."""
 
     error: str | None = None
+    sums: dict[Path, int]
+    """The sums of this rank's files (checkpoint_sums)."""
 
     def save(self, state_dict: Any, path: str) -> None:
         """Write a file."""
         try:
-            save_archive(state_dict, Path(path))
+            self.sums[Path(path)] = save_archive(state_dict, Path(path))
         except (OSError, RuntimeError) as error:
             self.error = met_by_ranks(before_torch_archive(error))
 
@@ -83,9 +93,11 @@ class Saver:
         fence, final = time.perf_counter(), self.directory / f"step-{step:08d}"
         try:
             with written_aside(final, self.lease) as writing:
-                self.files.error = None
+                self.files.error, self.files.sums = None, {}
                 self.engine.save_checkpoint(str(writing), tag=TAG, client_state={"step": step}, save_latest=False)
                 raise_together(self.files.error, "{}")
+                own = {path.relative_to(writing).as_posix(): found for path, found in self.files.sums.items()}
+                write_sums(writing, own)
         except CheckpointError as error:
             self.outcomes.append(Saved(step, error=str(error)))
             return
@@ -129,7 +141,7 @@ class Saver:
     def write_weights(self, directory: Path) -> str | None:
         """Write lit_model.pth on the first rank, weight by weight from all; return the error of writing."""
         if settings_of(self.run).gather_16bit_weights_on_model_save:
-            self.files.error = None
+            self.files.error, self.files.sums = None, {}
             self.engine.save_16bit_model(str(directory), "lit_model.pth")
             return self.files.error
         whole = {}

@@ -56,9 +56,11 @@ from jobs.runtime.checkpoint_directory import (
     met_by_ranks,
     size_bytes,
     together,
+    write_sums,
     written_aside,
 )
 from jobs.runtime.checkpoint_pickles import MALFORMED, load_as_data
+from jobs.runtime.checkpoint_sums import SummedFiles
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Run
 
@@ -129,7 +131,7 @@ class Saver:
         final = self.directory / f"step-{step:08d}"
         try:
             with written_aside(final, self.lease, self.group) as writing:
-                save_sharded(state, writing, self.group)
+                write_sums(writing, save_sharded(state, writing, self.group), self.group)
         except CheckpointException as error:
             return Saved(step, error=met_by_ranks(error))
         except CheckpointError as error:
@@ -236,6 +238,10 @@ class Saver:
 class Writer(FileSystemWriter):
     """DCP's writer with the file system's own error: the archive's error hides it on the way to other ranks."""
 
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.fs = self.files = SummedFiles()
+
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> TorchFuture[list[WriteResult]]:
         """Write this rank's shards."""
         try:
@@ -244,9 +250,14 @@ class Writer(FileSystemWriter):
             raise before_torch_archive(error) from None
 
 
-def save_sharded(state: Mapping[str, Any], directory: Path, group: dist.ProcessGroup | None = None) -> None:
-    """Write a state, each rank its shards; every rank of the group calls it and raises the error of any rank."""
-    save_dcp(dict(state), storage_writer=Writer(directory), process_group=group)
+def save_sharded(state: Mapping[str, Any], directory: Path, group: dist.ProcessGroup | None = None) -> dict[str, int]:
+    """Write a state, each rank its shards, and return the sums of this rank's files (checkpoint_sums).
+
+    Every rank of the group calls it, and raises the error of any rank.
+    """
+    writer = Writer(directory)
+    save_dcp(dict(state), storage_writer=writer, process_group=group)
+    return writer.files.sums
 
 
 def options_of(run: Run) -> StateDictOptions:

@@ -33,9 +33,11 @@ from jobs.runtime.checkpoint_directory import (
     met_by_ranks,
     save_archive,
     together,
+    write_sums,
     written_aside,
 )
 from jobs.runtime.checkpoint_pickles import MALFORMED, load_as_data, load_weights
+from jobs.runtime.checkpoint_sums import sum_of
 from jobs.runtime.exchange import broadcast
 from jobs.schema import Run
 
@@ -47,6 +49,7 @@ def save(run: Run, final: Path, lease: Lease, strategy: MegatronStrategy) -> Non
     try:
         with written_aside(final, lease) as writing:
             strategy.checkpoint_io.save_checkpoint(state, writing, storage_options={"content_metadata": metadata})
+            write_sums(writing, own_sums(writing))
     except (CheckpointingException, OSError, RuntimeError) as error:
         raise CheckpointError(f"Checkpoint {final} could not be written ({error}). The last good one stays.") from error
     except CheckpointException as error:
@@ -59,6 +62,15 @@ def save(run: Run, final: Path, lease: Lease, strategy: MegatronStrategy) -> Non
         keep_newest(final.parent, run.job.keep_checkpoints)
 
 
+def own_sums(checkpoint: Path) -> dict[str, int]:
+    """Return the sums of this rank's files: Megatron writes them in other processes, so they are read again."""
+    own = f"__{dist.get_rank()}_"
+    first = dist.get_rank() == 0
+    files = [file for file in checkpoint.rglob("*") if file.is_file()]
+    files = [file for file in files if file.name.startswith(own) or (first and not file.name.startswith("__"))]
+    return {file.relative_to(checkpoint).as_posix(): sum_of(file) for file in files}
+
+
 def load(run: Run, path: Path, strategy: MegatronStrategy) -> None:
     """Restore weights and optimizer in place; every rank calls it. Raise CheckpointError."""
     load_as_data()
@@ -67,10 +79,7 @@ def load(run: Run, path: Path, strategy: MegatronStrategy) -> None:
         state = sharded_state(run, strategy, metadata, loading=True)
         state = strategy.checkpoint_io.load_checkpoint(path, sharded_state_dict=state)
     except (CheckpointingException, CheckpointException, OSError, RuntimeError, *MALFORMED) as error:
-        raise CheckpointError(
-            f"Checkpoint {path} cannot be read: {met_by_ranks(error)}. "
-            "Remove that directory to resume from the one before it."
-        ) from error
+        raise CheckpointError(f"Checkpoint {path} cannot be read: {met_by_ranks(error)}.") from error
     strategy.load_model_state_dict(state, strict=run.job.lora is None)
     (optimizer,) = strategy.optimizers
     optimizer.load_state_dict(state["optimizer"])

@@ -67,7 +67,10 @@ class Record(pl.Callback):
         take_over(self.lease, self.rank)
         if self.recorder.from_step:
             path = self.checkpoint(self.recorder.from_step)
-            loaded(path, partial(self.restored, trainer.strategy), partial(self.weights, trainer.strategy))
+            try:
+                loaded(path, partial(self.restored, trainer.strategy), partial(self.weights, trainer.strategy))
+            except CheckpointError as error:
+                raise CheckpointError(f"{error} Remove that directory to resume from the one before it.") from error
         self.recorder.started(self.device, self.dataset.description)
         held = sum(
             parameter.numel() for model in checkpoint.models(trainer.strategy) for parameter in model.parameters()

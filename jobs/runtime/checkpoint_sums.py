@@ -1,0 +1,96 @@
+"""Checksums of the files of a checkpoint: a byte that changed on its disk is found before it is trained on.
+
+The rank that writes a file computes its CRC-32 from the bytes on their way to the file, and the first rank writes the
+sums of all of them to checksums.json. Before loading, each file is read by the rank that wrote it, or that has its
+number modulo the ranks: in the same layout this rank loads it next, from memory. Checkpoints without sums are loaded
+without this check.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.filesystem import FileSystem
+
+from jobs.errors import CheckpointError
+from jobs.files import exists, opened, read_object
+from jobs.runtime.exchange import gather
+
+SUMS = "checksums.json"
+CHUNK_BYTES = 1 << 22
+
+
+class Summed:
+    """A file opened for writing, and the CRC-32 of what was written to it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.sum = 0
+
+    def write(self, data: Any) -> int:
+        """Write bytes after those before."""
+        self.sum = zlib.crc32(data, self.sum)
+        return self.file.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the file."""
+        return getattr(self.file, name)
+
+
+class SummedFiles(FileSystem):
+    """The file system of torch's distributed checkpoints; `sums` contains the CRC-32 of each file written, by name."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, int] = {}
+
+    @contextmanager
+    def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
+        """Open a file."""
+        with super().create_stream(path, mode) as file:
+            stream = Summed(file) if mode == "wb" else file  # type: ignore[arg-type]  # torch names its base only
+            yield stream
+        if isinstance(stream, Summed):
+            self.sums[Path(path).name] = stream.sum
+
+    def rename(self, path: Any, new_path: Any) -> None:
+        """Rename a file."""
+        super().rename(path, new_path)
+        self.sums[Path(new_path).name] = self.sums.pop(Path(path).name)
+
+
+def refuse_changed(checkpoint: Path) -> None:
+    """Raise CheckpointError on every rank if a file is not what was written; every rank calls it."""
+    try:
+        found = ", ".join(changed(checkpoint, dist.get_rank(), dist.get_world_size()))
+        error = f"{found} changed after it was written" if found else None
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as failure:
+        error = f"{SUMS}: {type(failure).__name__}: {failure}"
+    if met := sorted({each for each in gather(error) if each is not None}):
+        raise CheckpointError(f"Checkpoint {checkpoint} cannot be read: {'; '.join(met)}.")
+
+
+def changed(checkpoint: Path, rank: int, ranks: int) -> Iterator[str]:
+    """Yield the files that this rank looks at and that are missing, or not what was written."""
+    if not exists(checkpoint / SUMS):
+        return
+    of_ranks: list[dict[str, int]] = read_object(checkpoint / SUMS)["crc32"]
+    files = {file.relative_to(checkpoint).as_posix() for file in checkpoint.rglob("*")}
+    for sums in of_ranks[rank::ranks]:
+        for name, expected in sums.items():
+            # A name from elsewhere could lead out of the checkpoint.
+            if name not in files or sum_of(checkpoint / name) != expected:
+                yield name
+
+
+def sum_of(path: Path) -> int:
+    """Return the CRC-32 of a file."""
+    found = 0
+    with opened(path) as file:
+        while chunk := file.read(CHUNK_BYTES):
+            found = zlib.crc32(chunk, found)
+    return found
