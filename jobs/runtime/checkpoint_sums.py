@@ -66,8 +66,8 @@ class SummedFiles(FileSystem):
 def refuse_changed(checkpoint: Path) -> None:
     """Raise CheckpointError on every rank if a file is not what was written; every rank calls it."""
     try:
-        found = ", ".join(changed(checkpoint, dist.get_rank(), dist.get_world_size()))
-        error = f"{found} changed after it was written" if found else None
+        found = list(changed(checkpoint, dist.get_rank(), dist.get_world_size()))
+        error = f"{', '.join(found)} changed after it was written" if found else None
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as failure:
         error = f"{SUMS}: {type(failure).__name__}: {failure}"
     if met := sorted({each for each in gather(error) if each is not None}):
