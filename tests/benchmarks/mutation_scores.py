@@ -106,9 +106,34 @@ ROOMS = {
     ),
     "checkpoint": Room(
         ("jobs/engines/native/checkpoint.py", "jobs/runtime/checkpoint_*.py"),
-        ("tests/jobs/engines/test_checkpoints.py", "tests/jobs/runtime/test_*.py", "tests/red_team/test_reading.py"),
+        (
+            "tests/jobs/engines/test_checkpoints.py",
+            "tests/jobs/runtime/test_*.py",
+            "tests/red_team/test_reading.py",
+            "tests/red_team/test_pickles.py",
+        ),
     ),
-    "engines": Room(("jobs/engines/native/*.py",), ("tests/jobs/engines/test_*.py",)),
+    "engines": Room(
+        ("jobs/engines/native/*.py",), ("tests/jobs/engines/test_*.py", "tests/jobs/workloads/test_step.py")
+    ),
+    "loop": Room(
+        (
+            "jobs/workloads/train.py",
+            "jobs/data/batches.py",
+            "jobs/data/micro_batches.py",
+            "jobs/runtime/steps.py",
+            "jobs/runtime/prefetch.py",
+            "jobs/runtime/divergence.py",
+            "jobs/lease.py",
+        ),
+        (
+            "tests/jobs/workloads/test_train.py",
+            "tests/jobs/workloads/test_step.py",
+            "tests/jobs/workloads/test_divergence.py",
+            "tests/jobs/data/test_batch*.py",
+            "tests/jobs/runtime/test_lease.py",
+        ),
+    ),
 }
 
 

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed import FileStore, HashStore  # type: ignore[attr-defined]  # torch lists neither
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+from jobs import lease as lease_module
 from jobs.errors import CheckpointError
 from jobs.lease import Lease, successor
 from jobs.ranks import Rank
@@ -200,3 +201,31 @@ def test_a_look_at_the_owner_takes_less_than_a_millisecond(tmp_path: Path) -> No
         lease.take()
     # The fastest of many: the others measure the load of the machine.
     assert min(timeit.repeat(lease.is_lost, number=1, repeat=200)) < 1e-3
+
+
+def test_a_moment_in_which_the_owners_cannot_be_listed_is_no_loss_of_the_run(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    lease = Lease(run)
+    assert lease.take() == 1
+    run.owners.rename(tmp_path / "away")
+    assert not lease.is_lost()
+    (tmp_path / "away").rename(run.owners)
+    assert not lease.is_lost()
+    assert Lease(run).take() == 2
+    assert lease.is_lost()
+    assert "has taken over this run" in str(lease.loss())
+
+
+def test_two_starts_that_see_no_owner_at_once_get_different_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDir(tmp_path)
+    first, second = Lease(run), Lease(run)
+    monkeypatch.setattr(lease_module, "highest_number", lambda _run: 0)
+    assert first.take() == 1
+    names = {path.name: path.read_text() for path in run.owners.iterdir()}
+    assert second.take() == 2
+    monkeypatch.undo()
+    assert {name: (run.owners / name).read_text() for name in names} == names, "the owner before is still on record"
+    assert first.is_lost()
+    assert not second.is_lost()
