@@ -422,11 +422,14 @@ def dispatch(options: argparse.Namespace) -> int:
 def tune_or_propose(options: argparse.Namespace) -> int:
     """Tune a space, or propose the next attempts of a campaign."""
     if options.next is None:
+        from jobs.submit.slurm_call import HOURS_LONG_S, patience
         from jobs.tune import batch_finder
         from jobs.tune.command import tune
 
         chosen = batch_finder.is_chosen(options.overrides)
-        return batch_finder.find_batch(options.overrides) if chosen else tune(options.overrides)
+        # A night of tuning outlives a controller that is restarted.
+        with patience(HOURS_LONG_S):
+            return batch_finder.find_batch(options.overrides) if chosen else tune(options.overrides)
     if options.overrides:
         options.grammar.error(f"--next reads a campaign and takes no overrides; leave {options.overrides[0]} out")
     from jobs.tune.next_attempts import next_attempts

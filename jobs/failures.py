@@ -198,14 +198,22 @@ HOST_MEMORY_TEXT = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough)
 STORAGE_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS}
 # CUDA errors that NVIDIA's documentation of Xid messages attributes to the device.
 HARDWARE_TEXT = re.compile(r"uncorrectable (NVLink|ECC) error|fallen off the bus|CUDA-capable device\(s\) is/are busy")
-# The words of `srun: error: node02: task 1: Killed`; a word that is not listed is a signal from outside.
+# The words of `srun: error: node02: task 1: Killed`; another word is a signal of the node, as SIGKILL.
 TASK_CAUSES = {
     "Out Of Memory": FailureCause.out_of_host_memory,
-    "Segmentation fault": FailureCause.code,
-    "Aborted": FailureCause.code,
-    # SIGUSR2 arrived before the rank had installed its handler.
+    **dict.fromkeys(
+        ("Segmentation fault", "Aborted", "Illegal instruction", "Floating point exception", "Bad system call",
+         "Trace/breakpoint trap"),
+        FailureCause.code,
+    ),
+    # Requests to end, from Slurm or a user, that came before the rank had installed its handlers: no fault of the node.
+    **dict.fromkeys(
+        ("Terminated", "Hangup", "Interrupt", "Quit", "User defined signal 1"), FailureCause.cancelled
+    ),
     "User defined signal 2": FailureCause.time_limit,
-}
+}  # fmt: skip
+EXITED = re.compile(r"Exited with exit code (\d+)")
+CORE_DUMPED = " (core dumped)"
 
 
 def cause_of(error: BaseException) -> FailureCause:
@@ -231,8 +239,16 @@ def cause_of(error: BaseException) -> FailureCause:
 
 
 def cause_of_task(how: str) -> FailureCause:
-    """Return the cause of a task whose end srun reports in these words: `Killed`, `Exited with exit code 1`."""
-    return FailureCause.code if how.startswith("Exited") else TASK_CAUSES.get(how, FailureCause.killed)
+    """Return the cause of a task whose end srun reports in these words: `Killed`, `Exited with exit code 1`.
+
+    A shell or container around the task exits with 128 and the number of the signal that ended it.
+    """
+    if exited := EXITED.match(how):
+        number = int(exited[1]) - 128
+        if number not in set(signal.Signals):
+            return FailureCause.code
+        how = signal.strsignal(number) or ""
+    return TASK_CAUSES.get(how.removesuffix(CORE_DUMPED), FailureCause.killed)
 
 
 def recorded_cause(event: Mapping[str, Any]) -> FailureCause | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import jobs
 from jobs.errors import ConfigError, RunDirError, SupersededError, before_torch_archive
-from jobs.failures import KnownCauseError, cause_of, record_failure
+from jobs.failures import STOPS, KnownCauseError, cause_of, record_failure
 from jobs.lease import Lease
 from jobs.metrics import StoragePhase
 from jobs.output import outlive_full_disk
@@ -49,6 +50,7 @@ def main(run_directory: str) -> None:
     try:
         refuse_other_code(directory)
         refuse_other_world(run.ranks, rank)
+        end_when_asked()
         start_under_profiler(run, directory, rank)
         # The arithmetic libraries read this when they are loaded.
         os.environ["OMP_NUM_THREADS"] = str(run.engine.cpu_threads_per_rank)
@@ -79,6 +81,22 @@ def main(run_directory: str) -> None:
         # Printed here, since submitit would write the traceback of an exception to its result file as it is.
         print(redacted_traceback(error), end="", file=sys.stderr, flush=True)
         sys.exit(1)
+
+
+def end_when_asked() -> None:
+    """Let the signals that ask a run to stop end this rank at once, until its workload handles them.
+
+    Imports and the meeting of the ranks take minutes, and nothing needs saving. The exit code names the signal: who
+    sent it, and whether the run restarts, is known to the scheduler.
+    """
+
+    def end(number: int, _frame: object) -> None:
+        line = f"slurmscale: {STOPS[signal.Signals(number)].reason}, before training began: nothing to save\n"
+        os.write(STDERR, line.encode())
+        os._exit(128 + number)
+
+    for number in STOPS:
+        signal.signal(number, end)
 
 
 def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:

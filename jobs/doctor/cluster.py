@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from jobs.errors import SubmitError
-from jobs.submit import slurm_commands
+from jobs.submit import slurm_call, slurm_commands
 
 USABLE = {"idle", "mixed", "allocated", "completing", "planned", "reserved"}
 ASSOCIATION = ("Account", "Partition", "QOS", "DefaultQOS", "MaxSubmitJobs", "MaxWall", "MaxTRES", "GrpTRES")
@@ -79,7 +79,7 @@ def ask_slurm() -> Site:
 def nodes_by_partition() -> dict[str, list[Node]]:
     """Return the nodes of each partition: one sinfo."""
     found: dict[str, list[Node]] = {}
-    for line in slurm_commands.ask("sinfo", "-h", "-N", "-o", "%R|%N|%T|%c|%m|%G|%E").splitlines():
+    for line in slurm_call.ask("sinfo", "-h", "-N", "-o", "%R|%N|%T|%c|%m|%G|%E").splitlines():
         partition, name, state, cpus, memory, gres, reason = line.split("|", 6)
         node = Node(
             name=name,
@@ -107,7 +107,7 @@ def gpus_of(gres: str) -> int:
 def accounted(*what: str, fields: tuple[str, ...]) -> list[dict[str, str]]:
     """Return the rows of `sacctmgr show`; values that are not set are absent."""
     command = ("sacctmgr", "-n", "-P", "show", *what, f"format={','.join(fields)}")
-    lines = slurm_commands.ask(*command, timeout_s=slurm_commands.SACCT_TIMEOUT_S).splitlines()
+    lines = slurm_call.ask(*command, timeout_s=slurm_call.SACCT_TIMEOUT_S).splitlines()
     rows = (dict(zip(fields, line.split("|"), strict=False)) for line in lines)
     return [{key: value for key, value in row.items() if value} for row in rows]
 

@@ -28,6 +28,8 @@ from jobs.runtime.store import met_at
 from jobs.runtime.transport import gloo_transports, read_nccl
 from jobs.schema import Network, Run
 
+LONGEST_SUSPENSION = timedelta(days=7)
+
 
 def own_device(rank: Rank) -> torch.device:
     """Return the GPU of a rank, or the CPU."""
@@ -69,8 +71,11 @@ def store_of_run(run: Run, lease: Lease, rank: Rank) -> Store:
 
 
 def collective_timeout(run: Run) -> timedelta:
-    """Return twice the watchdog's limit: its error names the lagging rank, and a collective's timeout does not."""
-    return timedelta(seconds=2 * run.engine.hang_timeout_s)
+    """Return far more than the watchdog's limit, whose error names the lagging rank.
+
+    Timeouts of collectives go on while Slurm suspends a job, and the watchdog's limit does not.
+    """
+    return LONGEST_SUSPENSION + timedelta(seconds=2 * run.engine.hang_timeout_s)
 
 
 def keep_freed_memory() -> None:

@@ -24,6 +24,7 @@ from jobs.data.batches import Work
 from jobs.failures import STOPS
 from jobs.lease import Lease
 from jobs.metrics import Metric, StoragePhase
+from jobs.output import NO_SPACE
 from jobs.plan.rules.values import finetunes_nothing
 from jobs.ranks import Rank, restart_count, slurm_job_id
 from jobs.rundir import SCHEMA_VERSION, append_record, event_record, read_events
@@ -260,10 +261,11 @@ class Recorder:
             self.write()
         except OSError as error:
             if not waiting:
-                print(f"{path}: {error.strerror}; records wait for disk space", flush=True)
+                what = "disk space" if error.errno in NO_SPACE else "the directory of the run"
+                print(f"{path}: {error.strerror}; records wait for {what}", flush=True)
         else:
             if waiting:
-                print(f"{waiting} records that waited for disk space are written", flush=True)
+                print(f"{waiting} records that waited are written", flush=True)
 
     def write(self) -> None:
         """Write the records that wait, in order; raise the OSError of the first that cannot be written."""

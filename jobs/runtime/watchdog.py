@@ -3,7 +3,8 @@
 A thread of every rank writes the rank's current work to heartbeats/ in the run directory. A rank whose work takes
 longer than engine.hang_timeout_s, and longer than a slow file system needs for its bytes, writes the stacks of its
 threads and the record of its collectives to hangs/. One rank then records the failure with the lagging rank, and all
-ranks end. A stopped process is identified by its missing heartbeats.
+ranks end. A stopped process is identified by its missing heartbeats; a job of which all processes were stopped is none
+that hangs.
 """
 
 from __future__ import annotations
@@ -94,10 +95,22 @@ class Watchdog:
         """Write heartbeats until stopped; end the run when the work takes too long."""
         while True:
             self.beat()
+            slept = time.monotonic()
             if self.stopped.wait(self.beat_s):
                 return
+            self.forgive(time.monotonic() - slept)
             if time.monotonic() - self.since > self.limit_s:
                 self.end()
+
+    def forgive(self, slept_s: float) -> None:
+        """Do not count the time for which this process was stopped to the work of the main thread.
+
+        Slurm stops all processes of a job that it suspends (gang scheduling, `scontrol suspend`), and this thread then
+        wakes up far too late. Where one rank alone is stopped, the threads of the others are on time and detect a hang.
+        """
+        late_s = slept_s - self.beat_s
+        if late_s > self.beat_s:
+            self.since = min(self.since + late_s, time.monotonic())
 
     def beat(self) -> None:
         """Write a heartbeat; a full disk does not end the rank."""

@@ -1,24 +1,28 @@
 """End the jobs and processes of a sweep, and nothing else: its ledger may have been written by somebody else.
 
-A ledger only proposes what to end. Slurm's own record of a job, its name and the path of its script, or the command
-line and the start of a process, decide whether it is the sweep's; what nobody knows is not ended.
+A ledger only proposes what to end. Slurm's own record of a job, the path or the text of its script, or the command line
+and the start of a process, decide whether it is the sweep's; what nobody knows is not ended.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
+import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import psutil
 
 from jobs.errors import SubmitError
 from jobs.event_fields import JOB_ID
+from jobs.files import is_directory
 from jobs.rundir import SweepDir
-from jobs.submit import slurm_commands
+from jobs.submit import slurm_call, slurm_commands
+from jobs.submit.slurm_commands import QueuedJob
 from jobs.submit.submissions import in_brackets
 
 # The arguments of Python in the command line of a local queue, before the path of its sweep.
@@ -27,46 +31,79 @@ QUEUE = ["-m", "jobs.submit.local_queue"]
 GRACE_S = 20.0
 
 
-def cancel_jobs(sweep: SweepDir, job_ids: Iterable[str]) -> None:
-    """Run scancel once for the jobs that are in the queue.
+class ForeignJobsError(SubmitError):
+    """The ledger names jobs that Slurm knows as jobs of something else; all others were cancelled."""
 
-    Raises SubmitError, and cancels none, if an id is none of Slurm's, or Slurm knows one as a job of something else.
+    def __init__(self, sentences: Mapping[str, str]) -> None:
+        super().__init__(" ".join(sentences.values()))
+        self.sentences = sentences
+        """A sentence on each job, by its id."""
+
+
+def cancel_jobs(sweep: SweepDir, job_ids: Iterable[str]) -> None:
+    """Run scancel once for those of these jobs that are in the queue and the sweep's.
+
+    Raises SubmitError, and cancels none, if an id is none of Slurm's; ForeignJobsError, after the scancel, if Slurm
+    knows one as a job of something else.
     """
     asked = list(dict.fromkeys(job_ids))
     if not asked:
         return
     if odd := [job_id for job_id in asked if not JOB_ID.fullmatch(job_id)]:
         raise SubmitError(f"{sweep.path} names job {odd[0]!r}, which is no job id of Slurm. Nothing was cancelled.")
-    # Jobs of this user only; the id of an array has a row for each of its tasks.
-    rows = [line.split("\t") for line in slurm_commands.ask("squeue", "--me", "-h", "-o", "%F\t%j\t%o").splitlines()]
-    known = {row[0]: (row[1], Path(row[2])) for row in rows if len(row) == 3}
-    queued = [job_id for job_id in asked if job_id.partition("_")[0] in known]
-    for job_id in queued:
-        name, script = known[job_id.partition("_")[0]]
-        if not is_script_of(sweep, name, script):
-            raise SubmitError(
-                f"{sweep.path} names job {job_id}, but Slurm has {script} as the script of its job {name}, which this "
-                f"sweep did not submit. Nothing was cancelled. If you want to end it, run `scancel {job_id}`."
+    own, foreign = [], {}
+    for job in slurm_commands.queued_jobs(asked):
+        # The id of an array stands for all its tasks; a task may be asked for by its number in its environment.
+        named = next((each for each in (job.job_id, job.own_id, job.array) if each in asked), None)
+        if named is not None and is_job_of(sweep, job):
+            own.append(job.job_id)
+        elif named is not None:
+            foreign[named] = (
+                f"{sweep.path} names job {job.job_id}, but Slurm has {job.command} as the script of its job "
+                f"{job.name}, which this sweep did not submit. It was not cancelled; to end it, run `scancel "
+                f"{job.job_id}`."
             )
-    if queued:
-        slurm_commands.ask("scancel", "--quiet", *in_brackets(queued))
+    if own:
+        slurm_call.ask("scancel", "--quiet", *in_brackets(own))
+    if foreign:
+        raise ForeignJobsError(foreign)
 
 
-def is_script_of(sweep: SweepDir, name: str, script: Path) -> bool:
-    """Return True for the script of a job that a command submitted, of this name, and for one given to sbatch by hand.
+def is_job_of(sweep: SweepDir, job: QueuedJob) -> bool:
+    """Return True if Slurm's record of a job proves that it is the sweep's, whatever its present name.
 
     A link in the sweep to a folder with other scripts does not make them the sweep's.
     """
     folder = sweep.path.resolve()
+    # Arguments of a script follow its path.
+    script = Path(re.sub(r"(\.sbatch) .*", r"\1", job.command, flags=re.DOTALL))
     place = script.parent.resolve()
-    submitted = place == folder / sweep.logs.name and script.name == script_name(name)
-    by_hand = script.name == "job.sbatch" and folder in {place, place.parent}
-    return submitted or by_hand
+    if place == folder / sweep.logs.name:
+        return True
+    if script.name == "job.sbatch" and folder in {place, place.parent}:
+        return True
+    if script.name == "train.sbatch":
+        # It makes runs/SWEEP/job-ID in the directory in which the job runs.
+        in_runs = Path(job.work_dir).resolve() / "runs" == folder.parent
+        return in_runs and is_directory(sweep.run(f"job-{job.own_id}").path)
+    return not script.exists() and is_moved_script(sweep, script.name, job.job_id)
 
 
-def script_name(mark: str) -> str:
-    """Return the name of the script of a job of this name; a sweep may be named a/b, so only its end is used."""
-    return f"{mark.rpartition('-')[2]}.sbatch"
+def is_moved_script(sweep: SweepDir, name: str, job_id: str) -> bool:
+    """Return True if the sweep was moved since it submitted a job: it has the very script that Slurm keeps."""
+    file = sweep.logs / name
+    if sweep.logs.is_symlink() or not is_regular(file):
+        return False
+    with contextlib.suppress(SubmitError, OSError):
+        return file.read_text() == slurm_commands.stored_script(job_id)
+    return False
+
+
+def is_regular(file: Path) -> bool:
+    """Return True for a regular file that is no link."""
+    with contextlib.suppress(OSError):
+        return stat.S_ISREG(file.lstat().st_mode)
+    return False
 
 
 def queue_command(sweep: SweepDir) -> list[str]:

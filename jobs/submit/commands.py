@@ -25,12 +25,13 @@ from jobs.run_events import events_or_failure
 from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.schema import LauncherKind, Run
 from jobs.submit.backlog import launchable, submit_backlog, submit_waiting
+from jobs.submit.cancellation import ForeignJobsError
 from jobs.submit.intents import settle
 from jobs.submit.launch import launch
 from jobs.submit.launchers import by_launcher, launcher_of
 from jobs.submit.ledger import exit_code_of, held, record_cancelled, record_given_up, uninterrupted
 from jobs.submit.prepare import prepared
-from jobs.submit.progress import last_step, node_lines, steps_planned
+from jobs.submit.progress import last_step, node_lines, since_last_step, steps_planned
 from jobs.submit.stage_states import StageState, missing_stages, stage_lines, stage_states
 from jobs.submit.states import RunState, State, open_sweep, states
 from jobs.submit.submissions import is_in_slurm, kind_of, latest_submissions
@@ -110,7 +111,9 @@ def status(path: Path, *, everything: bool = False, nodes: bool = False) -> int:
     for item in shown:
         total = steps_planned(item.run)
         step = step_of(last_step(item.run), total)
-        table.add_row(plain(item.run.name), item.state.value, step, item.job_id or "-", plain(item.detail))
+        old = since_last_step(item.run) if item.state is State.running else ""
+        words = "; ".join(filter(None, [item.detail, old]))
+        table.add_row(plain(item.run.name), item.state.value, step, item.job_id or "-", plain(words))
     out = console()
     if shown:
         out.print(table)
@@ -228,20 +231,27 @@ def cancel_all(sweep: SweepDir, jobs: Collection[str | None] | None = None) -> i
             f"processes can only be ended there. Run `slurmscale cancel {sweep.quoted}` on that machine."
         )
     waiting = [item.run.name for item in found if item.state is State.waiting]
+    foreign: dict[str, str] = {}
     with uninterrupted():
         for launcher, items in by_launcher(alive):
             job_ids = list(dict.fromkeys(str(item.job_id) for item in items if item.job_id != NO_JOB))
             # A script that the scheduler did not get is not on record.
-            launcher.cancel(sweep, job_ids)
-            record_cancelled(sweep, job_ids)
+            try:
+                launcher.cancel(sweep, job_ids)
+            except ForeignJobsError as error:
+                foreign |= error.sentences
+            record_cancelled(sweep, [job_id for job_id in job_ids if job_id not in foreign])
         record_given_up(sweep, waiting)
-    ended = len(runs) + len(waiting)
-    if not ended and not stages:
+    for sentence in foreign.values():
+        print(f"slurmscale cancel: {sentence}", file=sys.stderr)
+    ended = sum(item.job_id not in foreign for item in runs) + len(waiting)
+    ended_stages = sum(item.job_id not in foreign for item in stages)
+    if ended or ended_stages:
+        also = f" and {counted(ended_stages, 'stage')}" if ended_stages else ""
+        print(f"cancelled {counted(ended)}{also} of {sweep.path}")
+    elif not foreign:
         print(f"{sweep.path}: no run waits or runs")
-        return 0
-    also = f" and {counted(len(stages), 'stage')}" if stages else ""
-    print(f"cancelled {counted(ended)}{also} of {sweep.path}")
-    return 0
+    return 2 if foreign else 0
 
 
 def is_on_its_host(item: RunState | StageState) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -109,4 +110,5 @@ class History:
         if end.state != "NODE_FAIL":
             return words
         # Accounting has only the nodes of the job; srun names the failed one, unless it was on that node.
-        return f"{words} on {job_log.failed_node(self.log) or f'one of {end.nodes}'}"
+        one_of = "one of " if re.search(r"[\[,]", end.nodes or "") else ""
+        return f"{words} on {job_log.failed_node(self.log) or f'{one_of}{end.nodes}'}"

@@ -23,7 +23,7 @@ from jobs.failures import FailureCause, blames_node, record_failure, recorded_ca
 from jobs.lease import successor
 from jobs.output import open_to_append, outlive_full_disk
 from jobs.plan.time_limit import stop_before_limit_s
-from jobs.ranks import LOCAL_RESTART_COUNT, hosts, slurm_job_id
+from jobs.ranks import LOCAL_RESTART_COUNT, hosts, restart_count, slurm_job_id
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_record, load_to_launch, read_events
 from jobs.schema import Run
 from jobs.submit import slurm_commands
@@ -31,7 +31,8 @@ from jobs.submit.batch_script import code_environment
 from jobs.submit.job_log import printed_since_start
 from jobs.submit.launchers.pilot import step_command, whole
 from jobs.submit.pilot_packing import Point, pack
-from jobs.submit.requeue import failed_twice, its_submission, planned_restart, record_silent_end
+from jobs.submit.requeue import end_by_slurm, failed_twice, its_submission, planned_restart, record_silent_end
+from jobs.submit.slurm_call import BATCH_S, patience
 from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
 from jobs.submit.trust.integrity import submitted_code
 
@@ -202,7 +203,7 @@ class Pilot:
             return
         self.nodes = hosts(job["NodeList"])
         # Slurm signals a preemption to the steps only, not to the pilot.
-        self.preempted = self.preempted or job.get("PreemptTime", "None") != "None"
+        self.preempted = self.preempted or end_by_slurm(job) is FailureCause.preempted
         self.ending = self.ending or self.preempted
 
     def recorded_end(self, step: Step, submission: Submission) -> Mapping[str, Any]:
@@ -212,7 +213,8 @@ class Pilot:
         if own_end(directory, submission) is None and over:
             error = "reached its time limit before the ranks reached a step boundary"
             record_failure(directory, FailureCause.time_limit, rank=0, node=step.nodes[0], error=error, restart=restart)
-        record_silent_end(directory, submission, printed, restart=restart)
+        by_slurm = FailureCause.preempted if self.preempted else None
+        record_silent_end(directory, submission, printed, restart=restart, by_slurm=by_slurm)
         if own_end(directory, submission) is None:
             error = f"srun ended with exit code {step.process.returncode}; the last output: {printed.strip()[-200:]}"
             record_failure(directory, FailureCause.lost_peer, rank=0, node=step.nodes[0], error=error, restart=restart)
@@ -279,7 +281,8 @@ def main(sweep_path: str, codes: Mapping[str, str]) -> None:
     if pilot.preempted and left and not pilot.taken:
         # Slurm does not requeue a preempted job that ends within its grace time. Requeueing ends this script.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        slurm_commands.requeue(job_id)
+        with patience(BATCH_S):
+            slurm_commands.requeue(job_id, restart=restart_count())
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from jobs.run_events import run_events
 from jobs.rundir import RunDir, load_run, read_plan, read_records
 from jobs.runtime.node_use import NODE_NUMBER, is_amount, use_of
 
+# Most steps, checkpoints and evaluations take less.
+OLD_STEP_S = 120.0
 # About twenty steps of metrics.jsonl.
 TAIL_BYTES = 4096
 # The use of a node in one line; the metrics of a part have one unit.
@@ -113,6 +115,18 @@ def last_step(run: RunDir) -> int | None:
         for row in rows_backwards(run):
             return int(row[m.STEP.name])
     return None
+
+
+def since_last_step(run: RunDir) -> str:
+    """Return the age of the last recorded step in words; empty while it is young, and before the first.
+
+    A stopped process, or one that waits for its disk, seems to run until the watchdog ends it.
+    """
+    try:
+        age_s = time.time() - max(run.metrics.stat().st_mtime, run.status.stat().st_mtime)
+    except OSError:
+        return ""
+    return f"last step recorded {age_s / 60:.0f} min ago" if age_s >= OLD_STEP_S else ""
 
 
 def rows_backwards(run: RunDir) -> Iterator[dict[str, Any]]:

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,9 @@ from jobs.submit import slurm_commands
 from jobs.submit.backlog import submit_backlog
 from jobs.submit.intents import adopt_own
 from jobs.submit.job_log import DEATH, EXECVE, NODE_FAILURE, not_started, own_lines, printed_since_start
+from jobs.submit.job_state import SUSPENDED
 from jobs.submit.ledger import held
+from jobs.submit.slurm_call import BATCH_S, AwayError, patience
 from jobs.submit.submissions import Submission, events_since, intents, latest_submissions, own_end
 
 # A job may end before the shell that submitted it has recorded it.
@@ -39,6 +41,8 @@ RECORD_WAIT_S = 20.0
 # Another shell may need this long to submit the backlog.
 PATIENCE_S = 60.0
 LONGEST_PAUSE_S = 1800
+# Ends by a signal, which Slurm may have sent.
+BY_SIGNAL = {FailureCause.killed, FailureCause.cancelled, FailureCause.time_limit}
 # All runs of the sweep avoid a node from its second fault on.
 FAULTS_OF_A_BAD_NODE = 2
 LATE = "reached its time limit before the ranks reached a step boundary"
@@ -64,24 +68,30 @@ class Restart:
         append_event(run, "requeued", cause=self.cause.name, pause_s=self.pause_s, avoided=self.avoided or None)
 
 
-def planned_restart(run: RunDir, submission: Submission, sweep: SweepDir, *, preempted: bool = False) -> Restart | None:
-    """Return how a run whose ranks have ended restarts; None if it does not."""
+def planned_restart(
+    run: RunDir, submission: Submission, sweep: SweepDir, *, preempted: bool = False, unasked: bool = False
+) -> Restart | None:
+    """Return how a run whose ranks have ended restarts; None if it does not.
+
+    Slurm's own record of the job decides: with `preempted` it ended the ranks, whatever they could record; with
+    `unasked` neither Slurm nor a user has asked it to end, so a signal to end must not be the last word.
+    """
     events = events_since(run, submission)
     end = own_end(run, submission)
     # Preemptions do not count, as in Slurm.
     requeues = [e for e in events if e["event"] == "requeued" and e["cause"] != FailureCause.preempted.name]
-    if end is None or end["event"] == "finished" or submission.cancelled:
+    if submission.cancelled or (end is not None and end["event"] == "finished"):
         return None
     try:
         launcher = load_run(run.config).launcher
     except SuiteError:
         # Its configuration was damaged since: every start would be refused.
         return None
-    if preempted and end["event"] == "stopped" and launcher.requeues:
+    if preempted and launcher.requeues:
         return Restart(FailureCause.preempted, 0, [])
-    if len(requeues) >= launcher.requeues:
+    if end is None or len(requeues) >= launcher.requeues:
         return None
-    cause = recorded_cause(end)
+    cause = FailureCause.killed if unasked and was_asked_to_end(end) else recorded_cause(end)
     if cause is None or not cause.retryable:
         return None
     if cause is FailureCause.time_limit:
@@ -90,6 +100,31 @@ def planned_restart(run: RunDir, submission: Submission, sweep: SweepDir, *, pre
         return Restart(cause, 0, []) if advanced else None
     faults = 1 + sum(event["cause"] != FailureCause.time_limit.name for event in requeues)
     return Restart(cause, min(launcher.requeue_pause_s * 2 ** (faults - 1), LONGEST_PAUSE_S), bad_nodes(sweep))
+
+
+def was_asked_to_end(end: Mapping[str, Any]) -> bool:
+    """Return True for an end after a signal whose sender is not known, such as SIGTERM."""
+    cause = recorded_cause(end)
+    return cause is FailureCause.cancelled or (end["event"] == "stopped" and cause is None)
+
+
+def end_by_slurm(job: Mapping[str, str]) -> FailureCause | None:
+    """Return the reason for which Slurm ends a job, from the fields of `scontrol show job`; None if it does not.
+
+    While the batch script still runs, a job that Slurm ends is COMPLETING, and one that is preempted with a grace time
+    is RUNNING.
+    """
+    state, at = job["JobState"], job.get("PreemptTime", "None")
+    # Slurm writes both in local time. A requeued job may keep the time of an earlier preemption.
+    if state == "PREEMPTED" or (at[:1].isdigit() and at >= job.get("StartTime", "")):
+        return FailureCause.preempted
+    if state in {"TIMEOUT", "DEADLINE"} or job.get("Reason") == "TimeLimit":
+        return FailureCause.time_limit
+    if state == "NODE_FAIL":
+        return FailureCause.node_failure
+    if state in {"COMPLETING", "CANCELLED"}:
+        return FailureCause.cancelled
+    return None if state in {"RUNNING", *SUSPENDED} else FailureCause.requeued
 
 
 def bad_nodes(sweep: SweepDir) -> list[str]:
@@ -103,8 +138,17 @@ def failed_twice(events: Iterable[dict[str, Any]]) -> list[str]:
     return sorted(node for node, faults in counts.items() if faults >= FAULTS_OF_A_BAD_NODE)
 
 
-def record_silent_end(run: RunDir, submission: Submission, printed: str, restart: int | None = None) -> None:
-    """Record the end that the ranks could not write: a failed set-up or start, or the first lost rank or node."""
+def record_silent_end(
+    run: RunDir,
+    submission: Submission,
+    printed: str,
+    restart: int | None = None,
+    by_slurm: FailureCause | None = None,
+) -> None:
+    """Record the end that the ranks could not write: a failed set-up or start, or the first lost rank or node.
+
+    `by_slurm` is the reason for which Slurm ended the ranks, if its record has one: a signal is then no node's fault.
+    """
     if ranks_named_cause(run, submission):
         return
     unstarted = not_started(printed)
@@ -119,11 +163,11 @@ def record_silent_end(run: RunDir, submission: Submission, printed: str, restart
             run, FailureCause.hardware, rank=first_rank_on(run, node), node=node, error=error, restart=restart
         )
         return
-    death = DEATH.search(printed)
-    if death is None:
+    deaths = [(node, rank, how, cause_of_task(how)) for node, rank, how in DEATH.findall(printed)]
+    if not deaths:
         return
-    node, rank, how = death.groups()
-    cause = cause_of_task(how)
+    # After the first death srun asks the other tasks to end; their lines may come first.
+    node, rank, how, cause = min(deaths, key=lambda death: death[3] is FailureCause.cancelled)
     error = f"rank {rank} ended without recording a cause; srun reports: {how}"
     missing = EXECVE.search(printed)
     if missing is not None:
@@ -132,6 +176,9 @@ def record_silent_end(run: RunDir, submission: Submission, printed: str, restart
             f"srun cannot start {missing[1]} ({missing[2]}). Set cluster.python to a Python that every node has, or "
             "load it in cluster.modules or cluster.setup"
         )
+    elif by_slurm is not None and cause in BY_SIGNAL:
+        cause = by_slurm
+        error = f"Slurm ended the ranks ({cause.word}) before they could record it; srun reports: {how}"
     elif rank == "0" and cause is FailureCause.code and (lines := own_lines(printed)):
         error += f"; the last line of its log: {lines[-1]}"
     record_failure(run, cause, rank=int(rank), node=node, error=error, restart=restart)
@@ -144,9 +191,9 @@ def record_exit_codes(run: RunDir, submission: Submission, exit_codes: Sequence[
     """
     if ranks_named_cause(run, submission):
         return
-    # A rank that lost its peer may abort itself, so SIGABRT comes last.
+    # A rank that lost its peer may abort itself, so SIGABRT comes last; one that starts exits with 128 and the signal.
     ended = [(rank, code) for rank, code in enumerate(exit_codes) if code]
-    signalled = [(code == -signal.SIGABRT, rank, -code) for rank, code in ended if code < 0]
+    signalled = [(code == -signal.SIGABRT, rank, number) for rank, code in ended if (number := signal_of(code))]
     if signalled:
         _, rank, number = min(signalled)
         how = signal.strsignal(number) or "unknown"
@@ -163,6 +210,12 @@ def record_exit_codes(run: RunDir, submission: Submission, exit_codes: Sequence[
     else:
         error = "ended without recording a cause: the process that had started the ranks was killed"
         record_failure(run, FailureCause.killed, rank=0, node=node_name(), error=error)
+
+
+def signal_of(exit_code: int) -> int:
+    """Return the signal that ended a process, or that it reports by 128 and its number; 0 for another exit code."""
+    number = -exit_code if exit_code < 0 else exit_code - 128
+    return number if number in set(signal.Signals) else 0
 
 
 def ranks_named_cause(run: RunDir, submission: Submission) -> bool:
@@ -193,37 +246,65 @@ def main(sweep_path: str) -> None:
     if submission is None:
         raise RunDirError(f"{sweep.submissions} has no run for job {job_id}: it cannot be requeued.")
     run = sweep.run(submission.run)
-    job = slurm_commands.shown_job(job_id)
+    printed = printed_since_start(sweep.output(job_id))
+    job = shown_or_recorded(run, submission, printed, job_id)
+    by_slurm = end_by_slurm(job)
     # A cancelled job stays cancelled. Slurm itself restarts a job that was requeued or lost a node; it may already run
     # again if this node was cut off.
-    if job["JobState"] not in {"RUNNING", "TIMEOUT"} or job.get("Restarts", "0") != str(restart_count()):
+    if by_slurm not in {None, FailureCause.preempted, FailureCause.time_limit} or is_restarted(job):
         return
-    if job["JobState"] == "TIMEOUT" and own_end(run, submission) is None:
+    if by_slurm is FailureCause.time_limit and own_end(run, submission) is None:
         record_failure(run, FailureCause.time_limit, rank=0, node=node_name(), error=LATE)
-    record_silent_end(run, submission, printed_since_start(sweep.output(job_id)))
+    record_silent_end(run, submission, printed, by_slurm=by_slurm)
     # Slurm does not requeue a preempted job that ends within its grace time, as ours do.
-    found = planned_restart(run, submission, sweep, preempted=job.get("PreemptTime", "None") != "None")
+    found = planned_restart(
+        run, submission, sweep, preempted=by_slurm is FailureCause.preempted, unasked=by_slurm is None
+    )
     if found is None:
         end = own_end(run, submission)
         if end is not None and end["event"] == "failed":
             reason, _, _ = end["error"].partition("\n")
             print(f"slurmscale: {run.name} does not restart: {reason}", flush=True)
-        if job["JobState"] == "RUNNING":
+        if by_slurm is None:
             send_next(sweep)
         return
+    # A job that avoids more nodes than it can spare would wait for ever.
+    avoid = found.avoided
+    if avoid:
+        total = int(slurm_commands.partitions()[job["Partition"]]["TotalNodes"])
+        avoid = avoid if len(avoid) <= total - load_run(run.config).nodes else []
     # Requeueing ends this script.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print(f"slurmscale: {found.sentence()}", flush=True)
     found.record(run)
     try:
-        slurm_commands.requeue(job_id)
+        slurm_commands.requeue(job_id, restart=restart_count())
     except SubmitError as error:
         reason = f"ended by {found.cause.name}, and Slurm does not requeue its job: {error}"
         record_failure(run, found.cause, rank=0, node=node_name(), error=reason)
         raise
-    # A job that avoids more nodes than it can spare would wait for ever.
-    spare = int(slurm_commands.partitions()[job["Partition"]]["TotalNodes"]) - load_run(run.config).nodes
-    slurm_commands.postpone(job_id, pause_s=found.pause_s, avoid=found.avoided if len(found.avoided) <= spare else [])
+    slurm_commands.postpone(job_id, pause_s=found.pause_s, avoid=avoid)
+
+
+def shown_or_recorded(run: RunDir, submission: Submission, printed: str, job_id: str) -> dict[str, str]:
+    """Return Slurm's record of this job. If Slurm does not answer, first record the end by what srun printed.
+
+    A controller that restarts is away for minutes, and a batch script that ends without a record and a requeue would
+    leave the run lost.
+    """
+    try:
+        with patience(0):
+            return slurm_commands.shown_job(job_id)
+    except SubmitError as error:
+        record_silent_end(run, submission, printed)
+        if not isinstance(error, AwayError):
+            raise
+    return slurm_commands.shown_job(job_id)
+
+
+def is_restarted(job: Mapping[str, str]) -> bool:
+    """Return True if Slurm has started this job again, on other nodes, or is about to."""
+    return job.get("Restarts", "0") != str(restart_count())
 
 
 def send_next(sweep: SweepDir) -> None:
@@ -250,6 +331,7 @@ def its_submission(sweep: SweepDir, job_id: str) -> Submission | None:
 if __name__ == "__main__":
     outlive_full_disk()
     try:
-        main(sys.argv[1])
+        with patience(BATCH_S):
+            main(sys.argv[1])
     except SuiteError as error:
         sys.exit(f"slurmscale: {error}")

@@ -6,50 +6,77 @@ Works without accounting: the state of a job that only sacct knows is then GONE.
 from __future__ import annotations
 
 import math
+import os
 import pwd
 import re
 import shutil
-import signal
-import subprocess
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import chain
 from pathlib import Path
 
 from jobs.errors import SubmitError
-from jobs.event_fields import JOB_ID
+from jobs.event_fields import JOB_ID, JOB_TASKS
 from jobs.plan.time_limit import limit_min
-from jobs.submit.environment import clean_environment
-from jobs.submit.job_state import ENDED, GONE, JobState
-from jobs.submit.submissions import tasks_of
+from jobs.submit.job_state import ENDED, GONE, STILL, UNKNOWN, JobState
+from jobs.submit.slurm_call import (
+    COMMAND_TIMEOUT_S,
+    SACCT_TIMEOUT_S,
+    AwayError,
+    NoAnswerError,
+    QueueFullError,
+    answered,
+    answered_once,
+    answered_or_unknown,
+    ask,
+    message,
+    patiently,
+)
+from jobs.submit.submissions import Submission, tasks_of
 
-COMMAND_TIMEOUT_S = 60
-# Accounting only adds details, so it may fail soon.
-SACCT_TIMEOUT_S = 10
-# Exit codes of a command that `timeout` killed.
-KILLED = {128 + signal.SIGKILL, -signal.SIGKILL}
-
-
-class QueueFullError(SubmitError):
-    """Slurm accepts no more jobs of this user until others have ended."""
-
-
-class NoAnswerError(SubmitError):
-    """Slurm did not answer in time; it may have done what the command asked for."""
-
-
-# Messages of commands whose request Slurm may have received.
-NO_ANSWER = re.compile(r"timed out|Zero Bytes|\((?:send|receive|shutdown) failure\)")
-# Names of the limits on jobs in the queue in Slurm's error messages, per user or per account.
-FULL = re.compile(r"\b(?:Assoc|QOS)\w*Submit\w*Limit\b")
+# The rows of squeue and sacct, among lines that wrappers of a site print. Names and paths may contain anything.
+QUEUED = re.compile(
+    r"(?P<id>[0-9]+(?:_[0-9]+)?)\|(?P<state>[A-Z_]+)\|(?P<start>[^|]*)\|(?P<reason>[^|]*)(?:\|(?P<described>.*))?"
+)
+ACCOUNTED = re.compile(
+    r"(?P<id>[0-9]+(?:_(?:[0-9]+|\[[0-9,%-]+\]))?)\|(?P<state>[A-Z_]+)\+?(?: by (?P<by>[^|]*))?\|(?P<nodes>[^|]*)"
+    r"(?:\|(?P<submit>[^|]*)\|(?P<name>.*))?"
+)
+# Jobs that are looked up one by one, since squeue does not list them.
+MOST_ASKED_ALONE = 20
+# sbatch --test-only expects a job on idle nodes within seconds.
+STARTS_NOW = timedelta(minutes=2)
+# Accounting prints local time, and the clock of a login node may differ.
+CLOCKS_DIFFER = timedelta(minutes=30)
 # Messages of sbatch --test-only for a job that no set of available nodes can run.
 NO_NODES = re.compile(r"node configuration is not available|nodes are busy|Required node not available|not \w+ now")
 ELSEWHERE = (
     "Log in to the login node of the cluster (or load its Slurm module), or set launcher=local cluster=local to run "
     "here, launcher=script to write scripts for later."
 )
+
+
+@dataclass(frozen=True)
+class Start:
+    """A start of a job or of tasks of an array, as accounting has it."""
+
+    state: JobState
+    job_id: str
+    submit: str | None
+    name: str | None
+    """The name of the job."""
+
+    def is_before(self, submission: Submission) -> bool:
+        """Return True if it was submitted before the submission: it is another job of the same id."""
+        if submission.time is None or not self.submit:
+            return False
+        with suppress(ValueError):
+            began = datetime.fromisoformat(self.submit).astimezone()
+            return began < datetime.fromisoformat(submission.time) - CLOCKS_DIFFER
+        return False
 
 
 def require() -> None:
@@ -62,78 +89,16 @@ def require() -> None:
         raise SubmitError(f"launcher=slurm: no Slurm controller answers here ({error}). {ELSEWHERE}") from error
 
 
-def ask(*command: str, text: str | None = None, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
-    """Return the output of a Slurm command; raises SubmitError with its message if it fails."""
-    return answered(*command, text=text, timeout_s=timeout_s).stdout
-
-
-def answered(
-    *command: str, text: str | None = None, timeout_s: float = COMMAND_TIMEOUT_S, outlives_caller: bool = True
-) -> subprocess.CompletedProcess[str]:
-    """Return stdout and stderr of a Slurm command; raises SubmitError with its message if it fails.
-
-    With `outlives_caller=False` it ends after `timeout_s` also if this process was killed.
-    """
-    limit = () if outlives_caller else ("timeout", "--signal=KILL", str(timeout_s))
-    try:
-        answer = subprocess.run(
-            [*limit, *command], capture_output=True, text=True, input=text, timeout=None if limit else timeout_s,
-            check=False, env=clean_environment(),
-        )  # fmt: skip
-    except FileNotFoundError as error:
-        raise SubmitError(f"{command[0]} is not on this machine's PATH.") from error
-    except subprocess.TimeoutExpired as error:
-        raise no_answer(command[0], timeout_s) from error
-    if answer.returncode in KILLED:
-        raise no_answer(command[0], timeout_s)
-    if answer.returncode != 0:
-        raise refusal(answer.stderr or answer.stdout)
-    return answer
-
-
-def no_answer(command: str, timeout_s: float) -> NoAnswerError:
-    """Return the exception for a Slurm command that was ended after its time."""
-    return NoAnswerError(f"{command} gave no answer in {timeout_s:.0f} s; is slurmctld up? (scontrol ping)")
-
-
-def refusal(stderr: str) -> SubmitError:
-    """Return the exception for an error message of a Slurm command."""
-    if full := FULL.search(stderr):
-        return QueueFullError(full[0])
-    return (NoAnswerError if NO_ANSWER.search(stderr) else SubmitError)(message(stderr))
-
-
-@contextmanager
-def refusals_of(what: str) -> Iterator[None]:
-    """Complete the errors of sbatch with the runs or the stage that it was called for."""
-    try:
-        yield
-    except QueueFullError:
-        raise
-    except NoAnswerError as error:
-        raise NoAnswerError(
-            f"Slurm did not confirm the job of {what}: {error}. It may be in the queue: `slurmscale status` looks for "
-            "it, and `slurmscale resume` submits what is missing."
-        ) from error
-    except SubmitError as error:
-        raise SubmitError(f"sbatch refused {what}: {error}.") from error
-
-
-def message(stderr: str) -> str:
-    """Return the error message of a Slurm command, without the name of the command on each line."""
-    lines = [
-        re.sub(r"^\s*(sbatch|scontrol|squeue|sacct|sacctmgr|sinfo|scancel): (error: )?", "", line)
-        for line in stderr.splitlines()
-    ]
-    return "; ".join(dict.fromkeys(line.strip() for line in lines if line.strip())) or "no message"
-
-
 def partitions() -> dict[str, dict[str, str]]:
-    """Return the settings of each partition as `scontrol show partition` names them; the default one also under ''."""
+    """Return the settings of each partition as `scontrol show partition` names them; the default one also under ''.
+
+    Hidden ones are among them: sbatch takes jobs for them.
+    """
     found = {}
-    for line in ask("scontrol", "--oneliner", "show", "partition").splitlines():
+    for line in ask("scontrol", "--all", "--oneliner", "show", "partition").splitlines():
         settings = dict(item.split("=", 1) for item in line.split() if "=" in item)
-        found[settings["PartitionName"]] = settings
+        if "PartitionName" in settings:
+            found[settings["PartitionName"]] = settings
         if settings.get("Default") == "YES":
             found[""] = settings
     return found
@@ -175,7 +140,8 @@ def beyond_one(
     settings = known.get(name or "")
     if settings is None:
         if name is not None:  # without a default partition sbatch refuses the job itself
-            yield f"{key}={name} does not exist here; the partitions are {', '.join(sorted(p for p in known if p))}."
+            listed = sorted(each for each, its in known.items() if each and its.get("Hidden") != "YES")
+            yield f"{key}={name} does not exist here; the partitions are {', '.join(listed)}."
         return
     where = f"partition {settings['PartitionName']}"
     most = [int(settings[key]) for key in ("MaxNodes", "TotalNodes") if settings.get(key, "").isdigit()]
@@ -211,15 +177,26 @@ def test_script(script: str, jobs: int, partition: str | None) -> str | None:
     expected = re.search(r"to start at (\S+) .*\bon nodes (\S+)", output)
     if expected is None:
         return None
-    start = datetime.fromisoformat(expected[1])
-    day = "" if start.date() == datetime.now().astimezone().date() else f"{start:%Y-%m-%d} "
+    start, now = datetime.fromisoformat(expected[1]), datetime.now()  # noqa: DTZ005 (Slurm writes local time)
+    later = start - now > STARTS_NOW
+    if later and not re.search(r"^#SBATCH --begin", script, flags=re.MULTILINE) and are_idle(expected[2]):
+        return None
+    day = "" if start.date() == now.date() else f"{start:%Y-%m-%d} "
     return f"{day}{start:%H:%M} on {expected[2]}"
+
+
+def are_idle(nodes: str) -> bool:
+    """Return True if nodes run nothing: then a test that expects a job on them later is in doubt."""
+    states = ask("sinfo", "-a", "-h", "-n", nodes, "-o", "%T").split()
+    return bool(states) and set(states) == {"idle"}
 
 
 def unavailable_nodes(partition: str | None) -> str:
     """Return the nodes of a partition, by default the default one, that are drained, down or in maintenance."""
     name = partition or partitions().get("", {}).get("PartitionName", "")
-    return ",".join(ask("sinfo", "-h", "-p", name, "-t", "drain,down,fail,maint,unk,no_respond", "-o", "%N").split())
+    return ",".join(
+        ask("sinfo", "-a", "-h", "-p", name, "-t", "drain,down,fail,maint,unk,no_respond", "-o", "%N").split()
+    )
 
 
 def room(script: str, wanted: int, partition: str | None) -> tuple[int, str]:
@@ -251,7 +228,7 @@ def submit_script(script: Path) -> str:
 
     Lines that a site's wrapper of sbatch prints are skipped. Raises NoAnswerError if the job may be in the queue.
     """
-    printed = answered("sbatch", "--parsable", str(script), outlives_caller=False).stdout
+    printed = answered_or_unknown("sbatch", "--parsable", str(script)).stdout
     job_id = re.search(r"^(\d+)(?:;\S+)?$", printed, flags=re.MULTILINE)
     if job_id is None:
         raise NoAnswerError(f"sbatch printed no job id: {message(printed)}")
@@ -264,7 +241,7 @@ def jobs_named(names: set[str], since: datetime) -> dict[str, str]:
     Raises SubmitError if squeue does not answer. Without accounting, jobs that ended some minutes ago are missing.
     """
     begin = (since - timedelta(hours=1)).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
-    listed = ask("squeue", "--me", "-h", "-t", "all", "-o", "%F|%j").splitlines()
+    listed = ask("squeue", "--me", "-a", "-h", "-t", "all", "-o", "%F|%j").splitlines()
     if not names <= {line.partition("|")[2] for line in listed}:
         with suppress(SubmitError):
             listed += ask("sacct", "-X", "-n", "-P", "-o", "JobID,JobName", "-S", begin).splitlines()
@@ -278,31 +255,42 @@ def most_tasks() -> int:
 
 
 def queue() -> dict[str, JobState]:
-    """Return the state of every job of this user in the queue, by id (array tasks as 12_3): one squeue."""
+    """Return the state of every job of this user in the queue, by id (array tasks as 12_3): one squeue.
+
+    Also jobs in hidden partitions, which an ordinary user does not see by default.
+    """
     held = {}
-    for line in ask("squeue", "--me", "-r", "-h", "-o", "%i|%T|%S|%r").splitlines():
-        job_id, state, start, reason = line.split("|", 3)
-        waits = state == "PENDING"
-        held[job_id] = JobState(state, reason if waits else None, start if waits and start != "N/A" else None)
+    for line in ask("squeue", "--me", "-a", "-r", "-h", "-o", "%i|%T|%S|%r|%j|%o").splitlines():
+        row = QUEUED.fullmatch(line)
+        if row is None:  # a line that a site's wrapper prints, or a warning
+            continue
+        waits = row["state"] == "PENDING"
+        held[row["id"]] = JobState(
+            row["state"],
+            row["reason"] if waits else None,
+            row["start"] if waits and row["start"] != "N/A" else None,
+            described=row["described"] or "",
+        )
     return held
 
 
-def accounted(job_ids: list[str]) -> dict[str, JobState]:
-    """Return the final states of jobs that left the queue, GONE if accounting does not know them: one sacct."""
+def accounted(job_ids: list[str], on_record: Mapping[str, Submission] | None = None) -> dict[str, JobState]:
+    """Return the final states of jobs that left the queue, GONE if nobody knows them: one sacct.
+
+    Accounting lags by seconds, and squeue may list less than Slurm has. So a job that is over by squeue and not by
+    accounting has the state that the controller itself reports. The ids of jobs are used again: rows of another job
+    than that of the submission `on_record` are left out.
+    """
     # Whole arrays: for single tasks sacct omits those that were cancelled before they started. Options are no ids.
     arrays = sorted({job_id.partition("_")[0] for job_id in job_ids if JOB_ID.fullmatch(job_id)})
     if not arrays:
         return dict.fromkeys(job_ids, JobState(GONE, "its id is none of Slurm's"))
-    command = ("sacct", "-X", "-D", "-n", "-P", "-o", "JobID,State,NodeList", "-j", ",".join(arrays))
     # One row per start, the latest last.
-    starts: dict[str, list[JobState]] = defaultdict(list)
+    starts: dict[str, list[Start]] = defaultdict(list)
     unknown = "accounting has no record of it"
     try:
-        for line in ask(*command, timeout_s=SACCT_TIMEOUT_S).splitlines():
-            name, state, nodes = line.split("|")
-            word, _, by = state.partition(" by ")  # "CANCELLED by 0"
-            start = JobState(word, f"by user {user_name(by)} with scancel" if by else None, nodes=nodes)
-            for task in tasks_of(name):
+        for start in accounted_starts(arrays):
+            for task in tasks_of(start.job_id):
                 starts[task].append(start)
     except SubmitError as error:
         unknown = f"accounting does not answer: {error}"
@@ -311,19 +299,103 @@ def accounted(job_ids: list[str]) -> dict[str, JobState]:
     for job_id in job_ids:
         array = job_id.partition("_")[0]
         # An array that is cancelled before it starts has one row without tasks.
-        own = starts.get(job_id) or starts.get(array)
-        if own is None and array in known_arrays:
+        own = of_submission(starts.get(job_id) or starts.get(array) or [], (on_record or {}).get(job_id))
+        if not own and array in known_arrays and not (starts.get(job_id) or starts.get(array)):
             # Accounting omits only tasks that were cancelled while they waited.
             found[job_id] = JobState("CANCELLED")
-        elif own is None:
+        elif not own:
             found[job_id] = JobState(GONE, unknown)
-        elif own[-1].state not in ENDED:  # sacct lags by seconds
+        elif own[-1].state not in ENDED:
             ends = [start for start in own if start.state in {"REQUEUED", *ENDED}]
-            late = f"accounting still reports {own[-1].state}"
+            late = f"{STILL}{own[-1].state}"
             found[job_id] = JobState(GONE, late, last_end=ends[-1] if ends else None)
         else:
             found[job_id] = own[-1]
+    return found | by_the_controller([each for each, job in found.items() if job.is_late], found)
+
+
+def accounted_starts(arrays: list[str]) -> Iterator[Start]:
+    """Yield the starts of jobs and arrays as accounting has them; other lines than its rows are left out."""
+    command = ("sacct", "-X", "-D", "-n", "-P", "-o", "JobID,State,NodeList,Submit,JobName", "-j", ",".join(arrays))
+    for line in ask(*command, timeout_s=SACCT_TIMEOUT_S).splitlines():
+        if row := ACCOUNTED.fullmatch(line):
+            by = row["by"]  # "CANCELLED by 0"
+            reason = f"by user {user_name(by)} with scancel" if by else None
+            yield Start(JobState(row["state"], reason, nodes=row["nodes"]), row["id"], row["submit"], row["name"])
+
+
+def of_submission(starts: list[Start], submission: Submission | None) -> list[JobState]:
+    """Return the states of those starts of a job id that belong to a submission; an id may have been used before."""
+    if submission is not None and submission.mark is not None:
+        named = [start for start in starts if start.name == submission.mark]
+        starts = named or [start for start in starts if not start.is_before(submission)]
+    return [start.state for start in starts]
+
+
+def by_the_controller(job_ids: list[str], late: Mapping[str, JobState]) -> dict[str, JobState]:
+    """Return the states that the controller reports of jobs that it does not list and accounting has not ended."""
+    found: dict[str, JobState] = {}
+    for array in sorted({job_id.partition("_")[0] for job_id in job_ids})[:MOST_ASKED_ALONE]:
+        own = [job_id for job_id in job_ids if job_id.partition("_")[0] == array]
+        try:
+            held = {task: JobState(job["JobState"], job.get("Reason")) for task, job in shown_tasks(array).items()}
+        except AwayError as error:
+            held = dict.fromkeys(own, JobState(UNKNOWN, f"Slurm does not answer here: {error}"))
+        except SubmitError:
+            # No longer in its memory, some minutes after its end. Or it never was, and accounting was left behind.
+            held = {each: replace(late[each], is_unknown_to_controller=True) for each in own}
+        found |= {each: held[each] for each in own if each in held and held[each].state not in ENDED}
     return found
+
+
+def shown_tasks(job_id: str) -> dict[str, dict[str, str]]:
+    """Return the fields of a job, or of each task of an array, in the memory of the controller, by id."""
+    found: dict[str, dict[str, str]] = {}
+    for line in ask("scontrol", "--all", "--oneliner", "show", "job", job_id).splitlines():
+        job = fields_of(line)
+        tasks = f"{job['ArrayJobId']}_{job['ArrayTaskId']}" if "ArrayTaskId" in job else job.get("JobId", "")
+        several = f"{job.get('ArrayJobId')}_[{job.get('ArrayTaskId')}]"
+        found |= dict.fromkeys(tasks_of(several if JOB_TASKS.fullmatch(several) else tasks), job)
+    return found
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job of this user in the queue, or a task of an array, with what identifies it besides its id."""
+
+    job_id: str
+    array: str
+    """The job id of its array; its own where it is not in one."""
+    own_id: str
+    """The number that the job has in its environment as SLURM_JOB_ID."""
+    name: str
+    work_dir: str
+    command: str
+    """The path of its script, with the arguments."""
+
+
+def queued_jobs(job_ids: Iterable[str]) -> list[QueuedJob]:
+    """Return those of these jobs, and of the tasks of these arrays, that are this user's and not over.
+
+    One squeue; jobs that it does not list are looked up one by one.
+    """
+    arrays = {job_id.partition("_")[0] for job_id in job_ids}
+    rows = ask("squeue", "--me", "-a", "-r", "-h", "-o", "%i\t%F\t%A\t%j\t%Z\t%o").splitlines()
+    listed = [QueuedJob(*row) for line in rows if len(row := line.split("\t", 5)) == 6]
+    found = [job for job in listed if job.array in arrays]
+    for array in sorted(arrays - {job.array for job in found})[:MOST_ASKED_ALONE]:
+        with suppress(SubmitError):  # an id that the controller no longer knows
+            for task, job in shown_tasks(array).items():
+                mine = job.get("UserId", "").endswith(f"({os.getuid()})")
+                if mine and job["JobState"] not in ENDED:
+                    own, name, command = job["JobId"], job["JobName"], job.get("Command", "")
+                    found.append(QueuedJob(task, array, own, name, job.get("WorkDir", ""), command))
+    return found
+
+
+def stored_script(job_id: str) -> str:
+    """Return the batch script of a job as Slurm keeps it."""
+    return ask("scontrol", "write", "batch_script", job_id, "-")
 
 
 def user_name(uid: str) -> str:
@@ -336,7 +408,23 @@ def user_name(uid: str) -> str:
 
 def shown_job(job_id: str) -> dict[str, str]:
     """Return the fields of `scontrol show job` for a job in the memory of slurmctld: JobState, PreemptTime, ..."""
-    return dict(re.findall(r"(\S+?)=(\S*)", ask("scontrol", "--oneliner", "show", "job", job_id)))
+    return patiently(lambda: shown_job_once(job_id))
+
+
+def shown_job_once(job_id: str) -> dict[str, str]:
+    """Return the same after one call; raises AwayError if Slurm does not answer now."""
+    printed = answered_once("scontrol", "--all", "--oneliner", "show", "job", job_id, timeout_s=COMMAND_TIMEOUT_S)
+    jobs = [job for job in map(fields_of, printed.stdout.splitlines()) if "JobState" in job]
+    if not jobs:
+        raise AwayError(f"scontrol show job {job_id} printed no job: {message(printed.stdout)}")
+    return jobs[0]
+
+
+def fields_of(line: str) -> dict[str, str]:
+    """Return the fields of a line of `scontrol --oneliner`; Command, with its arguments and blanks, is whole."""
+    command = re.search(r" Command=(.*?) WorkDir=", line)
+    whole = {"Command": command[1]} if command else {}
+    return dict(re.findall(r"(\S+?)=(\S*)", line)) | whole
 
 
 def time_left_s(job_id: str) -> float:
@@ -344,8 +432,10 @@ def time_left_s(job_id: str) -> float:
     end = shown_job(job_id)["EndTime"]
     if end == "Unknown":
         return math.inf
-    # Slurm writes local time.
-    return (datetime.fromisoformat(end).astimezone() - datetime.now().astimezone()).total_seconds()
+    # By the clock of the controller, which ends the job: that of this node may be ahead. Slurm writes local time.
+    printed = re.match(r"Configuration data as of (\S+)", ask("scontrol", "show", "config"))
+    now = datetime.fromisoformat(printed[1]) if printed else datetime.now()  # noqa: DTZ005
+    return (datetime.fromisoformat(end).astimezone() - now.astimezone()).total_seconds()
 
 
 def host_list(nodes: list[str]) -> str:
@@ -353,9 +443,23 @@ def host_list(nodes: list[str]) -> str:
     return ask("scontrol", "show", "hostlist", ",".join(nodes)).strip()
 
 
-def requeue(job_id: str) -> None:
-    """Requeue a running job; this ends its batch script."""
-    ask("scontrol", "requeue", job_id)
+def requeue(job_id: str, *, restart: int = 0) -> None:
+    """Requeue a job that runs and was restarted `restart` times before; this ends its batch script.
+
+    Slurm may requeue it and its answer may be lost: then it must not end the next start as well.
+    """
+    tries = 0
+
+    def once() -> None:
+        nonlocal tries
+        tries += 1
+        if tries > 1:
+            job = shown_job_once(job_id)
+            if job.get("Restarts", "0") != str(restart) or job["JobState"] == "PENDING":
+                return
+        answered_once("scontrol", "requeue", job_id, timeout_s=COMMAND_TIMEOUT_S)
+
+    patiently(once)
 
 
 def postpone(job_id: str, *, pause_s: int, avoid: list[str]) -> None:

@@ -14,7 +14,8 @@ from jobs.errors import SuiteError
 from jobs.event_fields import NO_JOB
 from jobs.files import exists
 from jobs.plan.rules.stages import OF_EACH_RUN, stages_of_each_run
-from jobs.rundir import SweepDir, load_to_launch, read_events, unreadable_event
+from jobs.run_events import events_or_failure
+from jobs.rundir import RunDir, SweepDir, load_to_launch, read_events, unreadable_event
 from jobs.stages.record import DONE, failed, started
 from jobs.submit.job_log import not_started, printed_since_start
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
@@ -64,6 +65,7 @@ def latest_stages(sweep: SweepDir) -> dict[StageOf, Submission]:
                 entry["events_before"],
                 entry["host"],
                 entry.get("process_started"),
+                mark=entry.get("mark"),
             )
             of_job[entry["job_id"]].append(latest[key])
         elif entry["event"] == "cancelled":
@@ -130,13 +132,16 @@ def decide(
     may_restart = submission.in_slurm and job is not None and job.is_alive
     if last.get("event") == failed(key.stage) and not may_restart:
         return State.cancelled if submission.cancelled else State.failed, last["error"].partition("\n")[0]
+    if job is not None and job.is_suspended:
+        return State.suspended, ""
     if job is not None and (job.is_alive or job.state == UNKNOWN):
         waits = not last or (job.waits and submission.in_slurm)
         return (State.queued, job.reason or "starting") if waits else (State.running, "")
     if submission.cancelled:
         return State.cancelled, ""
     if job is not None and job.state == "CANCELLED":
-        return State.cancelled, "" if last else "its dependency failed"
+        waited = not last and key.run is not None and not has_finished(sweep.run(key.run))
+        return State.cancelled, "its dependency failed" if waited else job.reason or ""
     if job is not None and job.state not in {"COMPLETED", GONE}:
         unstarted = not_started(printed_since_start(sweep.output(submission.job_id)))
         return State.failed, unstarted or f"Slurm reports {job.state}"
@@ -144,6 +149,11 @@ def decide(
     if submission.in_slurm and time.time() - last_sign(sweep, key, submission) < END_GRACE_S:
         return State.ended, f"its job left the queue; its end is not known yet{reported}"
     return State.lost, f"its job is gone and recorded no end{reported}"
+
+
+def has_finished(run: RunDir) -> bool:
+    """Return True if a run has done all its steps, so that the stages that wait for it can start."""
+    return any(event["event"] == "finished" for event in events_or_failure(run))
 
 
 def last_sign(sweep: SweepDir, key: StageOf, submission: Submission) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,9 @@ from jobs.files import exists
 from jobs.plan.rules.stages import OF_EACH_RUN, stages_of, stages_of_each_run
 from jobs.rundir import RunDir, SweepDir, read_events
 from jobs.schema import Run
-from jobs.submit import slurm_commands
+from jobs.submit import slurm_call, slurm_commands
 from jobs.submit.batch_script import batch_script, rank_python, stage_resources, starting_after, task_script
-from jobs.submit.cancellation import cancel_jobs
+from jobs.submit.cancellation import ForeignJobsError, cancel_jobs
 from jobs.submit.intents import stage_task, submit_marked
 from jobs.submit.submissions import latest_submissions
 
@@ -107,7 +108,7 @@ class Chain:
             try:
                 script = self.script(name, [self.first])
                 slurm_commands.test_script(script, 1, stages_of(run)[name].partition or run.cluster.partition)
-            except slurm_commands.QueueFullError:
+            except slurm_call.QueueFullError:
                 # Other jobs may end before the stage is submitted; if not, the whole chain is refused then.
                 continue
             except SubmitError as error:
@@ -120,7 +121,8 @@ class Chain:
             earlier = {
                 entry["job_id"] for entry in read_events(self.sweep.submissions) if entry.get("stage") == "prepare"
             }
-            cancel_jobs(self.sweep, earlier - needed)
+            with suppress(ForeignJobsError):  # Slurm has used the id of an ended job again
+                cancel_jobs(self.sweep, earlier - needed)
             self.submit("prepare", [self.first], None)
 
     def follow(self, group: Group, job_ids: list[str]) -> None:
@@ -153,7 +155,7 @@ class Chain:
         """Run one sbatch for a stage: of each of these runs, which have the same code, or one job of the sweep."""
         directories = [directory for _, directory in group] if name in OF_EACH_RUN else [None]
         tasks = [stage_task(self.sweep, name, directory) for directory in directories]
-        with slurm_commands.refusals_of(f"stages.{name}"):
+        with slurm_call.refusals_of(f"stages.{name}"):
             self.jobs.setdefault(name, []).extend(
                 submit_marked(
                     self.sweep, "slurm", f"{group[0][0].sweep}-{name}", tasks,

@@ -29,6 +29,8 @@ from jobs.submit.submissions import Submission, latest_submissions, shell_cluste
 
 # A shared file system and accounting may need this long to show the end of a job.
 END_GRACE_S = 60.0
+# Where accounting still has a job that the controller does not know, one of them is wrong.
+ACCOUNTING_GRACE_S = 900.0
 # Among the first and last keys of the configuration of every release.
 CONFIG_KEYS = {"sweep", "name", "launcher"}
 
@@ -45,6 +47,8 @@ class State(Enum):
     held = "held"
     """In the queue, until somebody releases it."""
     running = "running"
+    suspended = "suspended"
+    """Its processes are stopped by Slurm, as in gang scheduling, and go on later."""
     finished = "finished"
     stopped = "stopped"
     """Ended at a step boundary because of a signal; can be resumed."""
@@ -58,7 +62,7 @@ class State(Enum):
     @property
     def is_alive(self) -> bool:
         """True if the scheduler holds it."""
-        return self in {State.queued, State.held, State.running}
+        return self in {State.queued, State.held, State.running, State.suspended}
 
     @property
     def is_open(self) -> bool:
@@ -105,14 +109,16 @@ def states(sweep: SweepDir) -> list[RunState]:
     histories |= {name: History(each.run, each.submission) for name, each in unfinished.items()}
     known = with_accounting([histories[name] for name in unfinished], known)
     found = []
-    for run in runs_on_record(sweep, latest):
+    for run in runs_on_record(sweep, latest, known):
         submission = latest.get(run.name)
         if submission is None:
             found.append(RunState(run, State.prepared))
             continue
         job = known.get(run.name)
         state, detail = decide(histories[run.name], job)
-        if state is not State.finished and not state.is_open:
+        if not is_directory(run.path):
+            detail = "; ".join(filter(None, [detail, "its directory was moved or removed"]))
+        elif state is not State.finished and not state.is_open:
             detail = "; ".join(filter(None, [detail, config_damage(run)]))
         found.append(
             RunState(
@@ -128,10 +134,21 @@ def states(sweep: SweepDir) -> list[RunState]:
     return found
 
 
-def runs_on_record(sweep: SweepDir, latest: Mapping[str, Submission]) -> list[RunDir]:
-    """Return the runs of a sweep, by name: also those that lost their config.yaml, but not those that were removed."""
+def runs_on_record(sweep: SweepDir, latest: Mapping[str, Submission], known: Mapping[str, JobState]) -> list[RunDir]:
+    """Return the runs of a sweep, by name: also those that lost their config.yaml.
+
+    Runs whose directory was moved or removed are among them only while their job waits or runs.
+    """
     submitted = [sweep.run(name) for name in latest]
-    return sorted({*sweep.runs(), *(run for run in submitted if is_directory(run.path))}, key=lambda run: run.path)
+    return sorted(
+        {*sweep.runs(), *(run for run in submitted if is_directory(run.path) or is_alive(known.get(run.name)))},
+        key=lambda run: run.path,
+    )
+
+
+def is_alive(job: JobState | None) -> bool:
+    """Return True if a scheduler holds a job."""
+    return job is not None and job.is_alive
 
 
 def config_damage(run: RunDir) -> str:
@@ -184,8 +201,10 @@ def decide(history: History, job: JobState | None) -> tuple[State, str]:
     unprepared = submission.after is not None and not exists(run.data)
     if unprepared and not submission.cancelled and job is not None and job.state == "CANCELLED":
         return State.failed, f"its data could not be prepared: job {submission.after} ended without recording a cause"
-    if submission.cancelled or (job is not None and job.state == "CANCELLED"):
-        return State.cancelled, (job and job.reason) or ""
+    if submission.cancelled:
+        return State.cancelled, ""
+    if job is not None and job.state == "CANCELLED":
+        return State.cancelled, job.reason or ""
     if submission.waits_in_pilot:
         if unstarted := not_started(printed_since_start(history.log)):
             return State.failed, unstarted
@@ -219,7 +238,9 @@ def failure_words(end: Mapping[str, Any]) -> str:
 def without_end(history: History, job: JobState | None) -> tuple[State, str]:
     """Return the state of a run that is not alive and has no recorded end: `ended` for END_GRACE_S, then `lost`."""
     reported = "" if job is None else f" ({job.reason or f'Slurm reports {job.state}'})"
-    if is_recent(history):
+    # A controller that has lost its state, or lists less than it has, may still be corrected.
+    grace_s = ACCOUNTING_GRACE_S if job is not None and job.is_unknown_to_controller else END_GRACE_S
+    if is_recent(history, grace_s):
         return State.ended, f"its job left the queue; its end is not known yet{reported}"
     return (
         State.lost,
@@ -227,9 +248,9 @@ def without_end(history: History, job: JobState | None) -> tuple[State, str]:
     )
 
 
-def is_recent(history: History) -> bool:
+def is_recent(history: History, grace_s: float = END_GRACE_S) -> bool:
     """Return True if a record of a job of Slurm may still be on its way."""
-    return history.submission.in_slurm and time.time() - last_sign(history) < END_GRACE_S
+    return history.submission.in_slurm and time.time() - last_sign(history) < grace_s
 
 
 def last_sign(history: History) -> float:
@@ -250,6 +271,10 @@ def alive_state(history: History, job: JobState) -> tuple[State, str] | None:
     if not job.is_alive:
         return None
     words = [history.restart_words(job)]
+    if job.is_suspended:
+        return State.suspended, "; ".join(
+            filter(None, [*words, "its processes are stopped and go on when Slurm resumes them"])
+        )
     if job.is_held:
         return State.held, "; ".join(filter(None, [held_words(history.submission, job), *words]))
     if history.waits_for_start(job):

@@ -88,6 +88,8 @@ class Submission:
     """For a run in the backlog: the limit of Slurm that keeps it out of the queue."""
     after: str | None = None
     """The job that prepares its data; None without one."""
+    mark: str | None = None
+    """The name of its job; None for a job that was submitted by hand."""
     failures_before: int = 0
     """The highest number of a failure that belongs to earlier submissions; 0 in ledgers of versions without numbers."""
 
@@ -95,6 +97,12 @@ class Submission:
     def in_slurm(self) -> bool:
         """True if its job id is Slurm's."""
         return self.job_id != NO_JOB and is_in_slurm(self.launcher)
+
+    def is_its_job(self, described: str) -> bool:
+        """Return True for the `name|script` of its job: Slurm uses ids again, and users rename jobs."""
+        if self.mark is None or not described:
+            return True
+        return described.startswith(f"{self.mark}|") or described.endswith(f"/{script_name(self.mark)}")
 
     @property
     def is_unconfirmed(self) -> bool:
@@ -112,6 +120,11 @@ class Submission:
     def waits_in_pilot(self) -> bool:
         """True if it was given to a pilot and has no nodes of it."""
         return self.nodes is not None and self.place is None
+
+
+def script_name(mark: str) -> str:
+    """Return the name of the script of a job of this name; a sweep may be named a/b, so only its end is used."""
+    return f"{mark.rpartition('-')[2]}.sbatch"
 
 
 def kind_of(launcher: str | None) -> LauncherKind | None:
@@ -270,6 +283,7 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
                     nodes=record["nodes"] if isinstance(record.get("nodes"), int) else None,
                     time=record["time"],
                     after=record.get("after"),
+                    mark=record.get("mark"),
                     failures_before=record.get("failures_before", 0),
                 )
                 if latest[record["run"]].has_own_job:

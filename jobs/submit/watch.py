@@ -20,12 +20,12 @@ from rich.text import Text
 from jobs.console import console, plain
 from jobs.rundir import SweepDir
 from jobs.submit.commands import exit_code, lines_of_nodes, look, not_shown, pause_s, step_of, summary
-from jobs.submit.progress import Progress, last_step, progress_of
+from jobs.submit.progress import Progress, last_step, progress_of, since_last_step
 from jobs.submit.stage_states import StageState, stage_lines, stage_states
 from jobs.submit.states import RunState, State, open_sweep
 from jobs.tensorboard import Curves
 
-TROUBLE = (State.held, State.failed, State.lost, State.ended, State.stopped)
+TROUBLE = (State.held, State.suspended, State.failed, State.lost, State.ended, State.stopped)
 # Header, the line with the numbers of hidden runs, the summary, and the line of the cursor.
 LINES_BESIDE_ROWS = 4
 BAR_WIDTH = 12
@@ -160,4 +160,5 @@ def remark(item: RunState, now: Progress) -> str:
     """Return the details of a state, the expected start of a waiting run, and the last error before a restart."""
     start = f"expected to start {item.expected_start.replace('T', ' ')}" if item.expected_start else ""
     earlier = f"earlier: {now.last_error}" if item.state.is_alive and now.last_error else ""
-    return "; ".join(filter(None, [item.detail, start, earlier]))
+    old = since_last_step(item.run) if item.state is State.running else ""
+    return "; ".join(filter(None, [item.detail, old, start, earlier]))

@@ -54,7 +54,8 @@ class Launcher:
     def cancel(self, sweep: SweepDir, job_ids: Iterable[str]) -> None:
         """End these jobs; one that is over is no error.
 
-        Raises SubmitError if the scheduler refuses, or knows that one of them is not a job of the sweep.
+        Raises SubmitError if the scheduler refuses; ForeignJobsError, after ending the others, if it knows that one of
+        them is not a job of the sweep.
         """
 
 

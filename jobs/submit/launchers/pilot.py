@@ -15,7 +15,7 @@ from jobs.plan.rules.rule import counted
 from jobs.plan.table import duration
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
-from jobs.submit import slurm_commands
+from jobs.submit import slurm_call, slurm_commands
 from jobs.submit.batch_script import (
     STARTED_LINE,
     batch_script,
@@ -73,11 +73,11 @@ class Pilot(Slurm):
             pilot = whole([run for run, _ in group])
             tasks = [run_task(directory, nodes=run.nodes) for run, directory in group]
             try:
-                with slurm_commands.refusals_of(f"a pilot of {pilot.nodes} nodes for {counted(len(group))}"):
+                with slurm_call.refusals_of(f"a pilot of {pilot.nodes} nodes for {counted(len(group))}"):
                     job_ids = submit_marked(
                         sweep, "pilot", str(pilot.sweep), tasks, partial(job_script, sweep, group), array=False
                     )
-            except slurm_commands.NoAnswerError:
+            except slurm_call.NoAnswerError:
                 raise
             except (SubmitError, OSError) as error:
                 cancel_submitted(sweep, submitted, because=error)
@@ -97,7 +97,7 @@ class Pilot(Slurm):
 
 def in_its_job(submission: Submission, job: JobState) -> JobState:
     """Return the state of a run inside a job that has this state."""
-    if not job.is_alive or job.waits:
+    if not job.is_alive or job.waits or job.is_suspended:
         return job
     pilot = f"pilot {submission.job_id}"
     if submission.place is not None:

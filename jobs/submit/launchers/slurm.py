@@ -10,7 +10,7 @@ from jobs.plan.rules.rule import counted
 from jobs.plan.time_limit import stop_before_limit_s
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
-from jobs.submit import slurm_commands, stages
+from jobs.submit import slurm_call, slurm_commands, stages
 from jobs.submit.batch_script import (
     rank_python,
     resources,
@@ -78,14 +78,14 @@ class Slurm(Launcher):
                 left += [(directory, limit) for _, directory in group[len(job_ids) :]]
             chain.finish()
             newly = record_waiting(sweep, left)
-        except slurm_commands.QueueFullError as full:
+        except slurm_call.QueueFullError as full:
             cancel_submitted(sweep, [*chain.submitted, *submitted], because=full)
             raise SubmitError(
                 f"Slurm accepts no more of your jobs now ({full}), and a chain of stages is submitted whole or not at "
                 "all: none of it is left in the queue. Submit fewer points, wait until jobs have ended, or set "
                 "stages=train."
             ) from full
-        except slurm_commands.NoAnswerError:
+        except slurm_call.NoAnswerError:
             # Its job may exist, so nothing is taken back.
             raise
         except (SubmitError, OSError) as error:
@@ -112,16 +112,18 @@ class Slurm(Launcher):
         except SubmitError as error:
             unknown = JobState(UNKNOWN, f"Slurm does not answer here: {error}")
             return unconfirmed | dict.fromkeys((each.run for each in asked), unknown)
-        return unconfirmed | {each.run: queue[each.job_id] for each in asked if each.job_id in queue}
+        own = {each.run: queue[each.job_id] for each in asked if each.job_id in queue}
+        return unconfirmed | {each.run: own[each.run] for each in asked if each.run in own
+                              and each.is_its_job(own[each.run].described)}  # fmt: skip
 
     def ends(self, submissions: list[Submission]) -> dict[str, JobState]:
         """Return how each submission that is not in the queue ended, from accounting: one sacct for all."""
         asked = [each for each in submissions if each.in_slurm]
-        known = slurm_commands.accounted(sorted({each.job_id for each in asked}))
+        known = slurm_commands.accounted(sorted({each.job_id for each in asked}), {e.job_id: e for e in asked})
         return {each.run: known[each.job_id] for each in asked}
 
     def cancel(self, sweep: SweepDir, job_ids: Iterable[str]) -> None:
-        """Run scancel, if all jobs are the sweep's."""
+        """Run scancel for the jobs that are the sweep's."""
         cancel_jobs(sweep, job_ids)
 
 
@@ -132,7 +134,7 @@ def expected_starts(sweep: SweepDir, groups: list[Runs]) -> list[str]:
         run, directory = group[0]
         try:
             start = slurm_commands.test_script(script_text(run, directory, sweep), 1, run.cluster.partition)
-        except slurm_commands.QueueFullError:
+        except slurm_call.QueueFullError:
             continue
         except SubmitError as error:
             raise SubmitError(f"sbatch refuses {described(group)}: {error}. Nothing was submitted.") from error
@@ -178,10 +180,10 @@ def submit_what_fits(sweep: SweepDir, group: Runs, chain: stages.Chain) -> tuple
     partition = group[0][0].cluster.partition
     taken, limit = slurm_commands.room(script_text(*group[0], sweep), len(group), partition)
     if chain.names and taken < len(group):
-        raise slurm_commands.QueueFullError(limit)
+        raise slurm_call.QueueFullError(limit)
     try:
         return (submit_array(sweep, group[:taken], chain) if taken else []), limit
-    except slurm_commands.QueueFullError as full:
+    except slurm_call.QueueFullError as full:
         if chain.names:
             raise
         # Another shell of this user has filled the queue since.
@@ -200,7 +202,7 @@ def submit_array(sweep: SweepDir, group: Runs, chain: stages.Chain) -> list[str]
         return task_script(command, directories, sweep.logs, parameters | {"job_name": mark})
 
     tasks = [run_task(each, **chain.on_record) for each in directories]
-    with slurm_commands.refusals_of(described(group)):
+    with slurm_call.refusals_of(described(group)):
         return submit_marked(sweep, "slurm", parameters["job_name"], tasks, script, array=len(tasks) > 1)
 
 
