@@ -51,22 +51,26 @@ def cancel_jobs(sweep: SweepDir, job_ids: Iterable[str]) -> None:
         return
     if odd := [job_id for job_id in asked if not JOB_ID.fullmatch(job_id)]:
         raise SubmitError(f"{sweep.path} names job {odd[0]!r}, which is no job id of Slurm. Nothing was cancelled.")
-    own, foreign = [], {}
+    own: list[str] = []
+    foreign: dict[str, tuple[str, str]] = {}
     for job in slurm_commands.queued_jobs(asked):
         # The id of an array stands for all its tasks; a task may be asked for by its number in its environment.
         named = next((each for each in (job.job_id, job.own_id, job.array) if each in asked), None)
         if named is not None and is_job_of(sweep, job):
             own.append(job.job_id)
         elif named is not None:
-            foreign[named] = (
+            sentence = (
                 f"{sweep.path} names job {job.job_id}, but Slurm has {job.command} as the script of its job "
-                f"{job.name}, which this sweep did not submit. It was not cancelled; to end it, run `scancel "
-                f"{job.job_id}`."
+                f"{job.name}, which this sweep did not submit."
             )
+            foreign[named] = sentence, f"If you want to end it, run `scancel {job.job_id}`."
     if own:
         slurm_call.ask("scancel", "--quiet", *in_brackets(own))
     if foreign:
-        raise ForeignJobsError(foreign)
+        done = "It was not cancelled." if own else "Nothing was cancelled."
+        raise ForeignJobsError(
+            {job_id: f"{sentence} {done} {remedy}" for job_id, (sentence, remedy) in foreign.items()}
+        )
 
 
 def is_job_of(sweep: SweepDir, job: QueuedJob) -> bool:

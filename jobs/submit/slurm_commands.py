@@ -194,9 +194,7 @@ def are_idle(nodes: str) -> bool:
 def unavailable_nodes(partition: str | None) -> str:
     """Return the nodes of a partition, by default the default one, that are drained, down or in maintenance."""
     name = partition or partitions().get("", {}).get("PartitionName", "")
-    return ",".join(
-        ask("sinfo", "-a", "-h", "-p", name, "-t", "drain,down,fail,maint,unk,no_respond", "-o", "%N").split()
-    )
+    return ",".join(ask("sinfo", "-h", "-p", name, "-t", "drain,down,fail,maint,unk,no_respond", "-o", "%N").split())
 
 
 def room(script: str, wanted: int, partition: str | None) -> tuple[int, str]:
@@ -277,9 +275,8 @@ def queue() -> dict[str, JobState]:
 def accounted(job_ids: list[str], on_record: Mapping[str, Submission] | None = None) -> dict[str, JobState]:
     """Return the final states of jobs that left the queue, GONE if nobody knows them: one sacct.
 
-    Accounting lags by seconds, and squeue may list less than Slurm has. So a job that is over by squeue and not by
-    accounting has the state that the controller itself reports. The ids of jobs are used again: rows of another job
-    than that of the submission `on_record` are left out.
+    Accounting lags by seconds. The ids of jobs are used again: rows of another job than that of the submission
+    `on_record` are left out.
     """
     # Whole arrays: for single tasks sacct omits those that were cancelled before they started. Options are no ids.
     arrays = sorted({job_id.partition("_")[0] for job_id in job_ids if JOB_ID.fullmatch(job_id)})
@@ -311,7 +308,7 @@ def accounted(job_ids: list[str], on_record: Mapping[str, Submission] | None = N
             found[job_id] = JobState(GONE, late, last_end=ends[-1] if ends else None)
         else:
             found[job_id] = own[-1]
-    return found | by_the_controller([each for each, job in found.items() if job.is_late], found)
+    return found
 
 
 def accounted_starts(arrays: list[str]) -> Iterator[Start]:
@@ -332,19 +329,24 @@ def of_submission(starts: list[Start], submission: Submission | None) -> list[Jo
     return [start.state for start in starts]
 
 
-def by_the_controller(job_ids: list[str], late: Mapping[str, JobState]) -> dict[str, JobState]:
-    """Return the states that the controller reports of jobs that it does not list and accounting has not ended."""
+def unlisted(late: Mapping[str, JobState]) -> dict[str, JobState]:
+    """Return the states of jobs that squeue does not list and accounting has not ended, given as accounting has them.
+
+    squeue may list less than Slurm has. The controller's own record of each job decides.
+    """
     found: dict[str, JobState] = {}
-    for array in sorted({job_id.partition("_")[0] for job_id in job_ids})[:MOST_ASKED_ALONE]:
-        own = [job_id for job_id in job_ids if job_id.partition("_")[0] == array]
+    for array in sorted({job_id.partition("_")[0] for job_id in late})[:MOST_ASKED_ALONE]:
+        own = {job_id: job for job_id, job in late.items() if job_id.partition("_")[0] == array}
         try:
-            held = {task: JobState(job["JobState"], job.get("Reason")) for task, job in shown_tasks(array).items()}
+            shown = shown_tasks(array)
         except AwayError as error:
-            held = dict.fromkeys(own, JobState(UNKNOWN, f"Slurm does not answer here: {error}"))
+            found |= dict.fromkeys(own, JobState(UNKNOWN, f"Slurm does not answer here: {error}"))
         except SubmitError:
             # No longer in its memory, some minutes after its end. Or it never was, and accounting was left behind.
-            held = {each: replace(late[each], is_unknown_to_controller=True) for each in own}
-        found |= {each: held[each] for each in own if each in held and held[each].state not in ENDED}
+            found |= {job_id: replace(job, is_unknown_to_controller=True) for job_id, job in own.items()}
+        else:
+            held = {each: JobState(job["JobState"], job.get("Reason")) for each, job in shown.items() if each in own}
+            found |= {job_id: job for job_id, job in held.items() if job.state not in ENDED}
     return found
 
 

@@ -140,8 +140,9 @@ def decide(
     if submission.cancelled:
         return State.cancelled, ""
     if job is not None and job.state == "CANCELLED":
-        waited = not last and key.run is not None and not has_finished(sweep.run(key.run))
-        return State.cancelled, "its dependency failed" if waited else job.reason or ""
+        # Slurm names the user who cancelled a job, and nobody for a dependency that failed.
+        waited = not last and not (key.run is not None and has_finished(sweep.run(key.run)))
+        return State.cancelled, job.reason or ("its dependency failed" if waited else "")
     if job is not None and job.state not in {"COMPLETED", GONE}:
         unstarted = not_started(printed_since_start(sweep.output(submission.job_id)))
         return State.failed, unstarted or f"Slurm reports {job.state}"

@@ -171,7 +171,7 @@ def with_accounting(histories: list[History], known: Mapping[str, JobState]) -> 
         if (each.is_restarted_by_slurm(known[each.run.name]) if each.run.name in known else not is_explained(each.end))
     ]
     found = dict(known)
-    for run, job in ended_by_schedulers(asked).items():
+    for run, job in ended_by_schedulers(asked, known).items():
         found[run] = replace(known[run], last_end=job if job.state != GONE else job.last_end) if run in known else job
     return found
 
@@ -298,6 +298,15 @@ def held_by_schedulers(submissions: list[Submission]) -> dict[str, JobState]:
     return {run: state for launcher, given in by_launcher(submissions) for run, state in launcher.states(given).items()}
 
 
-def ended_by_schedulers(submissions: list[Submission]) -> dict[str, JobState]:
-    """Return how submissions that no scheduler holds ended, by run name, if accounting has them."""
-    return {run: state for launcher, given in by_launcher(submissions) for run, state in launcher.ends(given).items()}
+def ended_by_schedulers(
+    submissions: list[Submission], known: Mapping[str, JobState] | None = None
+) -> dict[str, JobState]:
+    """Return how submissions ended, by run name, if accounting has them; `known` are those that a scheduler holds."""
+    found: dict[str, JobState] = {}
+    for launcher, given in by_launcher(submissions):
+        ends = launcher.ends(given)
+        late = {each.job_id: ends[each.run] for each in given
+                if each.run in ends and ends[each.run].is_late and each.run not in (known or {})}  # fmt: skip
+        alive = launcher.unlisted(late) if late else {}
+        found |= ends | {each.run: alive[each.job_id] for each in given if each.job_id in alive}
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jobs.plan.rules.rule import counted
@@ -49,6 +49,10 @@ class Launcher:
 
     def ends(self, submissions: list[Submission]) -> dict[str, JobState]:  # noqa: ARG002
         """Return how submissions that neither wait nor run ended, by run name, if the scheduler keeps accounts."""
+        return {}
+
+    def unlisted(self, late: Mapping[str, JobState]) -> dict[str, JobState]:  # noqa: ARG002
+        """Return the states of jobs, by id, that are not in the queue and that accounting has not ended, if known."""
         return {}
 
     def cancel(self, sweep: SweepDir, job_ids: Iterable[str]) -> None:

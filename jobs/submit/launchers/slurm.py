@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from jobs.errors import SubmitError
 from jobs.plan.rules.rule import counted
@@ -121,6 +121,10 @@ class Slurm(Launcher):
         asked = [each for each in submissions if each.in_slurm]
         known = slurm_commands.accounted(sorted({each.job_id for each in asked}), {e.job_id: e for e in asked})
         return {each.run: known[each.job_id] for each in asked}
+
+    def unlisted(self, late: Mapping[str, JobState]) -> dict[str, JobState]:
+        """Return the states of jobs that are over by squeue and not by accounting, as the controller has them."""
+        return slurm_commands.unlisted(late)
 
     def cancel(self, sweep: SweepDir, job_ids: Iterable[str]) -> None:
         """Run scancel for the jobs that are the sweep's."""

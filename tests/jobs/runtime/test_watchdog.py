@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,7 @@ from jobs.ranks import Rank
 from jobs.rundir import RunDir
 from jobs.runtime.watchdog import LEAST_BYTES_PER_S, Watchdog
 from tests.support.real_run import make_run, printed, train
-from tests.support.waiting import limit_s
+from tests.support.waiting import limit_s, wait_until
 
 LIMIT_S = 0.2
 
@@ -28,6 +32,44 @@ def test_a_long_write_is_no_hang_and_the_step_after_it_can_be_one(
     assert not ended.wait(5 * LIMIT_S)
     watchdog.begins("in step 2")
     assert ended.wait(limit_s(20))
+    watchdog.stop()
+
+
+def work(directory: Path, seconds: float) -> None:
+    """A rank whose work takes a moment each, under a watchdog, until a file tells it to end."""
+    watchdog = Watchdog(Lease(RunDir(directory)), Rank(0, 1, 0, "127.0.0.1", "1"), seconds)
+    while not (directory / "enough").exists():
+        watchdog.begins("in a step")
+        (directory / "at_work").touch()
+        time.sleep(seconds / 10)
+    watchdog.stop()
+
+
+def test_a_job_that_slurm_suspends_for_longer_than_the_limit_does_not_hang(tmp_path: Path) -> None:
+    seconds = limit_s(3)
+    rank = get_context("fork").Process(target=work, args=(tmp_path, seconds))
+    rank.start()
+    assert rank.pid is not None
+    wait_until((tmp_path / "at_work").exists)
+    for _ in range(2):
+        os.kill(rank.pid, signal.SIGSTOP)
+        time.sleep(2 * seconds)
+        os.kill(rank.pid, signal.SIGCONT)
+        rank.join(seconds)
+        assert rank.is_alive(), "it works on"
+    (tmp_path / "enough").touch()
+    rank.join(limit_s(60))
+    assert rank.exitcode == 0
+    assert not (tmp_path / "failures").exists()
+
+
+def test_a_hang_after_a_suspension_is_still_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(Watchdog, "end", lambda _: ended.set())  # the real one ends this process
+    watchdog = Watchdog(Lease(RunDir(tmp_path)), Rank(0, 1, 0, "127.0.0.1", "1"), LIMIT_S)
+    watchdog.begins("in step 2")
+    watchdog.forgive(1000 * LIMIT_S)
+    assert ended.wait(limit_s(20)), "the work has no more time than its limit from now on"
     watchdog.stop()
 
 
