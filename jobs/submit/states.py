@@ -272,9 +272,7 @@ def alive_state(history: History, job: JobState) -> tuple[State, str] | None:
         return None
     words = [history.restart_words(job)]
     if job.is_suspended:
-        return State.suspended, "; ".join(
-            filter(None, [*words, "its processes are stopped and go on when Slurm resumes them"])
-        )
+        return State.suspended, "; ".join(filter(None, [*words, "stopped by Slurm until it is resumed"]))
     if job.is_held:
         return State.held, "; ".join(filter(None, [held_words(history.submission, job), *words]))
     if history.waits_for_start(job):

@@ -14,6 +14,7 @@ from jobs.submit.stage_states import StageOf, StageState, counted_states, decide
 from jobs.submit.states import State
 from jobs.submit.submissions import Submission
 from tests.support.composing import one
+from tests.support.fake_runs import a_run, event, prepared
 
 BEGAN = [{"event": "report_started"}]
 FAILED = [*BEGAN, {"event": "report_failed", "error": "no run\nin it"}]
@@ -37,6 +38,9 @@ DONE = [*BEGAN, {"event": "reported"}]
         (BEGAN, JobState("PENDING"), "local", False, (State.running, "")),
         ([], None, "slurm", True, (State.cancelled, "")),
         ([], JobState("CANCELLED"), "slurm", False, (State.cancelled, "its dependency failed")),
+        ([], JobState("CANCELLED", "by user me with scancel"), "slurm", False,
+         (State.cancelled, "by user me with scancel")),
+        (BEGAN, JobState("SUSPENDED"), "slurm", False, (State.suspended, "")),
         (BEGAN, JobState("CANCELLED"), "slurm", False, (State.cancelled, "")),
         (BEGAN, JobState("TIMEOUT"), "slurm", False, (State.failed, "Slurm reports TIMEOUT")),
         (BEGAN, None, "slurm", False, (State.lost, "its job is gone and recorded no end")),
@@ -54,6 +58,15 @@ def test_a_stage_is_in_the_state_that_its_events_and_its_job_prove(
     os.utime(sweep.submissions, (0, 0))
     submission = Submission("report", launcher, "7", 0, cancelled=cancelled)
     assert decide(sweep, StageOf("report", None), submission, events, job) == expected
+
+
+def test_an_evaluation_that_was_cancelled_after_its_run_had_finished_lacked_no_dependency(tmp_path: Path) -> None:
+    sweep = SweepDir(tmp_path)
+    event(prepared(tmp_path, a_run("r")), "finished", step=4)
+    submission = Submission("evaluate r", "slurm", "7", 0)
+    for reason, detail in (("by user me with scancel", "by user me with scancel"), (None, "")):
+        found = decide(sweep, StageOf("evaluate", "r"), submission, [], JobState("CANCELLED", reason))
+        assert found == (State.cancelled, detail)
 
 
 def test_a_stage_whose_job_has_just_left_the_queue_is_not_yet_lost(tmp_path: Path) -> None:

@@ -205,6 +205,57 @@ def test_a_run_whose_job_slurm_still_has_is_alive_whatever_it_recorded(
     assert only(tmp_path / "s").state.is_alive
 
 
+@pytest.mark.parametrize("state", ["SUSPENDED", "STOPPED"])
+def test_a_suspended_job_is_neither_queued_nor_lost_and_was_not_requeued(
+    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command(tmp_path / "bin", "squeue", f"echo '7|{state}|2026-11-28T03:53:12|None|s-0a1b2c3d|/x.sbatch'")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    started(a_submitted(tmp_path / "s", "r", "7", at=LONG_AGO), a_run("r"))
+    item = only(tmp_path / "s")
+    assert (item.state, item.detail) == (State.suspended, "stopped by Slurm until it is resumed")
+    assert item.state.is_alive
+
+
+@pytest.mark.parametrize(
+    ("controller", "state", "resumed"),
+    [
+        ("echo 'JobId=7 JobState=PENDING Reason=Resources'", State.queued, 0),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", State.ended, 0),
+        ("echo 'JobId=7 JobState=COMPLETED Reason=None'", State.lost, 1),
+    ],
+)
+def test_a_job_that_squeue_hides_is_not_lost_while_accounting_has_not_ended_it(
+    controller: str, state: State, resumed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command(tmp_path / "bin", "squeue", "true")
+    command(tmp_path / "bin", "sacct", "echo '7|PENDING|None assigned|Unknown|s'")
+    command(tmp_path / "bin", "scontrol", controller)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    run = a_submitted(tmp_path / "s", "r", "7", at=LONG_AGO)
+    silent_for_long(run)
+    item = only(tmp_path / "s")
+    assert item.state is state
+    assert (not item.state.is_open) == bool(resumed)
+
+
+def test_a_run_whose_last_step_is_old_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command(tmp_path / "bin", "squeue", "echo '7|RUNNING|N/A|None'; echo '8|RUNNING|N/A|None'")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    for name, job_id, age_s in (("stuck", "7", 600), ("quick", "8", 0)):
+        run = a_submitted(tmp_path / "s", name, job_id)
+        started(run, a_run(name))
+        step(run, 5)
+        for file in (run.metrics, run.status):
+            os.utime(file, (time.time() - age_s, time.time() - age_s))
+    assert main(["status", str(tmp_path / "s")]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert rows["stuck"].endswith("last step recorded 10 min ago")
+    assert "ago" not in rows["quick"]
+
+
 # --- a real Slurm --------------------------------------------------------------------------------------------
 
 
@@ -499,6 +550,20 @@ def test_a_held_job_is_named_with_the_command_that_releases_it(
     output = capsys.readouterr().out
     assert f"run `scontrol release {job_id}`" in output
     assert "1 run: 1 held" in output
+
+
+@pytest.mark.parametrize(("nodes", "words"), [("node02", "node02"), ("node[01-02]", "one of node[01-02]"),
+                                              ("a01,b02", "one of a01,b02")])  # fmt: skip
+def test_the_only_node_of_a_job_is_the_one_that_failed(nodes: str, words: str, tmp_path: Path) -> None:
+    history = History(a_submitted(tmp_path, "r", "7"), latest_submissions(SweepDir(tmp_path))["r"])
+    assert history.ended_words(JobState("NODE_FAIL", nodes=nodes)) == f"a node failure on {words}"
+
+
+def test_a_run_that_slurmscale_cancelled_is_not_attributed_to_a_scancel(tmp_path: Path) -> None:
+    run = a_submitted(tmp_path, "r", "7")
+    append_record(SweepDir(tmp_path).submissions, {"time": now(), "event": "cancelled", "job_id": "7"})
+    history = History(run, latest_submissions(SweepDir(tmp_path))["r"])
+    assert decide(history, JobState("CANCELLED", "by user me with scancel")) == (State.cancelled, "")
 
 
 def test_a_run_that_waits_has_slurms_reason_or_is_starting(tmp_path: Path) -> None:
