@@ -39,7 +39,8 @@ from jobs.submit.submissions import Submission, tasks_of
 
 # The rows of squeue and sacct, among lines that wrappers of a site print. Names and paths may contain anything.
 QUEUED = re.compile(
-    r"(?P<id>[0-9]+(?:_[0-9]+)?)\|(?P<state>[A-Z_]+)\|(?P<start>[^|]*)\|(?P<reason>[^|]*)(?:\|(?P<described>.*))?"
+    r"(?P<id>[0-9]+(?:_[0-9]+)?)\|(?P<state>[A-Z_]+)\|(?P<start>[^|]*)\|(?P<reason>[^|]*)"
+    r"(?:\|(?P<own>[0-9]+))?(?:\|(?P<described>.*))?"
 )
 ACCOUNTED = re.compile(
     r"(?P<id>[0-9]+(?:_(?:[0-9]+|\[[0-9,%-]+\]))?)\|(?P<state>[A-Z_]+)\+?(?: by (?P<by>[^|]*))?\|(?P<nodes>[^|]*)"
@@ -258,17 +259,20 @@ def queue() -> dict[str, JobState]:
     Also jobs in hidden partitions, which an ordinary user does not see by default.
     """
     held = {}
-    for line in ask("squeue", "--me", "-a", "-r", "-h", "-o", "%i|%T|%S|%r|%j|%o").splitlines():
+    for line in ask("squeue", "--me", "-a", "-r", "-h", "-o", "%i|%T|%S|%r|%A|%j|%o").splitlines():
         row = QUEUED.fullmatch(line)
         if row is None:  # a line that a site's wrapper prints, or a warning
             continue
         waits = row["state"] == "PENDING"
-        held[row["id"]] = JobState(
+        job = JobState(
             row["state"],
             row["reason"] if waits else None,
             row["start"] if waits and row["start"] != "N/A" else None,
             described=row["described"] or "",
         )
+        held[row["id"]] = job
+        # The ranks of an array that was submitted by hand know only this number.
+        held.setdefault(row["own"] or row["id"], job)
     return held
 
 
@@ -334,7 +338,7 @@ def unlisted(late: Mapping[str, JobState]) -> dict[str, JobState]:
 
     squeue may list less than Slurm has. The controller's own record of each job decides.
     """
-    found: dict[str, JobState] = {}
+    found = {job_id: JobState(UNKNOWN, job.reason) for job_id, job in late.items()}
     for array in sorted({job_id.partition("_")[0] for job_id in late})[:MOST_ASKED_ALONE]:
         own = {job_id: job for job_id, job in late.items() if job_id.partition("_")[0] == array}
         try:
@@ -346,7 +350,7 @@ def unlisted(late: Mapping[str, JobState]) -> dict[str, JobState]:
             found |= {job_id: replace(job, is_unknown_to_controller=True) for job_id, job in own.items()}
         else:
             held = {each: JobState(job["JobState"], job.get("Reason")) for each, job in shown.items() if each in own}
-            found |= {job_id: job for job_id, job in held.items() if job.state not in ENDED}
+            found |= own | {job_id: job for job_id, job in held.items() if job.state not in ENDED}
     return found
 
 

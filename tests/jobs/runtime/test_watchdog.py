@@ -37,7 +37,7 @@ def test_a_long_write_is_no_hang_and_the_step_after_it_can_be_one(
 
 
 def work(directory: Path, seconds: float) -> None:
-    """A rank whose work takes a moment each, under a watchdog, until a file tells it to end."""
+    """Run a rank with short pieces of work under a watchdog until the file `enough` exists."""
     watchdog = Watchdog(Lease(RunDir(directory)), Rank(0, 1, 0, "127.0.0.1", "1"), seconds)
     while not (directory / "enough").exists():
         watchdog.begins("in a step")

@@ -29,10 +29,11 @@ RUNNING = {"JobState": "RUNNING", "Reason": "None", "StartTime": "2026-11-28T03:
 COMPLETING = {"JobState": "COMPLETING", "Reason": "None", "StartTime": "2026-11-28T03:53:14", "PreemptTime": "None"}
 
 
-def a_run(where: Path, **launcher: int) -> RunDir:
+def a_run(where: Path, *, requeues: int = 3, requeue_pause_s: int = 30) -> RunDir:
     """A run of two ranks, on record as submitted to Slurm."""
     fake = a_fake_run("r", ranks_per_node=2)
-    return on_record(prepared(where, replace(fake, launcher=replace(fake.launcher, **launcher))), "7")
+    launcher = replace(fake.launcher, requeues=requeues, requeue_pause_s=requeue_pause_s)
+    return on_record(prepared(where, replace(fake, launcher=launcher)), "7")
 
 
 def on_record(run: RunDir, job_id: str) -> RunDir:

@@ -199,10 +199,13 @@ ODD_LINES = [
 def test_a_line_of_a_wrapper_hides_no_job(odd: str, command: Command) -> None:
     quoted = odd.replace("'", "'\\''")
     both = f"printf '%s\\n' '{quoted}'; printf '%s\\n' '{quoted}' >&2"
-    command("squeue", f"{both}; echo '24_1|PENDING|2026-11-28T05:00:00|Resources|s-0a1b2c3d|/s/logs/0a1b2c3d.sbatch'")
+    command(
+        "squeue", f"{both}; echo '24_1|PENDING|2026-11-28T05:00:00|Resources|31|s-0a1b2c3d|/s/logs/0a1b2c3d.sbatch'"
+    )
     command("sacct", f"{both}; echo '7|FAILED|node01|2026-11-28T04:00:00|s-00000000'; {both}")
     command("scontrol", f"{both}; echo 'PartitionName=gpu Default=YES TotalNodes=4'; echo 'JobId=7 JobState=RUNNING'")
     job = slurm_commands.queue()["24_1"]
+    assert slurm_commands.queue()["31"].state == "PENDING", "ranks of an array know this number"
     assert (job.state, job.reason, job.expected_start) == ("PENDING", "Resources", "2026-11-28T05:00:00")
     assert slurm_commands.accounted(["7"])["7"].state == "FAILED"
     assert slurm_commands.partitions()["gpu"]["TotalNodes"] == "4"
