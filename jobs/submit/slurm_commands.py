@@ -388,14 +388,20 @@ def queued_jobs(job_ids: Iterable[str]) -> list[QueuedJob]:
     arrays = {job_id.partition("_")[0] for job_id in job_ids}
     rows = ask("squeue", "--me", "-a", "-r", "-h", "-o", "%i\t%F\t%A\t%j\t%Z\t%o").splitlines()
     listed = [QueuedJob(*row) for line in rows if len(row := line.split("\t", 5)) == 6]
-    found = [job for job in listed if job.array in arrays]
-    for array in sorted(arrays - {job.array for job in found})[:MOST_ASKED_ALONE]:
-        with suppress(SubmitError):  # an id that the controller no longer knows
-            for task, job in shown_tasks(array).items():
-                mine = job.get("UserId", "").endswith(f"({os.getuid()})")
-                if mine and job["JobState"] not in ENDED:
-                    own, name, command = job["JobId"], job["JobName"], job.get("Command", "")
-                    found.append(QueuedJob(task, array, own, name, job.get("WorkDir", ""), command))
+    found = [job for job in listed if {job.array, job.own_id} & arrays]
+    known = {number for job in found for number in (job.array, job.own_id)}
+    for array in sorted(arrays - known)[:MOST_ASKED_ALONE]:
+        try:
+            shown = shown_tasks(array)
+        except AwayError:
+            raise
+        except SubmitError:  # an id that the controller no longer knows
+            continue
+        for task, job in shown.items():
+            mine = job.get("UserId", "").endswith(f"({os.getuid()})")
+            if mine and job["JobState"] not in ENDED:
+                own, name, command = job["JobId"], job["JobName"], job.get("Command", "")
+                found.append(QueuedJob(task, array, own, name, job.get("WorkDir", ""), command))
     return found
 
 
