@@ -33,6 +33,7 @@ from jobs.submit.slurm_call import (
     answered_or_unknown,
     ask,
     message,
+    patience,
     patiently,
 )
 from jobs.submit.submissions import Submission, tasks_of
@@ -318,7 +319,10 @@ def accounted(job_ids: list[str], on_record: Mapping[str, Submission] | None = N
 def accounted_starts(arrays: list[str]) -> Iterator[Start]:
     """Yield the starts of jobs and arrays as accounting has them; other lines than its rows are left out."""
     command = ("sacct", "-X", "-D", "-n", "-P", "-o", "JobID,State,NodeList,Submit,JobName", "-j", ",".join(arrays))
-    for line in ask(*command, timeout_s=SACCT_TIMEOUT_S).splitlines():
+    # The next look asks again, and most states do not need it: a broken database must not slow every command down.
+    with patience(0):
+        printed = ask(*command, timeout_s=SACCT_TIMEOUT_S)
+    for line in printed.splitlines():
         if row := ACCOUNTED.fullmatch(line):
             by = row["by"]  # "CANCELLED by 0"
             reason = f"by user {user_name(by)} with scancel" if by else None

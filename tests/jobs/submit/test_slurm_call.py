@@ -316,6 +316,14 @@ def test_accounting_of_an_earlier_or_later_job_of_the_same_id_is_left_out(
     assert slurm_commands.accounted(["24"], {"24": submission()})["24"].state == state
 
 
+def test_a_broken_database_of_accounting_slows_no_command_down(command: Command) -> None:
+    calls = command("sacct", "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1")
+    job = slurm_commands.accounted(["24"])["24"]
+    assert job.state == GONE
+    assert job.reason == "accounting does not answer: Problem talking to the database: Connection refused"
+    assert len(calls.read_text().splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("begin", "nodes", "script", "expected"),
     [
