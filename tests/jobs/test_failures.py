@@ -56,7 +56,7 @@ def test_an_exception_has_a_cause(error: BaseException, cause: FailureCause) -> 
         ("Out Of Memory", FailureCause.out_of_host_memory),
         ("User defined signal 2", FailureCause.time_limit),
         ("Killed", FailureCause.killed),
-        ("Terminated", FailureCause.killed),
+        ("Terminated", FailureCause.cancelled),
     ],
 )
 def test_the_words_of_srun_for_the_end_of_a_task_have_a_cause(how: str, cause: FailureCause) -> None:
