@@ -13,7 +13,7 @@ from jobs.data.account import Account
 from jobs.data.megatron_binary import write_documents
 from jobs.data.sources import source_files
 from jobs.data.tokenized import encoded_documents
-from jobs.data.tokenizer import load_tokenizer, tokenizer_files
+from jobs.data.tokenizer import load_tokenizer
 from jobs.errors import ConfigError
 from jobs.plan.compose import compose
 from jobs.runtime.steps import batches_of, samples_of
@@ -79,12 +79,8 @@ def refuse_megatron(runs: list[Run], sets: int) -> None:
 
 def write_megatron(run: Run, directory: Path, prefix: Path) -> int:
     """Write the documents with the tokenizer of a data set, and return their number."""
-    data = run.data
-    given = None if data.tokenizer is None else tokenizer_files(Path(data.tokenizer))
-    # Those of the data set lie in a directory of another name, from which LitGPT derives the begin of a text.
-    files = given or {file.name: file for file in open_dataset(directory).tokenizer_files}
-    tokenizer = load_tokenizer(files)
-    return write_documents(prefix, encoded_documents(source_files(data), tokenizer), tokenizer.size)
+    tokenizer = load_tokenizer({file.name: file for file in open_dataset(directory).tokenizer_files})
+    return write_documents(prefix, encoded_documents(source_files(run.data), tokenizer), tokenizer.size)
 
 
 def label(run: Run) -> str:

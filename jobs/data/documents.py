@@ -8,8 +8,9 @@ from pathlib import Path
 
 import zstandard
 
+from jobs.data.directory import JSON_LINES
 from jobs.data.records import fields_of, json_value
-from jobs.data.sources import JSON_LINES, Piece, decoded, pieces, reading
+from jobs.data.sources import Piece, decoded, pieces, reading
 from jobs.errors import DataError
 
 

@@ -23,11 +23,12 @@ from filelock import FileLock
 
 from jobs.data.account import Account, account_of
 from jobs.data.dataset import META, SAMPLES, read_meta
+from jobs.data.directory import listed
 from jobs.data.documents import document_pieces
 from jobs.data.examples import with_examples
 from jobs.data.recipe import Recipe
 from jobs.data.records import read_rows, records_from
-from jobs.data.sources import reading, source_files
+from jobs.data.sources import file_names, reading, source_files
 from jobs.data.split import held_out_of, split_order
 from jobs.data.tokenized import (
     Tokenized,
@@ -37,7 +38,15 @@ from jobs.data.tokenized import (
     write_sequences,
     write_windows,
 )
-from jobs.data.tokenizer import LEAST_BPE_VOCAB_SIZE, Tokenizer, load_tokenizer, tokenizer_files, train_bpe
+from jobs.data.tokenizer import (
+    CONFIG,
+    LEAST_BPE_VOCAB_SIZE,
+    Tokenizer,
+    completed_config,
+    load_tokenizer,
+    tokenizer_files,
+    train_bpe,
+)
 from jobs.errors import DataError
 from jobs.output import write_file
 from jobs.prompt_template import template_of
@@ -202,15 +211,26 @@ def stored(recipe: Recipe, tokenized: Tokenized, directory: Path, vocabulary: Vo
     """Write the order of the samples, and return meta.json."""
     samples = tokenized.samples[split_order(recipe.data, len(tokenized.samples))]
     np.save(directory / SAMPLES, samples)
+    names = file_names(recipe.data)
     what = DESCRIPTIONS[recipe.data.source].format(name=Path(recipe.data.path or "").name)
     tokens = int(samples["length"].sum(dtype=np.int64))
     return {
         "description": f"{what}: {len(samples):,} samples, {tokens:,} tokens ({vocabulary.description}, "
-        f"{vocabulary.size:,} tokens).",
+        f"{vocabulary.size:,} tokens).{files_of(names)}",
+        "files": names,
         "account": account(recipe, tokenized.sizes, tokenized.read),
         "tokenizer_size": vocabulary.size,
         "tokenizer_files": vocabulary.files,
+        "litgpt_unended": tokenized.litgpt_unended,
     }
+
+
+def files_of(names: dict[str, list[str]]) -> str:
+    """Return sentences that name the files of a directory; empty for a single file."""
+    if not names:
+        return ""
+    left_out = f" Left out: {listed(names['left_out'])}." if names["left_out"] else ""
+    return f" Files: {listed(names['read'])}.{left_out}"
 
 
 WRITERS = {Source.random: random_meta, Source.megatron_binary: write_tokenized}
@@ -228,18 +248,23 @@ def tokenizer_for(recipe: Recipe, texts: Iterator[str], directory: Path) -> tupl
     if recipe.tokenizer_files:
         tokenizer = load_tokenizer(recipe.tokenizer_files)
         refuse_larger_tokenizer(recipe, tokenizer.size)
-        return tokenizer, copy_tokenizer(recipe, directory)
+        names = copy_tokenizer(recipe, directory)
+        if config := completed_config(recipe.tokenizer_files, tokenizer):
+            write_file(directory / CONFIG, json.dumps(config, indent=1) + "\n")
+            names = list(dict.fromkeys([*names, CONFIG]))
+        return tokenizer, names
     files = train_bpe(texts, recipe.data.bpe_vocab_size, directory)
     return load_tokenizer(files), list(files)
 
 
 def copy_tokenizer(recipe: Recipe, directory: Path) -> list[str]:
     """Copy the files of the configured tokenizer beside the samples, and return their names."""
-    for name, path in recipe.tokenizer_files.items():
+    files = recipe.tokenizer_files
+    for name, path in files.items():
         with reading(path):
             content = path.read_bytes()
         write_file(directory / name, content)
-    return list(recipe.tokenizer_files)
+    return list(files)
 
 
 def refuse_bpe_size(size: int, vocab_size: int) -> None:

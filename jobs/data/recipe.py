@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.data.sources import reading
+from jobs.data.sources import file_names, reading
 from jobs.prompt_template import template_of
 from jobs.schema import INSTRUCTIONS, Data, Source
 
-FORMAT = 2
+FORMAT = 3
 """Part of the digest: increase it when the same input results in different samples or another meta.json."""
 
 
@@ -43,10 +43,9 @@ class Recipe:
         else:
             facts |= {
                 "name": Path(data.path).name if data.path else None,
+                "names": file_names(data),
                 "files": [sha256(path) for path in self.files],
                 "tokenizer": {name: sha256(path) for name, path in self.tokenizer_files.items()},
-                # LitGPT derives from the directory's name whether a text begins with the bos token.
-                "tokenizer_name": sorted({path.parent.name for path in self.tokenizer_files.values()}),
                 "bpe_vocab_size": None if self.tokenizer_files else data.bpe_vocab_size,
                 "prompt": template_of(data).texts() if data.source in INSTRUCTIONS else None,
                 "shots": data.shots,

@@ -17,8 +17,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jobs.data.directory import PARQUET
 from jobs.data.docstrings import docstring_rows
-from jobs.data.sources import EXPECTED, PARQUET, decoded, reading
+from jobs.data.sources import EXPECTED, decoded, reading
 from jobs.errors import DataError
 from jobs.prompt_template import Template
 from jobs.schema import Source

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobs.data.directory import PARQUET, RECORDS_FILE, chosen, names_of
 from jobs.errors import DataError
 from jobs.schema import Data, Source
 
@@ -27,16 +28,9 @@ STDLIB_SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "
 PIECE_BYTES = 1 << 20
 """A longer document is encoded in pieces of about this size, split after a newline, to limit memory."""
 
-RECORDS_FILE = "train.json"
-"""The file of instruction records in a directory, as in LitGPT's JSON data."""
-PARQUET = ".parquet"
-"""Suffix of the files of a data set of the Hugging Face Hub."""
-IN_A_DIRECTORY = (RECORDS_FILE, f"*{PARQUET}")
-JSON_LINES = (".jsonl", ".jsonl.zst")
-"""Endings of files with one document a line, as the Pile's."""
 MEGATRON = (".idx", ".bin")
 """Endings of the two files of Megatron's binary format."""
-IN_A_FILE = f"in JSON or Parquet, or a directory with such a {RECORDS_FILE} or such {PARQUET} files"
+IN_A_FILE = f"in JSON or Parquet, or a directory with such a {RECORDS_FILE} or such {PARQUET}, .jsonl or .json files"
 
 EXPECTED = {
     Source.text: 'a UTF-8 text file, JSON lines with "text" (.jsonl, .jsonl.zst), or a directory of either',
@@ -59,7 +53,7 @@ class Piece:
 def source_files(data: Data) -> list[Path]:
     """Return the files of a source in reading order; none for random.
 
-    Raise DataError where data.path is missing, not used by the source, or empty.
+    Raise DataError where data.path is missing, not used by the source, or empty, or has only splits for tests.
     """
     if data.source not in EXPECTED:
         if data.path is not None:
@@ -87,9 +81,18 @@ def files_at(path: Path, source: Source) -> list[Path]:
         files = [Path(f"{prefix}{suffix}") for suffix in MEGATRON]
         return files if all(file.is_file() for file in files) else []
     if path.is_dir():
-        patterns = ("*.txt", *(f"*{end}" for end in JSON_LINES)) if source is Source.text else IN_A_DIRECTORY
-        return next((found for pattern in patterns if (found := sorted(path.glob(pattern)))), [])
+        return chosen(path, source).read
     return [path] if path.is_file() else []
+
+
+def file_names(data: Data) -> dict[str, list[str]]:
+    """Return the names of the files of a directory that are read and left out; empty for a file, or without files."""
+    if data.path is None or data.source in {Source.megatron_binary, Source.random} or not Path(data.path).is_dir():
+        return {}
+    directory = Path(data.path)
+    with reading(directory):
+        files = chosen(directory, data.source)
+    return {"read": names_of(files.read, directory), "left_out": names_of(files.left_out, directory)}
 
 
 def stdlib_files(directory: Path) -> list[Path]:

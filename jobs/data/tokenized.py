@@ -37,6 +37,8 @@ class Tokenized:
     """Tokens of each sample before it was cut; of a window of text, its inputs."""
     read: int
     """Samples that the files have."""
+    litgpt_unended: int = 0
+    """Responses that LitGPT itself would leave without an end token."""
 
 
 def write_windows(
@@ -87,23 +89,33 @@ def encoded_pieces(files: list[Path], tokenizer: Tokenizer) -> Iterator[npt.NDAr
 
 
 def encoded(files: list[Path], tokenizer: Tokenizer) -> Iterator[tuple[Piece, npt.NDArray[Any]]]:
-    """Yield each piece with its ids; a document ends with eos, and begins with bos if the tokenizer adds it."""
+    """Yield each piece with its ids; a document has one end token, and one begin token if the tokenizer adds it."""
     todo = (piece for path in files for piece in document_pieces(path))
     while batch := list(islice(todo, PIECES_AT_ONCE)):
-        for piece, ids in zip(batch, tokenizer.raw_encode([piece.text for piece in batch]), strict=True):
-            bos = None if piece.first else False
-            yield piece, np.array(tokenizer.delimited(ids, bos=bos, eos=piece.last), dtype=np.int64)
+        for piece, raw in zip(batch, tokenizer.raw_encode([piece.text for piece in batch]), strict=True):
+            ids = raw
+            if piece.first:
+                ids = tokenizer.delimited(raw, bos=None, eos=piece.last)
+            elif piece.last:
+                ids = tokenizer.ended(raw)
+            yield piece, np.array(ids, dtype=np.int64)
 
 
 def write_records(recipe: Recipe, records: list[Record], read: int, tokenizer: Tokenizer, directory: Path) -> Tokenized:
-    """Write each record as prompt and response, as litgpt 0.5.12 (litgpt/data/base.py, class SFTDataset)."""
+    """Write each record as prompt and response, as litgpt 0.5.12 (litgpt/data/base.py, class SFTDataset).
+
+    Every response ends with one end token.
+    """
     data, limit, dtype = recipe.data, recipe.sequence_length, token_dtype(tokenizer.size)
     whole: list[npt.NDArray[Any]] = []
     prompt_sizes: list[int] = []
+    unended = 0
     for start in range(0, len(records), RECORDS_AT_ONCE):
         batch = records[start : start + RECORDS_AT_ONCE]
         prompts = tokenizer.encode([record.prompt for record in batch])
-        responses = tokenizer.encode([record.response for record in batch], bos=False, eos=True)
+        raw = tokenizer.raw_encode([record.response for record in batch])
+        responses = [tokenizer.delimited(ids, bos=False, eos=True) for ids in raw]
+        unended += tokenizer.litgpt_unended(raw)
         prompt_sizes += map(len, prompts)
         whole += (np.array(p + r, dtype=dtype) for p, r in zip(prompts, responses, strict=True))
     sizes = np.array([len(tokens) for tokens in whole], dtype=np.int64)
@@ -119,7 +131,7 @@ def write_records(recipe: Recipe, records: list[Record], read: int, tokenizer: T
     if data.mask_prompt:
         # Target i is token i + 1, so a prompt of n tokens excludes the first n - 1 targets.
         samples["unlabelled"] = np.clip(np.array(prompt_sizes) - 1, 0, samples["length"])
-    return Tokenized(samples, sizes, read)
+    return Tokenized(samples, sizes, read, unended)
 
 
 def token_dtype(size: int) -> npt.DTypeLike:

@@ -60,6 +60,25 @@ def huggingface_tokenizer(directory: Path, *, adds_bos_and_eos: bool = False) ->
     return directory
 
 
+def llama3_tokenizer(directory: Path, eos: str, *, adds: str = "", config: bool = True) -> Path:
+    """A byte-level tokenizer with Llama 3's special tokens, whose post-processor adds bos, eos or both."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={character: i for i, character in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    names = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"]
+    tokenizer.add_special_tokens(names)
+    if adds:
+        around = {"bos": f"{names[0]} $A", "eos": f"$A {eos}", "both": f"{names[0]} $A {eos}"}[adds]
+        special_tokens = [(name, tokenizer.token_to_id(name)) for name in names]
+        tokenizer.post_processor = processors.TemplateProcessing(around, special_tokens=special_tokens)
+    directory.mkdir(parents=True)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    if config:
+        tokenizer_config(directory, bos_token=names[0], eos_token=eos)
+    return directory
+
+
 def sentencepiece_tokenizer(directory: Path) -> Path:
     """A directory with a tokenizer.model of 400 tokens, bytes as fallback, as Llama 2's is."""
     directory.mkdir(parents=True, exist_ok=True)

@@ -16,8 +16,9 @@ from torch.utils.data import Dataset as TorchDataset
 from typing_extensions import override
 
 from jobs.data import Batches, Dataset
+from jobs.data.directory import PARQUET
 from jobs.data.records import read_rows, records_from
-from jobs.data.sources import PARQUET, source_files
+from jobs.data.sources import source_files
 from jobs.data.split import split_order
 from jobs.errors import DataError
 from jobs.plan.litgpt_arguments import Script, script_of
@@ -93,7 +94,7 @@ class Instructions(Samples):
         """Read the records and hold out the last ones."""
         data, length = self.run.data, self.run.job.sequence_length
         files = source_files(data)
-        if data.source is Source.alpaca and data.prompt is None and files[0].suffix != PARQUET:
+        if data.source is Source.alpaca and data.prompt is None and len(files) == 1 and files[0].suffix != PARQUET:
             self.prompt_style = PromptStyle.from_name("alpaca")
             rows = load_split(files[0])[: data.max_samples]
         else:

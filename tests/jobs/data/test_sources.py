@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.data import sources
-from jobs.data.sources import STDLIB, STDLIB_LEAST_BYTES, STDLIB_TEXT_BYTES, Piece, pieces, source_files, stdlib_files
+from jobs.data.sources import (
+    STDLIB,
+    STDLIB_LEAST_BYTES,
+    STDLIB_TEXT_BYTES,
+    Piece,
+    file_names,
+    pieces,
+    source_files,
+    stdlib_files,
+)
 from jobs.errors import DataError
 from jobs.schema import Source
 from tests.support.tiny_data import data_config
@@ -66,6 +75,51 @@ def test_a_directory_of_records_is_its_train_json(tmp_path: Path) -> None:
     for name in ("train.json", "val.json"):
         (tmp_path / name).write_text("[]")
     assert source_files(data_config(tmp_path, Source.alpaca, path=str(tmp_path))) == [tmp_path / "train.json"]
+
+
+# Names of a directory below its root, those that are trained on first.
+SPLITS = {
+    "parquet": (["train-00000-of-00001.parquet"], ["test-00000-of-00001.parquet", "validation-00000-of-00001.parquet"]),
+    "data folder": (["data/train-0.parquet"], ["data/test-0.parquet", "data/val-0.parquet", "README.md"]),
+    "split folders": (["main/train/0.parquet"], ["main/test/0.parquet", "main/dev/0.parquet"]),
+    "folder and file": (["eval/train.jsonl"], ["train/test.jsonl", "a/held_out/1.jsonl", "a/heldout/2.jsonl"]),
+    "json": (["a.json"], ["eval.json", "valid.json", "dataset_infos.json", "config.json"]),
+    "train.json alone": (["train.json"], ["more.json", "train.parquet", "test.json"]),
+    "precedence": (["x.jsonl"], ["y.json", "test.parquet"]),
+    "words": (
+        ["contest.json", "developer.json", "latest.json", "medieval.json", "values.json"],
+        ["TestSet.json", "devset.json", "my-VAL.json", "pubmed_eval_2.json", "tests.json", "val2017.json"],
+    ),
+    "train wins": (["trainData.json", "train_without_validation.json"], ["EVALUATION.json"]),
+}
+
+
+@pytest.mark.parametrize(("read", "left_out"), SPLITS.values(), ids=list(SPLITS))
+def test_the_files_of_a_directory_are_trained_on_without_splits_for_tests(
+    tmp_path: Path, read: list[str], left_out: list[str]
+) -> None:
+    for name in (*read, *left_out, ".cache/train.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text("[]")
+    data = data_config(tmp_path, Source.alpaca, path=str(tmp_path))
+    assert [file.relative_to(tmp_path).as_posix() for file in source_files(data)] == read
+    assert file_names(data) == {"read": read, "left_out": sorted(left_out, key=Path)}
+
+
+@pytest.mark.parametrize("name", ["corpus/test.txt", "valid.jsonl", "dev/00.jsonl.zst", "Eval.txt"])
+def test_a_directory_of_text_has_splits_too_and_one_with_nothing_else_is_refused_by_name(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("text")
+    assert refusal(Source.text, tmp_path) == (
+        f"{tmp_path} has no file to train on: all are named as splits for tests or validation ({name}). Set data.path "
+        "to one of the files to train on it, or to a directory with files of another name."
+    )
+    assert source_files(data_config(tmp_path, Source.text, path=str(tmp_path / name))) == [tmp_path / name]
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train/a.txt").write_text("text")
+    assert source_files(data_config(tmp_path, Source.text, path=str(tmp_path))) == [tmp_path / "train/a.txt"]
 
 
 def test_random_has_no_files() -> None:
@@ -125,7 +179,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     assert refusal(Source.alpaca, tmp_path / "gone.json") == (
         f"{tmp_path}/gone.json does not exist. data.source=alpaca reads a list, or lines, of objects with "
         "instruction, output and optionally input, in JSON or Parquet, or a directory with such a train.json or such "
-        ".parquet files. Set data.path=PATH."
+        ".parquet, .jsonl or .json files. Set data.path=PATH."
     )
 
 

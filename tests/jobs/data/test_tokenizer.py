@@ -15,11 +15,19 @@ from hypothesis import strategies as st
 from litgpt.tokenizer import Tokenizer as LitGPTTokenizer
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
-from jobs.data.tokenizer import LEAST_BPE_VOCAB_SIZE, Tokenizer, load_tokenizer, tokenizer_files, train_bpe
+from jobs.data.tokenizer import (
+    LEAST_BPE_VOCAB_SIZE,
+    Tokenizer,
+    completed_config,
+    load_tokenizer,
+    tokenizer_files,
+    train_bpe,
+)
 from jobs.errors import DataError
 from tests.support.tiny_data import (
     SENTENCES,
     huggingface_tokenizer,
+    llama3_tokenizer,
     sentencepiece_tokenizer,
     tokenizer_config,
     write_json,
@@ -40,17 +48,10 @@ def with_generation_config(directory: Path) -> Path:
 VARIANTS: dict[str, Callable[[Path], Path]] = {
     "says that it adds bos": lambda d: tokenizer_config(huggingface_tokenizer(d), **BOS_EOS, add_bos_token=True),
     "says that it does not": lambda d: tokenizer_config(huggingface_tokenizer(d), **BOS_EOS, add_bos_token=False),
-    "adds both whatever it says": lambda d: tokenizer_config(
-        huggingface_tokenizer(d, adds_bos_and_eos=True), **BOS_EOS, add_bos_token=False
-    ),
     "tokens as objects, of class LlamaTokenizer": lambda d: tokenizer_config(
         huggingface_tokenizer(d),
         tokenizer_class="LlamaTokenizer",
         **{key: {"content": token} for key, token in BOS_EOS.items()},
-    ),
-    "Llama 3 by its directory": lambda d: tokenizer_config(huggingface_tokenizer(d / "Llama-3.2-tiny"), **BOS_EOS),
-    "SmolLM2 by its directory": lambda d: tokenizer_config(
-        huggingface_tokenizer(d / "SmolLM2-tiny-Instruct"), **BOS_EOS
     ),
     "ids in generation_config.json": with_generation_config,
     "sentencepiece alone": sentencepiece_tokenizer,
@@ -66,11 +67,11 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return load(directory), LitGPTTokenizer(directory)
 
 
-texts = st.lists(st.one_of(st.text(), st.sampled_from(["<s>", "</s>", " ", "\n\n", *SENTENCES]))).map("".join)
+texts = st.lists(st.one_of(st.text(), st.sampled_from([" ", "\n\n", *SENTENCES]))).map("".join)
 
 
 @given(text=texts, bos=st.sampled_from([None, True, False]), eos=st.booleans())
-def test_ids_are_those_of_litgpt(
+def test_ids_of_a_text_without_begin_and_end_tokens_are_those_of_litgpt(
     pair: tuple[Tokenizer, LitGPTTokenizer], text: str, bos: bool | None, eos: bool
 ) -> None:
     ours, litgpt = pair
@@ -81,6 +82,16 @@ def test_ids_are_those_of_litgpt(
 def test_many_texts_are_encoded_as_one_by_one(pair: tuple[Tokenizer, LitGPTTokenizer], many: list[str]) -> None:
     ours, _ = pair
     assert ours.encode(many) == [ids for text in many for ids in ours.encode([text])]
+
+
+def test_litgpt_reads_begin_and_end_of_a_prepared_tokenizer_as_they_were_trained(tmp_path: Path) -> None:
+    made = llama3_tokenizer(tmp_path / "t", "<|eot_id|>", adds="both", config=False)
+    files, there = tokenizer_files(made), tmp_path / "Llama-2-copy"
+    there.mkdir()
+    (there / "tokenizer.json").write_bytes((made / "tokenizer.json").read_bytes())
+    write_json(there / "tokenizer_config.json", completed_config(files, load(made)))
+    litgpt = LitGPTTokenizer(there)
+    assert (litgpt.use_bos, litgpt.bos_id, litgpt.eos_id) == (True, load(made).bos_id, load(made).eos_id)
 
 
 def test_size_is_the_largest_id_and_one(pair: tuple[Tokenizer, LitGPTTokenizer]) -> None:
