@@ -17,7 +17,7 @@ from litgpt.config import Config
 from litgpt.scripts.convert_lit_checkpoint import copy_weights_llama
 from safetensors.torch import save_file
 
-from jobs.data.tokenizer import tokenizer_files
+from jobs.data.tokenizer import GENERATION_CONFIG, read_json, special_tokens, tokenizer_files
 from jobs.errors import ConfigError, SuiteError
 from jobs.serving.weights import LITGPT_CONFIG, LITGPT_WEIGHTS
 
@@ -38,10 +38,24 @@ def convert(source: Path, target: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(mode=0o700)
     save_file(weights, aside / "model.safetensors", metadata={"format": "pt"})
-    (aside / "config.json").write_text(json.dumps(described, indent=2))
-    for name, file in tokenizer_files(source).items():
+    files = tokenizer_files(source)
+    for name, file in files.items():
         shutil.copyfile(file, aside / name)
+    tokens = token_ids(files)
+    (aside / "config.json").write_text(json.dumps(described | tokens, indent=2))
+    given = read_json(files[GENERATION_CONFIG], strict=False) if GENERATION_CONFIG in files else {}
+    (aside / GENERATION_CONFIG).write_text(json.dumps(given | tokens, indent=2))
     aside.rename(target)
+
+
+def token_ids(files: dict[str, Path]) -> dict[str, Any]:
+    """Return the special tokens by Hugging Face's keys, null for those that the tokenizer does not have.
+
+    Without a key transformers takes Llama's own ids, 1 and 2, which are other tokens of most vocabularies.
+    """
+    tokens = special_tokens(files)
+    ends = tokens.ends if len(tokens.ends) > 1 else tokens.ends[0]
+    return {"bos_token_id": tokens.bos_id, "eos_token_id": ends, "pad_token_id": tokens.pad_id}
 
 
 def config_json(config: Any, source: Path) -> dict[str, Any]:
