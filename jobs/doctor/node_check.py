@@ -27,6 +27,7 @@ from jobs.output import write_file
 from jobs.ranks import Rank, hosts, node_name, this_rank
 from jobs.rendezvous import Rendezvous, announce, await_file, listen
 from jobs.secrets import redact
+from jobs.visitors import first_line, hear
 
 # Processes of one srun start within seconds of each other, even if Python comes from a cold file system.
 MEET_WITHIN_S = 45.0
@@ -109,30 +110,19 @@ class ClockDesk:
         except OSError as error:
             self.error = os.strerror(error.errno) if error.errno else str(error)
             return
-        threading.Thread(target=self._serve, daemon=True).start()
+        hear(self._listener, self._answer)
 
     def close_after(self, guests: set[str], deadline: float) -> None:
         """Return when all guests have been served, or at the deadline."""
         while not self.error and not guests <= self._served and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                guest, _ = self._listener.accept()
-            except OSError:
-                # Strangers hold all descriptors of this process; their connections end after CONNECT_WITHIN_S.
-                time.sleep(POLL_S)
-                continue
-            threading.Thread(target=self._answer, args=(guest,), daemon=True).start()
-
     def _answer(self, guest: socket.socket) -> None:
         with suppress(OSError, ValueError), guest, guest.makefile("rw") as talk:
-            # Another user of the network may connect, and send anything or nothing.
-            guest.settimeout(CONNECT_WITHIN_S)
-            token, _, name = talk.readline(LARGEST_LINE_BYTES).strip().partition(" ")
+            token, _, name = first_line(guest, LARGEST_LINE_BYTES, CONNECT_WITHIN_S).decode().strip().partition(" ")
             if not hmac.compare_digest(token.encode(), self._token.encode()):
                 return
+            guest.settimeout(CONNECT_WITHIN_S)
             for _ in range(CLOCK_ROUNDS):
                 if not talk.readline(LARGEST_LINE_BYTES):
                     return

@@ -10,9 +10,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from jobs.failures import FailureCause, KnownCauseError
+from jobs.files import parse_json
 
 BEAT_S = 2.0
 LONGEST_MESSAGE = 65_536
+MOST_MESSAGES = 10_000
+"""Between two looks at a link; a rank sends a handful."""
 
 
 class Link:
@@ -46,7 +49,9 @@ class Link:
             while data := self.connection.recv(LONGEST_MESSAGE):
                 self.heard = time.monotonic()
                 *lines, self.buffer = (self.buffer + data).split(b"\n")
-                messages += [message for line in lines if (message := json.loads(line))]
+                messages += [message for line in lines if (message := message_of(line))]
+                if len(self.buffer) > LONGEST_MESSAGE or len(messages) > MOST_MESSAGES:
+                    raise self.loss()
         except BlockingIOError:
             if time.monotonic() - self.heard > hang_timeout_s:
                 text = f"{self.other} has sent nothing for {hang_timeout_s} s (engine.hang_timeout_s)"
@@ -61,6 +66,12 @@ class Link:
     def loss(self) -> KnownCauseError:
         """Return the error for a rank that has ended."""
         return KnownCauseError(FailureCause.lost_peer, f"{self.other} has ended")
+
+
+def message_of(line: bytes) -> dict[str, Any]:
+    """Return the message of a line, empty for another value; raise ValueError for what is not JSON."""
+    message = parse_json(line)
+    return message if isinstance(message, dict) else {}
 
 
 def pause(links: Iterable[Link], within_s: float) -> None:

@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from jobs.errors import ConfigError
 from jobs.failures import FailureCause, KnownCauseError
@@ -19,7 +20,7 @@ from jobs.schema import Run
 from jobs.serving import load
 from jobs.serving.counters import counters, gauges
 from jobs.serving.piece import Piece, begin_start
-from jobs.serving.ports import reserved_port, url_of
+from jobs.serving.ports import is_answered_by, reserved_port, url_of
 from jobs.serving.probe import fetched, is_healthy
 from jobs.serving.weights import served_directory
 from jobs.serving.words import OVER_NODES, filled
@@ -176,13 +177,35 @@ def gpus_of(run: Run, rank: Rank) -> dict[str, str]:
     return {name: ",".join(listed[gpu] for gpu in wanted) for name, listed in limited.items()}
 
 
+def answers(piece: Piece, url: str, health: str) -> bool:
+    """Return True if a program that this rank has started answers; raise KnownCauseError if another one would."""
+    address = urlsplit(url)
+    assert address.hostname is not None
+    assert address.port is not None
+    return is_own(piece, address.hostname, address.port) and is_healthy(url, health, PROBE_LIMIT_S)
+
+
+def is_own(piece: Piece, host: str, port: int) -> bool:
+    """Return True if a program listens at its port, False if nobody does; raise KnownCauseError if another one does."""
+    own = is_answered_by(piece.process.pid, host, port)
+    if own is False:
+        raise KnownCauseError(
+            FailureCause.launch_failure,
+            f"another program on {node_name()} has taken port {port} at {host}, which was chosen for {piece.name}. "
+            "Nothing that it answers is measured; the next start takes another port",
+        )
+    return bool(own)
+
+
 def becomes_ready(run: Run, replica: Replica) -> bool:
     """Return True if a replica answers. Raise KnownCauseError if it has ended, or took too long to start."""
     replica.piece.check()
     server = run.engine.server
     assert server is not None
     waited_s = time.monotonic() - replica.began
-    if is_healthy(replica.url, server.health, PROBE_LIMIT_S):
+    if replica.head is not None:
+        is_own(replica.piece, replica.head.address, replica.head.port)
+    if answers(replica.piece, replica.url, server.health):
         replica.answered = time.monotonic()
         return True
     if waited_s > server.startup_limit_s:
@@ -220,7 +243,7 @@ def check_replica(run: Run, replica: Replica) -> None:
     silent_s = time.monotonic() - replica.answered
     if silent_s < PROBE_EVERY_S:
         return
-    if is_healthy(replica.url, server.health, PROBE_LIMIT_S):
+    if answers(replica.piece, replica.url, server.health):
         replica.answered = time.monotonic()
     elif silent_s > run.engine.hang_timeout_s:
         raise KnownCauseError(

@@ -8,7 +8,8 @@ connection ends with it, so all others end too, and each ends what it has starte
 
 from __future__ import annotations
 
-import json
+import hmac
+import queue
 import signal
 import socket
 import time
@@ -19,6 +20,7 @@ from typing import Any
 
 from jobs import metrics as m
 from jobs.failures import STOPS, FailureCause, KnownCauseError
+from jobs.files import parse_json
 from jobs.layout import most_concurrency, replica_nodes, replicas_of
 from jobs.lease import Lease
 from jobs.metrics import StoragePhase
@@ -34,12 +36,12 @@ from jobs.serving.bench import Bench
 from jobs.serving.link import Link, pause
 from jobs.serving.piece import Piece
 from jobs.serving.ports import own_address, reserved_port, url_of
-from jobs.serving.probe import is_healthy
 from jobs.serving.replica import (
     PROBE_LIMIT_S,
     Head,
     Replica,
     Seat,
+    answers,
     becomes_ready,
     check_replica,
     start_part,
@@ -47,8 +49,10 @@ from jobs.serving.replica import (
 )
 from jobs.serving.settings import Balancer
 from jobs.serving.weights import conversion_command
+from jobs.visitors import first_line, hear
 
 LOOK_S = 0.2
+LONGEST_HELLO_BYTES = 4096
 GOODBYE_S = 60.0
 
 
@@ -135,37 +139,41 @@ def meet(
     with listen(rank.master_addr) as door:
         place = announce(file, rank.master_addr, door.getsockname()[1])
         stack.callback(file.unlink, missing_ok=True)
+        arrived: queue.SimpleQueue[tuple[socket.socket, Hello]] = queue.SimpleQueue()
+        hear(door, lambda visitor: arrived.put((visitor, hello_of(visitor, place.token, run.ranks))))
         deadline = time.monotonic() + run.engine.hang_timeout_s
         while len(others.links) < run.ranks - 1:
-            door.settimeout(max(0.1, deadline - time.monotonic()))
             try:
-                connection, _ = door.accept()
-            except TimeoutError as error:
+                connection, hello = arrived.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty as error:
                 missing = min(set(range(1, run.ranks)) - others.links.keys())
                 raise KnownCauseError(
                     FailureCause.lost_peer, f"rank {missing} did not connect within {run.engine.hang_timeout_s} s"
                 ) from error
-            connection.settimeout(PROBE_LIMIT_S)
-            hello = first_message(connection)
-            # A stranger that found the port does not know the token of this start.
-            if hello.get("token") == place.token and hello.get("rank") in range(1, run.ranks):
-                number = int(hello["rank"])
-                others.links[number] = Link(connection, f"rank {number} on {hello['node']}")
-                hosts[number] = hello
-                stack.callback(connection.close)
-            else:
-                connection.close()
+            stack.callback(connection.close)
+            others.links[hello.rank] = Link(connection, f"rank {hello.rank} on {hello.node}")
+            hosts[hello.rank] = {"node": hello.node, "boot": hello.boot}
     return others, [hosts[number] for number in range(run.ranks)]
 
 
-def first_message(connection: socket.socket) -> dict[str, Any]:
-    """Return the first message of a new connection; empty if there is none."""
-    try:
-        with connection.makefile("rb") as stream:
-            message = json.loads(stream.readline(4096))
-    except (OSError, ValueError):
-        return {}
-    return message if isinstance(message, dict) else {}
+@dataclass(frozen=True)
+class Hello:
+    """The first message of a rank."""
+
+    rank: int
+    node: str
+    boot: str
+
+
+def hello_of(visitor: socket.socket, token: str, ranks: int) -> Hello:
+    """Return the first message of a connection; raise ValueError for a stranger, who does not know the token."""
+    found = parse_json(first_line(visitor, LONGEST_HELLO_BYTES, PROBE_LIMIT_S))
+    if not isinstance(found, dict) or not hmac.compare_digest(str(found.get("token")).encode(), token.encode()):
+        raise ValueError("a stranger")
+    hello = Hello(int(found["rank"]), str(found["node"]), str(found["boot"]))
+    if hello.rank not in range(1, ranks):
+        raise ValueError(f"there is no rank {hello.rank}")
+    return hello
 
 
 def measured(run: Run, lease: Lease, rank: Rank, others: Others, stack: ExitStack) -> dict[str, Any]:
@@ -185,6 +193,7 @@ def measured(run: Run, lease: Lease, rank: Rank, others: Others, stack: ExitStac
         others.send(load=True)
         storage_io.begin(StoragePhase.serve)
         found = Bench(run, lease.run, url, ready, prompts, watch.until).measured()
+        watch.refuse_strangers()
     return {m.SERVER_STARTUP_TIME.name: startup_s, **found}
 
 
@@ -236,6 +245,7 @@ class Watch:
     others: Others
     own: Replica | None
     balancer: Piece | None = None
+    balancer_url: str = ""
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Return when the condition holds; raise the error of a rank or program that has ended or hangs before."""
@@ -250,6 +260,24 @@ class Watch:
         if self.balancer is not None:
             self.balancer.check()
 
+    def refuse_strangers(self) -> None:
+        """Raise KnownCauseError if another program has taken the place of the replica or balancer of this rank."""
+        for piece, url in self.listeners:
+            if not answers(piece, url, self.health):
+                raise KnownCauseError(FailureCause.hung, f"{piece.name} does not answer at {url} after the load")
+
+    @property
+    def health(self) -> str:
+        """The path by which replicas and balancer answer."""
+        assert self.run.engine.server is not None
+        return self.run.engine.server.health
+
+    @property
+    def listeners(self) -> list[tuple[Piece, str]]:
+        """The programs of this rank that listen, each with its URL."""
+        own = [] if self.own is None else [(self.own.piece, self.own.url)]
+        return own if self.balancer is None else [*own, (self.balancer, self.balancer_url)]
+
 
 def start_balancer(run: Run, lease: Lease, urls: list[str], watch: Watch, stack: ExitStack) -> str:
     """Start the balancer, if the run has one, and return the URL of the load when it reaches the replicas."""
@@ -263,9 +291,10 @@ def start_balancer(run: Run, lease: Lease, urls: list[str], watch: Watch, stack:
     command = balancer.balancer_command(kind, lease.run.serving, f"{LOOPBACK}:{port}", addresses, most_concurrency(run))
     watch.balancer = Piece(kind.name, command, lease.run.serving / f"{kind.name}.log", {}, balancer.REMEDY)
     stack.callback(watch.balancer.end)
-    url, health = url_of(LOOPBACK, port), run.engine.server.health
+    url = watch.balancer_url = url_of(LOOPBACK, port)
+    health = run.engine.server.health
     deadline = time.monotonic() + run.engine.server.startup_limit_s
-    while not is_healthy(url, health, PROBE_LIMIT_S):
+    while not answers(watch.balancer, url, health):
         watch.look()
         if time.monotonic() > deadline:
             raise KnownCauseError(FailureCause.launch_failure, f"{kind.name} reaches no replica at {url}{health}")
