@@ -515,6 +515,11 @@ class TooLong(Enum):
     """Cut the sample."""
 
 
+def default_cache_dir() -> str:
+    """Return the directory of tokenized data where none is set."""
+    return f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/slurmscale/data"
+
+
 @dataclass(kw_only=True)
 class Data:
     """The text, its tokenizer, and the construction of samples."""
@@ -547,9 +552,14 @@ class Data:
     """Leave prompts out of the loss (instruction data)."""
     too_long: TooLong = TooLong.refuse
     """Treatment of samples longer than `job.sequence_length`."""
+    max_line_mb: float = 64.0
+    """Longest line of text or of JSON lines, in units of 10^6 bytes: a line is read as a whole."""
+    max_expansion: int = 500
+    """Most times its size that a .jsonl.zst file may expand to; 256 MiB are always allowed."""
     # Not an interpolation, which OmegaConf would parse anew for every point of a sweep.
-    cache_dir: str = field(default_factory=lambda: f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/slurmscale/data")
-    """Directory of tokenized data; the nodes must see it. By default below $XDG_CACHE_HOME, else ~/.cache."""
+    cache_dir: str = field(default_factory=default_cache_dir)
+    """Directory of tokenized data; the nodes must see it. By default below $XDG_CACHE_HOME, else ~/.cache, and private
+    to its user."""
 
     @property
     def holds_out(self) -> bool:

@@ -80,7 +80,7 @@ def refuse_megatron(runs: list[Run], sets: int) -> None:
 def write_megatron(run: Run, directory: Path, prefix: Path) -> int:
     """Write the documents with the tokenizer of a data set, and return their number."""
     tokenizer = load_tokenizer({file.name: file for file in open_dataset(directory).tokenizer_files})
-    return write_documents(prefix, encoded_documents(source_files(run.data), tokenizer), tokenizer.size)
+    return write_documents(prefix, encoded_documents(source_files(run.data), tokenizer, run.data), tokenizer.size)
 
 
 def label(run: Run) -> str:

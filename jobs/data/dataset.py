@@ -11,6 +11,7 @@ existing directory is complete.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -118,6 +119,28 @@ class RandomDataset(Dataset):
         random = np.random.Generator(np.random.Philox(np.random.SeedSequence((self._seed, index))))
         tokens = random.integers(self._vocab_size, size=self._length + 1)
         return tokens[:-1], tokens[1:].copy()
+
+
+def digest_of(directory: Path) -> str:
+    """Return the digest of meta.json, which contains those of all other files of the data set."""
+    return hashlib.sha256((directory / META).read_bytes()).hexdigest()
+
+
+def refuse_changed(directory: Path, planned: str | None) -> None:
+    """Raise DataError where the files of a data set are not those that were prepared, or planned for a run.
+
+    All files are read once. A data set or plan of an earlier version has no digests and passes.
+    """
+    changed = [META] if planned not in {None, digest_of(directory)} else []
+    for name, digest in read_meta(directory).get("sha256", {}).items():
+        with (directory / name).open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                changed.append(name)
+    if changed:
+        raise DataError(
+            f"{directory} has changed since it was prepared ({', '.join(changed)}). Look who can write there, remove "
+            "the directory, and submit the run again."
+        )
 
 
 def open_dataset(directory: Path) -> Dataset:

@@ -10,6 +10,7 @@ The login node prepares before submission; every rank prepares again and finds t
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from jobs.data.dataset import META, SAMPLES, read_meta
 from jobs.data.directory import listed
 from jobs.data.documents import document_pieces
 from jobs.data.examples import with_examples
-from jobs.data.recipe import Recipe
+from jobs.data.recipe import Recipe, sha256
 from jobs.data.records import read_rows, records_from
 from jobs.data.sources import file_names, reading, source_files
 from jobs.data.split import held_out_of, split_order
@@ -50,10 +51,12 @@ from jobs.data.tokenizer import (
 from jobs.errors import DataError
 from jobs.output import write_file
 from jobs.prompt_template import template_of
-from jobs.schema import INSTRUCTIONS, Data, Source
+from jobs.schema import INSTRUCTIONS, Data, Source, default_cache_dir
 
 RANDOM_SAMPLES = 4096
 """Number of random samples where data.max_samples is not set."""
+PRIVATE = 0o700
+"""Mode of the directories of the default cache."""
 LOCK_WAIT_S = 900
 """Timeout, after which a rank prepares itself: a file system may keep a dead lock, and two writers are safe."""
 
@@ -81,7 +84,7 @@ def prepare(data: Data, *, sequence_length: int, vocab_size: int, seed: int) -> 
     target = cache / digest
     with writing(cache):
         if not target.is_dir():
-            cache.mkdir(parents=True, exist_ok=True)
+            make_cache(cache)
             with lock(cache / f".{digest}.lock"):
                 if not target.is_dir():
                     make(recipe, target)
@@ -109,7 +112,26 @@ def refuse_unready(data: Data, vocab_size: int) -> None:
     inputs(data, vocab_size)
     cache = Path(data.cache_dir)
     with writing(cache):
+        make_cache(cache)
+
+
+def is_private(cache: Path) -> bool:
+    """Return True for the default cache of this user, which nobody else reads or writes, whatever the umask."""
+    return cache == Path(default_cache_dir()).expanduser().absolute()
+
+
+def make_cache(cache: Path) -> None:
+    """Make the directory of a cache and those above it."""
+    if not is_private(cache):
         cache.mkdir(parents=True, exist_ok=True)
+        return
+    for path in (*reversed(cache.parents), cache):
+        if not path.is_dir():
+            path.mkdir(mode=PRIVATE, exist_ok=True)
+    # Those of earlier versions had the mode of the umask.
+    for path in (cache.parent, cache):
+        if path.stat().st_uid == os.getuid() and path.stat().st_mode & 0o022:
+            path.chmod(PRIVATE)
 
 
 @contextmanager
@@ -142,9 +164,13 @@ def make(recipe: Recipe, target: Path) -> None:
     try:
         staging.mkdir()
         meta = WRITERS.get(recipe.data.source, write_samples)(recipe, staging)
+        meta["sha256"] = {path.name: sha256(path) for path in sorted(staging.iterdir())}
         write_file(staging / META, json.dumps(meta, indent=1) + "\n")
         if recipe.digest() != target.name:
             raise DataError(f"{recipe.data.path or 'The text'} changed while it was being read. Run the command again.")
+        if is_private(target.parent):
+            for path in (staging, *staging.iterdir()):
+                path.chmod(PRIVATE if path is staging else 0o600)
         try:
             staging.rename(target)
         except OSError:
@@ -176,9 +202,9 @@ def write_samples(recipe: Recipe, directory: Path) -> dict[str, Any]:
     """Write tokenizer, tokens and samples, and return meta.json."""
     data = recipe.data
     if data.source not in INSTRUCTIONS:
-        texts = (piece.text for path in recipe.files for piece in document_pieces(path))
+        texts = (piece.text for path in recipe.files for piece in document_pieces(path, data))
         tokenizer, names = tokenizer_for(recipe, texts, directory)
-        arrays = encoded_pieces(recipe.files, tokenizer)
+        arrays = encoded_pieces(recipe.files, tokenizer, data)
         tokenized = write_windows(recipe, arrays, token_dtype(tokenizer.size), directory)
     else:
         rows = read_rows(data.source, recipe.files, data.max_samples)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from jobs.data.directory import PARQUET, RECORDS_FILE, chosen, names_of
 from jobs.errors import DataError
@@ -131,20 +132,47 @@ def is_utf8(content: bytes) -> bool:
     return True
 
 
-def pieces(path: Path) -> Iterator[Piece]:
+def pieces(path: Path, max_line_mb: float = Data.max_line_mb) -> Iterator[Piece]:
     """Yield the text of a file, one document, in pieces; none for an empty file.
 
-    Raise DataError where it cannot be read or is not UTF-8.
+    Raise DataError where it cannot be read, is not UTF-8, or has a line beyond data.max_line_mb.
     """
     with reading(path), path.open("rb") as file:
         offset = 0
-        lines = file.readlines(PIECE_BYTES)
-        while lines:
-            following = file.readlines(PIECE_BYTES)
-            content = b"".join(lines)
+        parts = chunks(file, path, max_line_mb)
+        content = next(parts, b"")
+        while content:
+            following = next(parts, b"")
             yield Piece(decoded(content, path, offset), first=offset == 0, last=not following)
             offset += len(content)
-            lines = following
+            content = following
+
+
+def chunks(file: BinaryIO, path: Path, max_line_mb: float) -> Iterator[bytes]:
+    """Yield whole lines of about PIECE_BYTES together."""
+    lines, size = [], 0
+    for line in bounded_lines(file, path, max_line_mb):
+        lines.append(line)
+        size += len(line)
+        if size >= PIECE_BYTES:
+            yield b"".join(lines)
+            lines, size = [], 0
+    if lines:
+        yield b"".join(lines)
+
+
+def bounded_lines(file: BinaryIO, path: Path, max_line_mb: float) -> Iterator[bytes]:
+    """Yield the lines of a file; raise DataError for one beyond data.max_line_mb, which is read as a whole."""
+    most = round(max_line_mb * 1e6)
+    number = 0
+    while line := file.readline(most + 1):
+        number += 1
+        if len(line) > most:
+            raise DataError(
+                f"{path}: line {number} is longer than {max_line_mb:g} MB (data.max_line_mb). Split it, or set "
+                "data.max_line_mb to its size if it is a document: it is read into memory."
+            )
+        yield line
 
 
 def decoded(content: bytes, path: Path, offset: int = 0) -> str:

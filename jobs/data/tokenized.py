@@ -19,7 +19,7 @@ from jobs.data.records import Record
 from jobs.data.sources import Piece
 from jobs.data.tokenizer import Tokenizer
 from jobs.errors import DataError
-from jobs.schema import TooLong
+from jobs.schema import Data, TooLong
 
 RECORDS_AT_ONCE = 1024
 """Records per encoding call, to limit the memory of lists of Python integers."""
@@ -73,24 +73,24 @@ def write_sequences(recipe: Recipe, directory: Path) -> tuple[Tokenized, int]:
     return tokenized, int(tokens.max()) + 1
 
 
-def encoded_documents(files: list[Path], tokenizer: Tokenizer) -> Iterator[npt.NDArray[Any]]:
+def encoded_documents(files: list[Path], tokenizer: Tokenizer, data: Data) -> Iterator[npt.NDArray[Any]]:
     """Yield the token ids of each document."""
     parts: list[npt.NDArray[Any]] = []
-    for piece, ids in encoded(files, tokenizer):
+    for piece, ids in encoded(files, tokenizer, data):
         parts.append(ids)
         if piece.last:
             yield np.concatenate(parts)
             parts = []
 
 
-def encoded_pieces(files: list[Path], tokenizer: Tokenizer) -> Iterator[npt.NDArray[Any]]:
+def encoded_pieces(files: list[Path], tokenizer: Tokenizer, data: Data) -> Iterator[npt.NDArray[Any]]:
     """Yield the token ids of each piece."""
-    return (ids for _, ids in encoded(files, tokenizer))
+    return (ids for _, ids in encoded(files, tokenizer, data))
 
 
-def encoded(files: list[Path], tokenizer: Tokenizer) -> Iterator[tuple[Piece, npt.NDArray[Any]]]:
+def encoded(files: list[Path], tokenizer: Tokenizer, data: Data) -> Iterator[tuple[Piece, npt.NDArray[Any]]]:
     """Yield each piece with its ids; a document has one end token, and one begin token if the tokenizer adds it."""
-    todo = (piece for path in files for piece in document_pieces(path))
+    todo = (piece for path in files for piece in document_pieces(path, data))
     while batch := list(islice(todo, PIECES_AT_ONCE)):
         for piece, raw in zip(batch, tokenizer.raw_encode([piece.text for piece in batch]), strict=True):
             ids = raw

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jobs.data import Batches, Dataset, open_dataset, prepare, with_virtual_tokens
 from jobs.data.batches import TokensOfSample
+from jobs.data.dataset import digest_of, refuse_changed
 from jobs.errors import DataError
+from jobs.files import read_object
 from jobs.layout import layout_of, padding
 from jobs.rundir import RunDir
 from jobs.schema import INSTRUCTIONS, EngineKind, Job, Run, Source
@@ -34,7 +37,7 @@ class Samples:
 
     def planned(self) -> dict[str, Any]:
         """Return the entries of plan.json that follow from the samples."""
-        return {"steps": self.steps, "account": self.account}
+        return {"steps": self.steps, "account": self.account, "data_digest": digest_of(self.directory)}
 
 
 def samples_of(run: Run, made: dict[str, Path]) -> Samples:
@@ -68,13 +71,24 @@ def refuse_unended(run: Run, dataset: Dataset) -> None:
         )
 
 
-def samples(run: Run, directory: RunDir) -> Path:
-    """Return the samples that were tokenized at submission; tokenize now for a run that was prepared without them."""
+def samples(run: Run, directory: RunDir, *, check: bool = False) -> Path:
+    """Return the samples that were tokenized at submission; tokenize now for a run that was prepared without them.
+
+    With `check`, which one rank of a run sets, raise DataError if they have changed since. It reads them once, at about
+    a gigabyte a second, and with them fills the cache of the file system.
+    """
+    planned = None
     if directory.data.exists():
-        return directory.data.resolve()
-    return prepare(
-        run.data, sequence_length=run.job.sequence_length, vocab_size=run.model.vocab_size, seed=run.job.seed
-    )
+        found = directory.data.resolve()
+        with suppress(OSError, ValueError):
+            planned = read_object(directory.plan).get("data_digest")
+    else:
+        found = prepare(
+            run.data, sequence_length=run.job.sequence_length, vocab_size=run.model.vocab_size, seed=run.job.seed
+        )
+    if check:
+        refuse_changed(found, planned)
+    return found
 
 
 def batches_of(run: Run, dataset: Dataset, rank: int) -> Batches:

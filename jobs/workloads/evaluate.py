@@ -46,7 +46,7 @@ def evaluate(run: Run, directory: RunDir) -> dict[str, Any]:
     """Return the fields of the `evaluated` event: the step, the loss, the number of labels, the device."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(threads(run))
-    dataset = with_virtual_tokens(open_dataset(samples(run, directory)), run.job.virtual_tokens)
+    dataset = with_virtual_tokens(open_dataset(samples(run, directory, check=True)), run.job.virtual_tokens)
     # Loading a checkpoint is a collective operation: a group of this process alone.
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:

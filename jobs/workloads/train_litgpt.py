@@ -59,7 +59,7 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
 
     # --- data -------------------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_DATA_TIME)
-    dataset = open_dataset(samples(run, directory))
+    dataset = open_dataset(samples(run, directory, check=rank.is_first))
     batches = batches_of(run, dataset, rank.rank)
     steps = steps_of(run.job, batches)
     recorder = Recorder(run, lease, rank, startup=startup, steps=steps, from_step=0)

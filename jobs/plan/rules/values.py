@@ -47,6 +47,7 @@ def counts_are_positive(run: Run) -> str | None:
         "scaling.global_batch_size": run.scaling.global_batch_size,
         "scaling.sequences_per_rank": run.scaling.sequences_per_rank,
         "data.max_samples": run.data.max_samples,
+        "data.max_expansion": run.data.max_expansion,
         "launcher.max_running": run.launcher.max_running,
         "launcher.stop_before_limit_s": run.launcher.stop_before_limit_s,
         "launcher.pilot_nodes": run.launcher.pilot_nodes,
@@ -83,6 +84,7 @@ def hyperparameters_are_in_range(run: Run) -> str | None:
         "job.weight_decay": (job.weight_decay, 0.0, 1e3),
         "job.beta1": (job.beta1, 0.0, 0.99999),
         "job.beta2": (job.beta2, 0.0, 0.99999),
+        "data.max_line_mb": (run.data.max_line_mb, 1e-3, 1e5),
     }
     wrong = [
         f"{key}={value:g} is outside {low:g} to {high:g}. Set {key}={max(low, min(high, value))}, or another in that "

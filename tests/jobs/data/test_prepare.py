@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ from litgpt.prompts import Alpaca
 from litgpt.tokenizer import Tokenizer as LitGPTTokenizer
 
 from jobs.data import Dataset, open_dataset
+from jobs.data import dataset as data_set
 from jobs.data import prepare as prepare_data
 from jobs.data.dataset import IGNORED
 from jobs.errors import DataError
@@ -514,3 +516,60 @@ def test_a_cached_standard_library_is_found_at_once(tmp_path: Path) -> None:
 def test_neither_torch_nor_litgpt_is_imported() -> None:
     program = "import sys, jobs.data; sys.exit(bool({'torch', 'litgpt'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+# The files of a data set ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o077])
+def test_the_default_cache_is_private_whatever_the_umask_and_one_of_your_own_has_its_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a/cache"))
+    own = tmp_path / "a/cache/slurmscale/data"
+    before = os.umask(umask)
+    try:
+        made = prepare(text_config(tmp_path, cache_dir=str(own)))
+        shared = prepare(text_config(tmp_path, cache_dir=str(tmp_path / "shared")))
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (made.parents[3], *made.parents[:3], made)} == {0o700}
+    assert {path.stat().st_mode & 0o077 for path in made.iterdir()} == {0}
+    assert shared.stat().st_mode & 0o777 == 0o777 & ~umask
+    own.chmod(0o777)
+    prepare(text_config(tmp_path, cache_dir=str(own), max_samples=2))
+    assert own.stat().st_mode & 0o777 == 0o700, "one of an earlier version"
+
+
+@pytest.mark.parametrize("name", ["tokens.npy", "samples.npy", "tokenizer.json", "meta.json"])
+def test_a_data_set_that_somebody_has_changed_is_refused_by_the_name_of_the_file(tmp_path: Path, name: str) -> None:
+    made = prepare(text_config(tmp_path))
+    planned = data_set.digest_of(made)
+    data_set.refuse_changed(made, planned)
+    data_set.refuse_changed(made, None)
+    content = bytearray((made / name).read_bytes())
+    content[-3] ^= 1
+    (made / name).write_bytes(content if name != "meta.json" else (made / name).read_bytes().replace(b"Text", b"Test"))
+    with pytest.raises(DataError, match=rf"has changed since it was prepared \({name}\)"):
+        data_set.refuse_changed(made, planned)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "values", "says"),
+    [
+        ("a.txt", b"x" * 3_000_000, {"max_line_mb": 2.5}, "line 1 is longer than 2.5 MB"),
+        ("a.txt", b"a\n" + b"x" * 2001 + b"\n", {"max_line_mb": 0.002}, "line 2 is longer than 0.002 MB"),
+        ("a.jsonl", b'{"text": "' + b"x" * 3_000_000 + b'"}', {"max_line_mb": 1}, "line 1 is longer than 1 MB"),
+        ("a.jsonl.zst", b'{"text": "' + b"x" * 70_000_000, {}, "line 1 is longer than 64 MB"),
+        ("a.jsonl.zst", b'{"text": ""}\n' * 200_000, {"max_expansion": 9}, "expands to more than 9 times its size"),
+        ("a.jsonl.zst", b" \n" * 2_000_000, {"max_expansion": 9}, "expands to more than 9 times its size"),
+    ],
+)  # fmt: skip
+def test_long_lines_and_files_that_expand_without_bound_are_refused_with_their_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, values: dict[str, float], says: str
+) -> None:
+    monkeypatch.setattr("jobs.data.documents.FREE_BYTES", 1_000_000)
+    path = tmp_path / name
+    path.write_bytes(zstandard.compress(content) if name.endswith(".zst") else content)
+    told = refusal(data_config(tmp_path / "cache", Source.text, path=str(path), bpe_vocab_size=300, **values))
+    assert f"{says} (data.{'max_line_mb' if 'line' in says else 'max_expansion'})" in told
