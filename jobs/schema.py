@@ -428,7 +428,7 @@ class Job:
     warmup_steps: int
     """Steps of linear warm-up of the learning rate."""
     weight_decay: float
-    """AdamW's weight decay."""
+    """AdamW's weight decay, of all trained weights: norms, biases and embeddings too."""
     beta1: float
     """AdamW's decay of the mean of gradients."""
     beta2: float
@@ -529,8 +529,9 @@ class Data:
     source: Source
     """Kind of samples."""
     path: str | None
-    """File, directory of .txt or .jsonl files (text), directory with train.json or .parquet files (instructions), or
-    PREFIX of PREFIX.bin and PREFIX.idx (megatron_binary); null for the other sources."""
+    """File, directory of .txt or .jsonl files (text), directory with train.json, .parquet, .jsonl or .json files
+    (instructions), or PREFIX of PREFIX.bin and PREFIX.idx (megatron_binary); null for the other sources. Files that are
+    named as splits for tests are left out of a directory."""
     prompt: str | None = None
     """Prompt template of instruction data: a name in conf/prompts.yaml, or a YAML file; null: that of the format."""
     tokenizer: str | None = None
