@@ -20,6 +20,7 @@ from analysis.parsers import log_metrics as a
 from analysis.report.report import report
 from jobs import metrics as m
 from jobs.cli import main
+from jobs.data.tokenizer import load_tokenizer, tokenizer_files
 from jobs.errors import ConfigError
 from jobs.plan.compose import compose
 from jobs.plan.rules.serving import kv_tokens
@@ -372,7 +373,7 @@ def test_a_converted_litgpt_directory_computes_the_same_in_transformers(tmp_path
     import torch
     from litgpt.config import Config
     from litgpt.model import GPT
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
     from jobs.serving.conversion import convert
 
@@ -384,6 +385,12 @@ def test_a_converted_litgpt_directory_computes_the_same_in_transformers(tmp_path
     with torch.inference_mode():
         theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")(tokens).logits
         torch.testing.assert_close(theirs, gpt(tokens), atol=1e-5, rtol=1e-4)
+    eos = load_tokenizer(tokenizer_files(source)).eos_id
+    for found in (
+        GenerationConfig.from_model_config(AutoConfig.from_pretrained(tmp_path / "hf")),
+        GenerationConfig.from_pretrained(tmp_path / "hf"),
+    ):
+        assert (found.bos_token_id, found.eos_token_id, found.pad_token_id) == (None, eos, None)
     assert (tmp_path / "hf/tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
     description = (source / "model_config.yaml").read_text()
     (source / "model_config.yaml").write_text(
