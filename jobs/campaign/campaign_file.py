@@ -12,17 +12,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from omegaconf._utils import get_yaml_loader
-
 from jobs.errors import ConfigError
 from jobs.files import read_yaml, reason
+from jobs.plan.configuration_files import text_loader
 
 
 def read_trials(path: Path) -> dict[str, list[str]]:
     """Return the overrides of each trial of a file; raise ConfigError for a file of another form."""
     try:
-        # Unlike PyYAML's, this loader refuses a duplicate name.
-        trials = read_yaml(path, get_yaml_loader())
+        # Unlike PyYAML's, this loader refuses a duplicate name, and the name 1_0 is not 10.
+        trials = read_yaml(path, text_loader(lambda _name: True))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {reason(error)}") from error
     except ValueError as error:

@@ -7,7 +7,6 @@ the first is prepared, which Hydra's sweeper cannot promise (it runs the points 
 from __future__ import annotations
 
 import itertools
-import math
 import pickle
 import re
 from collections import Counter
@@ -23,37 +22,27 @@ from typing import Any, cast
 from hydra import compose as hydra_compose
 from hydra import initialize_config_module
 from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
-from hydra.errors import HydraException
+from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue
 
 from jobs.errors import ConfigError
+from jobs.plan.configuration_files import read_by_schema
 from jobs.plan.fitting import nearest_fitting
-from jobs.plan.keys import GROUPS, keys
+from jobs.plan.keys import keys
 from jobs.plan.legality import common_global_batch, only_memory_is_short, problems, product_is_illegal
 from jobs.plan.nearest import nearest_legal
-from jobs.plan.refusals import (
-    chosen,
-    hydra_refusals,
-    left_to_user,
-    refuse_key_or_choice,
-    refuse_missing_site,
-    site_file,
-    typed,
-)
+from jobs.plan.overrides import for_hydra, is_plain_value
+from jobs.plan.refusals import chosen, hydra_refusals, left_to_user, refuse_missing_site, site_file, typed
 from jobs.plan.rules import rehearsal, sbatch_variables, unused
 from jobs.plan.rules.memory import is_proposed
+from jobs.plan.sweep import Axis, read_axes
 from jobs.prompt_template import is_file_name
 from jobs.schema import EngineKind, Run, ScalingMode
 from jobs.secrets import secret_in
 
 # A sweep of hundreds has one mistake more often than hundreds.
 MOST_EXPLAINED = 10
-# Ten times what a Slurm array holds by default.
-MOST_POINTS = 10_000
 # Repeats and bookkeeping name themselves; every other swept key is appended to the name with its value.
 NAMED_AXES = {"model", "images.network", "engine", "parallelism", "nodes", "ranks_per_node", "repeat", "name"}
 # Keys that some files leave to the user, and that a plan does without.
@@ -94,7 +83,8 @@ def compose(
     # Hydra wants the + where config.yaml does not list the group; ours does.
     overrides = [line.removeprefix("+") if line.startswith("+experiment=") else line for line in overrides]
     with composing(overrides):
-        points = list(composed(sweep_axes(overrides, multirun=multirun), to_submit=to_submit))
+        products = read_axes(overrides, multirun=multirun)
+        points = [point for axes in products for point in composed(axes, to_submit=to_submit)]
     # One name for all: points may differ in model, and a long sweep is not composed within a second.
     sweep = f"{points[0].run.model.name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     for point in points:
@@ -109,6 +99,7 @@ def compose(
 def composing(overrides: list[str]) -> Iterator[None]:
     """Initialize Hydra on conf/ and the site's own files, and turn what it raises into a ConfigError."""
     refuse_missing_site()
+    read_by_schema()
     with hydra_refusals(overrides), initialize_config_module("conf", version_base="1.3"):
         yield
 
@@ -128,75 +119,19 @@ def set_global_batch(points: list[Point]) -> None:
         point.overrides.append(f"scaling.global_batch_size={size}")
 
 
-def sweep_axes(overrides: list[str], *, multirun: bool) -> list[list[Override]]:
-    """Return the alternatives of each override; with multirun also those that an experiment file declares.
-
-    Raises ConfigError where there are none, or more points than a sweep may have.
-    """
-    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-    given = parser.parse_overrides(overrides)
-    swept = [override for override in given if override.is_sweep_override()]
-    if swept and not multirun:
-        key = swept[0].get_key_element()
-        raise ConfigError(
-            f"{typed(swept[0])}: several values, but this is a single run. Add -m to plan or submit for one run of "
-            f"each value, or quote it to pass a list: '{key}=[...]'."
-        )
-    axes = [alternatives(override, parser) for override in given]
-    for override in itertools.chain.from_iterable(axes):
-        refuse_key_or_choice(override)
-    declared: list[Override] = []
-    if multirun:
-        files = [typed(o) for o in given if not o.is_sweep_override() and not is_plain_value(o)]
-        config = hydra_compose("config", overrides=files, return_hydra_config=True)
-        params = config.hydra.sweeper.get("params") or {}
-        known = {override.key_or_group for override in given}
-        declared = [
-            override
-            for override in parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
-            if override.key_or_group not in known
-        ]
-    axes = [alternatives(override, parser) for override in declared] + axes
-    count = math.prod(map(len, axes))
-    if count > MOST_POINTS:
-        raise ConfigError(f"These are {count:,} points; a sweep has at most {MOST_POINTS:,}. Give fewer values.")
-    return axes
-
-
-def alternatives(override: Override, parser: OverridesParser) -> list[Override]:
-    """Return the override itself, or one override for each value of a sweep; raises ConfigError where it has none."""
-    if not override.is_sweep_override():
-        return [override]
-    key = override.get_key_element()
-    try:
-        values = list(itertools.islice(override.sweep_string_iterator(), MOST_POINTS + 1))
-    except (HydraException, ValueError) as error:
-        raise ConfigError(f"{typed(override)}: {error}. {sweep_to_set(key)}") from None
-    if not values:
-        raise ConfigError(f"{typed(override)}: no value is in it. {sweep_to_set(key)}")
-    if len(values) > MOST_POINTS:
-        raise ConfigError(f"{typed(override)}: a sweep has at most {MOST_POINTS:,} points. {sweep_to_set(key)}")
-    return parser.parse_overrides([f"{key}={value}" for value in values])
-
-
-def sweep_to_set(key: str) -> str:
-    """Return a sentence on how a key gets several values."""
-    return f"Set {key}=A,B,C, or {key}=range(1,5) for 1 to 4."
-
-
-def composed(axes: list[list[Override]], *, to_submit: bool) -> Iterator[Point]:
+def composed(axes: list[Axis], *, to_submit: bool) -> Iterator[Point]:
     """Yield every point of the product of the axes."""
     groups: dict[tuple[str, ...], SameFiles] = {}
-    written = {id(override): typed(override) for override in itertools.chain.from_iterable(axes)}
-    plain = {id(override) for override in itertools.chain.from_iterable(axes) if is_plain_value(override)}
-    several = [len(axis) > 1 for axis in axes]
-    for point in itertools.product(*axes):
-        files = tuple(written[id(override)] for override in point if id(override) not in plain)
-        if files not in groups:
-            groups[files] = SameFiles(list(files), to_submit=to_submit)
-        run, unset = groups[files].run([override for override in point if id(override) in plain])
-        run = settled(named(run, list(itertools.compress(point, several))))
-        yield Point(run, [written[id(override)] for override in point], unset=unset)
+    values = list(itertools.chain.from_iterable(axis.values for axis in axes))
+    files = {id(override): for_hydra(override) for override in values if not is_plain_value(override)}
+    swept = [axis.is_swept for axis in axes]
+    for point in itertools.product(*(axis.values for axis in axes)):
+        chosen_files = tuple(files[id(override)] for override in point if id(override) in files)
+        if chosen_files not in groups:
+            groups[chosen_files] = SameFiles(list(chosen_files), to_submit=to_submit)
+        run, unset = groups[chosen_files].run([override for override in point if id(override) not in files])
+        run = settled(named(run, list(itertools.compress(point, swept))))
+        yield Point(run, list(map(typed, point)), unset=unset)
 
 
 class SameFiles:
@@ -291,8 +226,7 @@ def composed_base(overrides: list[str]) -> DictConfig:
     choices = config.pop("hydra")["runtime"]["choices"]
     merged = cast(DictConfig, OmegaConf.merge(OmegaConf.structured(Run), config))
     # OmegaConf's merge loses a ??? where the schema has a default.
-    set_here = {line.lstrip("+").partition("=")[0] for line in overrides}
-    for key in set(left_to_user(choices)) & keys().keys() - set_here:
+    for key in set(left_to_user(choices)) & keys().keys():
         if OmegaConf.select(merged, key.rpartition(".")[0]) is not None:
             OmegaConf.update(merged, key, "???")
     return merged
@@ -323,16 +257,6 @@ def frozen(config: DictConfig, files: list[str]) -> Run:
             f"Set {' '.join(f'{key}=VALUE' for key in missing)}, or set it in "
             f"{' or '.join(map(str, own)) or 'a file of your own (SLURMSCALE_SITE)'}."
         ) from None
-
-
-def is_plain_value(override: Override) -> bool:
-    """Return whether an override only sets an existing key to a value and chooses no file.
-
-    Hydra wants a + for a key that no file has. Below a section that is null it would raise an AttributeError.
-    """
-    key = override.key_or_group
-    sets = override.type is OverrideType.CHANGE or (override.type is OverrideType.ADD and key in keys())
-    return sets and key not in GROUPS and key.split(".")[0] != "hydra" and "/" not in key
 
 
 def settled(run: Run) -> Run:

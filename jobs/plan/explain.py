@@ -13,6 +13,7 @@ from jobs.errors import ConfigError
 from jobs.files import YAML_BYTES, read_text
 from jobs.plan.compose import composing
 from jobs.plan.keys import GROUPS, Key, did_you_mean, in_section, is_enum, keys, meanings, nearest_keys
+from jobs.plan.overrides import single
 from jobs.plan.refusals import choices, file_of
 
 WIDTH = 110
@@ -35,7 +36,7 @@ def explain(name: str | None, overrides: list[str]) -> int:
         )
     with composing(overrides):
         files = choices(name) if name in GROUPS else []
-        config = hydra_compose("config", overrides=overrides)
+        config = hydra_compose("config", overrides=single(overrides))
     print(name)
     for title, text in facts(name, config):
         print(textwrap.fill(text, WIDTH, initial_indent=f"  {title:9}", subsequent_indent=" " * 11))

@@ -36,6 +36,9 @@ UNITS = {
     "_s": "seconds",
 }
 
+# Types whose values are texts.
+TEXT = (str, list[str], dict[str, str])
+
 
 @dataclass(frozen=True)
 class Key:
@@ -109,6 +112,24 @@ def keys_of(owner: type, prefix: str = "") -> Iterator[Key]:
         yield Key(prefix + name, kind, optional, owner)
         if is_dataclass(kind) and isinstance(kind, type):
             yield from keys_of(kind, f"{prefix}{name}.")
+
+
+@cache
+def is_text(name: str) -> bool:
+    """Return whether a key takes text, a list or a mapping of text; an entry of such a mapping is a key too."""
+    if name in keys():
+        return keys()[name].kind in TEXT
+    mapping = mapping_of(name)
+    return mapping is not None and mapping.kind == dict[str, str]
+
+
+def mapping_of(name: str) -> Key | None:
+    """Return the key of the mapping that a key is an entry of, such as cluster.env of cluster.env.HOME; else None."""
+    while name := name.rpartition(".")[0]:
+        if name in keys():
+            key = keys()[name]
+            return key if get_origin(key.kind) is dict else None
+    return None
 
 
 @cache

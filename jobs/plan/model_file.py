@@ -16,12 +16,13 @@ from typing import Any, cast
 
 import yaml
 from omegaconf import OmegaConf
-from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
 from jobs.errors import ConfigError
 from jobs.files import read_json, read_yaml, reason
 from jobs.output import write_file
+from jobs.plan.configuration_files import text_loader
+from jobs.plan.keys import is_text
 from jobs.plan.litgpt_names import litgpt_fields
 from jobs.rundir import interpolation_in
 from jobs.schema import Mlp, Model, Norm, RopeScaling
@@ -65,7 +66,8 @@ def model_file(what: str, output: Path | None) -> str:
 def read_model_file(path: Path) -> Model:
     """Return the model of a file of conf/model or a site directory."""
     try:
-        given = OmegaConf.merge(OmegaConf.structured(Model), read_yaml(path, get_yaml_loader()))
+        values = read_yaml(path, text_loader(lambda name: is_text(f"model.{name}")))
+        given = OmegaConf.merge(OmegaConf.structured(Model), values)
         return cast(Model, OmegaConf.to_object(given))
     except (OSError, ValueError, OmegaConfBaseException) as error:
         raise ConfigError(f"{path} is not a model file: {str(error).splitlines()[0]}. Correct it.") from error

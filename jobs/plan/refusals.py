@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 import conf
 from jobs.errors import ConfigError
 from jobs.files import YAML_BYTES, YAML_LOADER, flat, parse_yaml, read_bytes, read_yaml, reason
-from jobs.plan.keys import GROUPS, did_you_mean, keys, nearest_keys
+from jobs.plan.keys import GROUPS, did_you_mean, is_text, keys, nearest_keys
 
 PATH = re.compile(r"[/~]|\.\.?/|.*/.*\.ya?ml$")
 # The remedy of an override of Hydra's own settings, by the first beginning that fits; none where it has an effect.
@@ -96,12 +96,10 @@ def refuse_key_or_choice(override: Override) -> None:
         return
     if override.is_add() or override.is_force_add():
         raise ConfigError(f"{line}: {group} is chosen already. Set {line.lstrip('+')} to choose another one.")
-    names = value if isinstance(value, list) else [value]
-    if override.is_delete() or not all(isinstance(name, str) for name in names):
+    if override.is_delete() or not isinstance(value, str):
         raise ConfigError(f"{line}: {set_one_of(group, choices(group))}")
-    for name in names:
-        if PATH.match(name):
-            raise ConfigError(f"{line}: a choice is a name, not a path. {site_for(group, Path(name))}")
+    if PATH.match(value):
+        raise ConfigError(f"{line}: a choice is a name, not a path. {site_for(group, Path(value))}")
 
 
 def site_for(group: str, file: Path) -> str:
@@ -173,19 +171,22 @@ def what_to_set(key: str) -> str:
     """Return a sentence on what a key takes; empty where OmegaConf's own text lists it, as the names of a choice."""
     known = keys().get(key)
     if known is None:
-        return ""
+        return f". {null_in_quotes(key)}" if is_text(key.partition("[")[0]) else ""
     if known.is_section:
         names = [name.removeprefix(f"{key}.") for name in keys() if name.startswith(f"{key}.")]
         return f". It is a section: set {key}.KEY=VALUE with one of {', '.join(n for n in names if '.' not in n)}."
-    values = {
-        int: f"{key}=NUMBER, a whole one",
-        float: f"{key}=NUMBER",
-        bool: f"{key}=true or {key}=false",
-        str: f"{key}=TEXT",
-    }
     if get_origin(known.kind) is list:
         return f". It is a list: set {key}=[A,B]."
-    return f". Set {values[known.kind]}." if known.kind in values else ""
+    if get_origin(known.kind) is dict:
+        return f". It is a mapping: set {key}.NAME=VALUE, or '{key}={{NAME: VALUE}}'."
+    whole = f"{key}=NUMBER, a whole one{f' of {known.unit}' if known.unit else ''}"
+    values = {int: whole, float: f"{key}=NUMBER", bool: f"{key}=true or {key}=false", str: f"{key}=TEXT"}
+    return f". Set {values[known.kind]}{', or null' if known.optional else ''}." if known.kind in values else ""
+
+
+def null_in_quotes(key: str) -> str:
+    """Return a sentence on text in a mapping or list, which cannot be null."""
+    return f"Its texts cannot be null: leave it out, or write the word in two kinds of quotes: \"{key}='null'\"."
 
 
 # --- files -----------------------------------------------------------------------------------------------------

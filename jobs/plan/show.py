@@ -11,6 +11,7 @@ from jobs.layout import drawn_layout
 from jobs.plan.compose import compose, composing
 from jobs.plan.litgpt_arguments import described
 from jobs.plan.mesh import WIDTH, draw
+from jobs.plan.overrides import single
 from jobs.plan.pipeline_stages import held_layers
 from jobs.plan.predicted_table import predicted_table, step_time_table
 from jobs.plan.table import memory_table, plan_notes, plan_table
@@ -80,8 +81,9 @@ def show_as_hydra(
     with composing(overrides):
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
+        lines = single(overrides)
         if cfg is not None:
-            hydra.show_cfg("config", overrides, cfg_type=cfg, package=package, resolve=resolve)
+            hydra.show_cfg("config", lines, cfg_type=cfg, package=package, resolve=resolve)
         else:
-            hydra.show_info(info or "all", "config", overrides)
+            hydra.show_info(info or "all", "config", lines)
     return 0

@@ -1,0 +1,105 @@
+"""Configuration files as Hydra reads them, but for text: a scalar of a text key is the text that is written.
+
+In YAML 1.1 `account: 0123` is 83, `begin: 16:30:00` is 59400 and `qos: on` is true, which a text key would print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from omegaconf import OmegaConf
+from omegaconf._utils import get_yaml_loader
+
+from jobs.plan.keys import is_text
+
+HEADER_CHARACTERS = 512
+"""Beginning of a file that Hydra searches for `# @package`."""
+# Names of other choices, and values that are overrides: Hydra's grammar reads them later.
+ALWAYS_TEXT = ("defaults.", "hydra.sweeper.params.")
+STRING, MERGE, NULL = (f"tag:yaml.org,2002:{name}" for name in ("str", "merge", "null"))
+
+
+def read_by_schema() -> None:
+    """Make Hydra read the files of conf/ and of a site by this module."""
+    # These register Hydra's own sources, which would not replace others.
+    Plugins.instance()
+    SourcesRegistry.instance().types |= {"file": SiteFiles, "pkg": PackagedFiles}
+
+
+class SiteFiles(FileConfigSource):
+    """The files of a directory."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Return the configuration in a file."""
+        with Path(self.path, self._normalize_file_name(config_path)).open(encoding="utf-8") as file:
+            return loaded(self, config_path, file)
+
+
+class PackagedFiles(ImportlibResourcesConfigSource):
+    """The files of a Python package."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Return the configuration in a file."""
+        with resources.files(self.path).joinpath(self._normalize_file_name(config_path)).open(encoding="utf-8") as file:
+            return loaded(self, config_path, file)
+
+
+def loaded(source: ConfigSource, config_path: str, file: IO[str]) -> ConfigResult:
+    """Return the configuration in an open file."""
+    header = ConfigSource._get_header_dict(file.read(HEADER_CHARACTERS))  # noqa: SLF001 (each source of Hydra does)
+    file.seek(0)
+    section = package(header["package"], config_path)
+    values = yaml.load(file, text_loader(lambda name: name.startswith(ALWAYS_TEXT) or is_text(section + name)))  # noqa: S506
+    return ConfigResult(
+        provider=source.provider,
+        path=source.full_path(),
+        config=OmegaConf.create({} if values is None else values),
+        header=header,
+    )
+
+
+def package(header: str | None, config_path: str) -> str:
+    """Return the section that a file sets, with its dot: of its folder, unless its header names another one."""
+    folder = ".".join(Path(config_path).parent.parts)
+    section = folder if header is None else header.replace("_group_", folder).replace("_global_", "")
+    return f"{section}." if section else ""
+
+
+def text_loader(is_text_at: Callable[[str], bool]) -> Any:
+    """Return OmegaConf's loader of YAML, which leaves scalars as text where `is_text_at(dotted name)` holds."""
+
+    def construct_document(loader: Any, node: yaml.Node) -> Any:
+        return base.construct_document(loader, with_text(node, "", is_text_at))
+
+    base = get_yaml_loader()
+    return type("TextLoader", (base,), {"construct_document": construct_document})
+
+
+def with_text(node: yaml.Node, name: str, is_text_at: Callable[[str], bool]) -> yaml.Node:
+    """Return a tree of YAML whose scalars are text at some dotted names; names in it are always text, null is null."""
+    if isinstance(node, yaml.SequenceNode):
+        elements = [with_text(each, name, is_text_at) for each in node.value]
+        return yaml.SequenceNode(node.tag, elements, node.start_mark, node.end_mark, node.flow_style)
+    if isinstance(node, yaml.MappingNode):
+        pairs = []
+        for key, value in node.value:
+            inner = name if key.tag == MERGE else f"{name}.{key.value}".lstrip(".")
+            pairs.append((as_text(key), with_text(value, inner, is_text_at)))
+        return yaml.MappingNode(node.tag, pairs, node.start_mark, node.end_mark, node.flow_style)
+    return as_text(node) if is_text_at(name) else node
+
+
+def as_text(node: yaml.Node) -> yaml.Node:
+    """Return a scalar as the text that is written, but for null; any other node as it is."""
+    if isinstance(node, yaml.ScalarNode) and node.tag not in {STRING, MERGE, NULL}:
+        return yaml.ScalarNode(STRING, node.value, node.start_mark, node.end_mark, node.style)
+    return node
