@@ -16,6 +16,11 @@ folders of these names; a program that needs both must import slurmscale in a pr
 from __future__ import annotations
 
 import sys
+
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
+    # `python -m` puts the current directory first, where anybody may have put modules.
+    del sys.path[0]
+
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -54,6 +59,13 @@ def refuse_strangers() -> None:
                 f"slurmscale has a package named {name!r}, and this program has imported another one from {place}. "
                 f"Import slurmscale before it, or run slurmscale in a process of its own: python -m slurmscale."
             )
+
+
+def forget_current_directory() -> None:
+    """Remove the current directory from the places of imports, which an empty entry of PYTHONPATH adds."""
+    here = Path.cwd().resolve()
+    if here != HERE:
+        sys.path[:] = [place for place in sys.path if Path(place).resolve() != here]
 
 
 refuse_strangers()
@@ -128,6 +140,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     # A command ends after a second and keeps nearly all that it makes: collect seldom (a tenth of its time).
     gc.set_threshold(50_000)
+    if arguments is None:
+        forget_current_directory()
     from jobs.cli import main as run_command
 
     return run_command(arguments)

@@ -88,6 +88,11 @@ RESERVED = {"submissions.jsonl", "stages.jsonl", FIGURES, TENSORBOARD, *WRITTEN}
 RESERVED_BEGINNINGS = ("code-", "logs", ".")
 
 
+def as_file_name(text: str) -> str:
+    """Return a text as the name of a file: other characters than letters, digits and ._=+- become _."""
+    return re.sub(r"[^A-Za-z0-9._=+-]", "_", text)
+
+
 def is_reserved(name: str) -> bool:
     """Return True if a run of this name would replace another file of its sweep directory."""
     return name in RESERVED or name.startswith(RESERVED_BEGINNINGS)

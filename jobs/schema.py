@@ -428,7 +428,7 @@ class Job:
     warmup_steps: int
     """Steps of linear warm-up of the learning rate."""
     weight_decay: float
-    """AdamW's weight decay, of all trained weights: norms, biases and embeddings too."""
+    """AdamW's weight decay, of every trained weight: norms, biases and embeddings decay too."""
     beta1: float
     """AdamW's decay of the mean of gradients."""
     beta2: float
@@ -604,6 +604,8 @@ class Gpu:
     """NVIDIA's compute capability (developer.nvidia.com/cuda-gpus); null: another vendor's, or unknown."""
     memory_gb: float | None = None
     """Memory of the device."""
+    memory_check: bool = True
+    """Refuse a run that is predicted not to fit `memory_gb`; false runs it anyway, with the same settings."""
     peak_bf16_tflops: float | None = None
     """Dense bfloat16 peak, without sparsity; the reference of MFU."""
     peak_fp16_tflops: float | None = None

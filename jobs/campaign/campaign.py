@@ -14,6 +14,7 @@ from typing import Any
 from jobs.campaign.code_snapshot import Snapshot, changed_since, snapshot_of
 from jobs.errors import RunDirError
 from jobs.rundir import RunDir, SweepDir, provenance_of
+from jobs.submit.trust.own_sweeps import is_own
 
 BASELINE = "baseline"
 # The directory that is searched if no campaign is named, as in conf/config.yaml.
@@ -29,6 +30,11 @@ class Campaign:
     """Overrides of the baseline."""
     code: Snapshot | None = None
     """The code that the baseline of a pair runs; None for that of the trial."""
+
+    @property
+    def is_received(self) -> bool:
+        """Return whether somebody else may have written the overrides: the campaign is not on this user's record."""
+        return self.sweep.path.exists() and not is_own(self.sweep)
 
     def first(self, name: str) -> RunDir:
         """Return the directory of the first repeat of a trial."""

@@ -134,9 +134,10 @@ def trial_points(name: str, overrides: list[str], campaign: Campaign, repeats: i
     changes = [each for each in overrides if not is_shared(each)]
     where = [each for each in overrides if is_shared(each)]
     refuse_changes(name, changes, campaign)
-    baseline = compose_one([*campaign.base, *where], BASELINE)
+    received = campaign.is_received
+    baseline = compose_one([*campaign.base, *where], BASELINE, received=received)
     # The baseline's overrides contain its global batch, which would otherwise follow a change of the micro-batch.
-    tried = compose_one([*baseline.overrides, *changes], name)
+    tried = compose_one([*baseline.overrides, *changes], name, received=received)
     refuse_another_task(name, tried.run, baseline.run)
     refuse_two_arrays(name, tried.run, baseline.run, campaign.code)
     beside = campaign.first(f"{name}-{BASELINE}")
@@ -152,10 +153,10 @@ def trial_points(name: str, overrides: list[str], campaign: Campaign, repeats: i
     ]
 
 
-def compose_one(overrides: list[str], name: str) -> Point:
+def compose_one(overrides: list[str], name: str, *, received: bool = False) -> Point:
     """Return the one point of these overrides; a ConfigError contains the name of the trial."""
     try:
-        return compose(overrides, multirun=False)[0]
+        return compose(overrides, multirun=False, received=received)[0]
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error
 

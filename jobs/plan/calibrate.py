@@ -17,6 +17,7 @@ from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.memory import memory_work
 from jobs.plan.predict.step_time import work_of
 from jobs.plan.rules.rule import counted
+from jobs.rundir import as_file_name
 from jobs.schema import Run
 
 
@@ -82,7 +83,7 @@ def calibrate_on(measured: Sequence[MeasuredRun], output: Path | None, today: da
             "bandwidth of the GPU (gpu=NAME, see conf/gpu). Pass sweeps, run directories or tables of GPU runs."
         )
     cluster = next(each.run.cluster.name for runs in by_key.values() for each in runs)
-    path = output or site_directory() / "calibration" / f"{cluster}-{today.isoformat()}.yaml"
+    path = output or site_directory() / "calibration" / f"{as_file_name(cluster)}-{today.isoformat()}.yaml"
     write_calibration(path, fits)
     return "\n".join([*lines, f"{path}: set cluster.calibration={path}"])
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import pickle
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,11 +32,21 @@ from jobs.plan.keys import keys
 from jobs.plan.legality import common_global_batch, only_memory_is_short, problems, product_is_illegal
 from jobs.plan.nearest import nearest_legal
 from jobs.plan.overrides import for_hydra, is_plain_value
-from jobs.plan.refusals import chosen, hydra_refusals, left_to_user, refuse_missing_site, site_file, typed
+from jobs.plan.refusals import (
+    chosen,
+    hydra_refusals,
+    left_to_user,
+    refuse_missing_site,
+    refuse_odd_bytes,
+    site_file,
+    typed,
+    what_to_set,
+)
 from jobs.plan.rules import rehearsal, sbatch_variables, unused
 from jobs.plan.rules.memory import is_proposed
 from jobs.plan.sweep import Axis, read_axes
 from jobs.prompt_template import is_file_name
+from jobs.rundir import as_file_name
 from jobs.schema import EngineKind, Run, ScalingMode
 from jobs.secrets import secret_in
 
@@ -73,17 +82,20 @@ def compose(
     multirun: bool,
     judge: Callable[[Run], list[str]] = problems,
     to_submit: bool = True,
+    received: bool = False,
 ) -> list[Point]:
     """Compose and check every point of a sweep; `judge` returns the reasons why a run is illegal.
 
-    Without `to_submit`, account and data path may stay unset. Raises ConfigError for what Hydra refuses (unknown key,
-    option or type, missing value) and, once all points are composed, one that lists every illegal point with its
-    reasons.
+    Without `to_submit`, account and data path may stay unset. With `received`, somebody else may have written the
+    overrides: they only set keys and choose files by their names.
+
+    Raises ConfigError for what Hydra refuses (unknown key, option or type, missing value) and, once all points are
+    composed, one that lists every illegal point with its reasons.
     """
     # Hydra wants the + where config.yaml does not list the group; ours does.
     overrides = [line.removeprefix("+") if line.startswith("+experiment=") else line for line in overrides]
     with composing(overrides):
-        products = read_axes(overrides, multirun=multirun)
+        products = read_axes(overrides, multirun=multirun, received=received)
         points = [point for axes in products for point in composed(axes, to_submit=to_submit)]
     # One name for all: points may differ in model, and a long sweep is not composed within a second.
     sweep = f"{points[0].run.model.name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
@@ -98,6 +110,7 @@ def compose(
 @contextmanager
 def composing(overrides: list[str]) -> Iterator[None]:
     """Initialize Hydra on conf/ and the site's own files, and turn what it raises into a ConfigError."""
+    refuse_odd_bytes(overrides)
     refuse_missing_site()
     read_by_schema()
     with hydra_refusals(overrides), initialize_config_module("conf", version_base="1.3"):
@@ -183,7 +196,12 @@ class SameFiles:
         config = pickle.loads(self.config)  # noqa: S301 (our own)
         for override in values:
             refuse_unset_section(config, override)
-            OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+            refuse_list_for_mapping(override)
+            key, value = override.key_or_group, override.value()
+            if key == "gpu.memory_gb" and value is None and config.gpu.memory_gb is not None:
+                # The size of a GPU also decides how a run computes its loss: only the check is left out.
+                key, value = "gpu.memory_check", False
+            OmegaConf.update(config, key, value, merge=True)
         rehearsal.shrink(config, {override.key_or_group for override in values})
         sbatch_variables.fill(config)
         # It would be asked for in vain.
@@ -241,6 +259,13 @@ def refuse_unset_section(config: DictConfig, override: Override) -> None:
             f"{typed(override)}: {section} is null, so nothing in it can be changed. Choose an experiment or job "
             f"file that sets {section}."
         )
+
+
+def refuse_list_for_mapping(override: Override) -> None:
+    """Raise ConfigError for a list in place of a mapping or section, for which OmegaConf names no key."""
+    key, value = override.key_or_group, override.value()
+    if isinstance(value, list) and key in keys() and (keys()[key].is_section or keys()[key].kind == dict[str, str]):
+        raise ConfigError(f"{typed(override)}: a list is given{what_to_set(key)}")
 
 
 def frozen(config: DictConfig, files: list[str]) -> Run:
@@ -303,7 +328,7 @@ def named(run: Run, swept: list[Override]) -> Run:
         ]
         if run.repeat > 1 or any(override.key_or_group == "repeat" for override in swept):
             parts.append(f"r{run.repeat}")
-        run.name = re.sub(r"[^A-Za-z0-9._=+-]", "_", "-".join(parts))
+        run.name = as_file_name("-".join(parts))
     return run
 
 

@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from jobs import parallelism, schema
 from jobs.images import settings as images
+from jobs.plan.synonyms import meant
 from jobs.schema import Run
 from jobs.serving import settings as serving
 from jobs.storage import settings as storage
@@ -154,11 +155,13 @@ def one_line(text: str) -> str:
 
 
 def nearest_keys(name: str) -> list[str]:
-    """Return at most 3 keys that a name may mean: of its name in another section, or spelt alike, in its own first.
+    """Return the keys that a name may mean: usual elsewhere, of its name in another section, or spelt alike.
 
     A key of a section inside a section counts only without one nearer to the top.
     """
     section, _, last = name.rpartition(".")
+    if usual := meant(last):
+        return usual
     if same := [key for key in keys() if key.rpartition(".")[2] == last]:
         depth = min(key.count(".") for key in same)
         return [key for key in same if key.count(".") == depth][:3]
@@ -173,4 +176,4 @@ def in_section(key: str, section: str) -> bool:
 
 def did_you_mean(names: list[str]) -> str:
     """Return " Did you mean A or B?", or nothing without names."""
-    return f" Did you mean {' or '.join(names)}?" if names else ""
+    return f" Did you mean {' or '.join(dict.fromkeys(names))}?" if names else ""

@@ -41,7 +41,7 @@ def read_row(where: str, row: dict[str, str | None]) -> MeasuredRun:
     """Return the run of a row, which may be one that is predicted not to fit."""
     overrides = [f"{key}={value}" for key, value in row.items() if key not in MEASURED and value]
     try:
-        (point,) = compose(overrides, multirun=False, judge=problems_but_memory, to_submit=False)
+        (point,) = compose(overrides, multirun=False, judge=problems_but_memory, to_submit=False, received=True)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     step_time_s, memory_bytes = (measured(where, key, row.get(key)) for key in MEASURED)

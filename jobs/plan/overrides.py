@@ -19,7 +19,8 @@ from hydra.grammar.gen.OverrideParser import OverrideParser
 
 from jobs.errors import ConfigError
 from jobs.plan.keys import GROUPS, is_text, keys, mapping_of
-from jobs.plan.refusals import typed
+from jobs.plan.refusals import choices, typed
+from jobs.secrets import strings
 
 # Functions of the grammar whose arguments are numbers, whatever the key is.
 OF_NUMBERS = frozenset(("int", "float", "bool", "range", "interval"))
@@ -102,6 +103,27 @@ def for_hydra(override: Override) -> str:
     # Hydra wants a + for an entry that the mapping does not have yet.
     key = override.get_key_element() if mapping_of(override.key_or_group) is None else f"++{override.key_or_group}"
     return f"{key}={override.get_value_element_as_str()}"
+
+
+def refuse_received(override: Override) -> None:
+    """Raise ConfigError for an override of a received file that is more than KEY=VALUE or a choice by its name.
+
+    Hydra's own settings import modules, an interpolation reads this shell's environment, and a path reads other files.
+    """
+    line, key, value = typed(override), override.key_or_group, override.value()
+    is_plain = override.type is OverrideType.CHANGE and override.package is None and not override.is_sweep_override()
+    if not is_plain or "/" in key or key.partition(".")[0] == "hydra":
+        reason = "it is not KEY=VALUE with one value"
+    elif any("${" in text for _, text in strings(value)):
+        reason = "it has an interpolation (${...})"
+    elif key in GROUPS and value not in choices(key):
+        reason = f"it names no choice of {key}"
+    else:
+        return
+    raise ConfigError(
+        f"{line}: {reason}. A table, or a campaign that you did not submit, only sets keys by KEY=VALUE and groups by "
+        "GROUP=NAME; `slurmscale explain` lists both."
+    )
 
 
 def single(lines: Iterable[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -20,6 +20,7 @@ import conf
 from jobs.errors import ConfigError
 from jobs.files import YAML_BYTES, YAML_LOADER, flat, parse_yaml, read_bytes, read_yaml, reason
 from jobs.plan.keys import GROUPS, did_you_mean, is_text, keys, nearest_keys
+from jobs.plan.synonyms import meant, nearest_names
 
 PATH = re.compile(r"[/~]|\.\.?/|.*/.*\.ya?ml$")
 # The remedy of an override of Hydra's own settings, by the first beginning that fits; none where it has an effect.
@@ -55,6 +56,18 @@ def hydra_refusals(overrides: list[str]) -> Iterator[None]:
 # --- before composition ----------------------------------------------------------------------------------------
 
 
+def refuse_odd_bytes(overrides: Iterable[str]) -> None:
+    """Raise ConfigError for a byte that is no text in UTF-8, which Python keeps as half of a surrogate pair."""
+    for line in overrides:
+        try:
+            line.encode()
+        except UnicodeEncodeError:
+            shown = line.encode(errors="surrogateescape").decode(errors="backslashreplace")
+            raise ConfigError(
+                f"{shown}: this is not UTF-8. Write it in UTF-8; a file of such a name needs another name."
+            ) from None
+
+
 def refuse_missing_site() -> None:
     """Raise ConfigError where SLURMSCALE_SITE names no directory."""
     site = os.environ.get("SLURMSCALE_SITE")
@@ -62,6 +75,11 @@ def refuse_missing_site() -> None:
         raise ConfigError(
             f"SLURMSCALE_SITE={site} is not a directory. Set it to the directory that holds your cluster/NAME.yaml, "
             "or unset it."
+        )
+    if site and Path(site).name in GROUPS and not any((Path(site) / group).is_dir() for group in GROUPS):
+        raise ConfigError(
+            f"SLURMSCALE_SITE={site} is the directory of one group. Set it to the directory above, which holds "
+            f"{Path(site).name}/NAME.yaml: SLURMSCALE_SITE={Path(site).absolute().parent}"
         )
     for file in sorted(Path(site).glob("*/*.yaml")) if site else ():
         if file.parent.name in GROUPS:
@@ -87,6 +105,8 @@ def refuse_key_or_choice(override: Override) -> None:
     group, line, value = override.key_or_group, typed(override), cast(Any, override.value())
     if not group:
         raise ConfigError(f"{line!r} has no key. Write KEY=VALUE.")
+    if override.package is not None:
+        raise ConfigError(f"{line}: each group has one place, so @ has no meaning here. Set {group}={value}.")
     setting = group.replace("/", ".")
     if setting.partition(".")[0] == "hydra":
         reason = next(text for beginning, text in HYDRA_SETTINGS.items() if setting.startswith(beginning))
@@ -104,6 +124,8 @@ def refuse_key_or_choice(override: Override) -> None:
 
 def site_for(group: str, file: Path) -> str:
     """Return a sentence on how a file becomes a choice of a group."""
+    if group == "model" and file.suffix != ".yaml":
+        return f"Run `slurmscale model {file} --output DIR/model/NAME.yaml`, set SLURMSCALE_SITE=DIR and model=NAME."
     if file.parent.name == group:
         return f"Set SLURMSCALE_SITE={file.expanduser().absolute().parent.parent} and {group}={file.stem}."
     return f"Move the file to DIR/{group}/{file.stem}.yaml, set SLURMSCALE_SITE=DIR and {group}={file.stem}."
@@ -132,17 +154,15 @@ def explain(error: Exception, overrides: list[str]) -> str:
     """Return the innermost message, where it is, and what to set."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
-        near = difflib.get_close_matches(name, error.options, n=3, cutoff=0.6)
+        near = meant(f"{group}={name}") or nearest_names(name, error.options)
         return f"{group}={name}: there is no such choice.{did_you_mean(near)} {set_one_of(group, error.options)}"
     if isinstance(error, OverrideParseException):
-        reason = next(line for line in error.message.splitlines() if not line.startswith("Error parsing override"))
-        return (
-            f"{error.override!r} cannot be read: {reason}. Write KEY=VALUE; a value with blanks, commas, colons or "
-            """brackets needs two kinds of quotes: 'KEY="a b"'."""
-        )
+        return unreadable(error)
     file = re.match(r"In '([^']+)': \w+ raised while composing config:\n", str(error))
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     text = str(error)[file.end() :] if file else str(cause)
+    if twice := re.search(r"Multiple values for (\w+)\.", text):
+        return f"{twice[1]} is chosen already. A file chooses another one in its defaults{as_default(twice[1])}."
     if not file and not isinstance(cause, OmegaConfBaseException):
         return text.strip().removeprefix("In 'config': ")
     named = re.search(r"^\s*full_key: (.*)$", text, flags=re.MULTILINE)
@@ -161,14 +181,49 @@ def explain(error: Exception, overrides: list[str]) -> str:
         near = nearest_keys(full)
         value = next((line.partition("=")[2] for line in overrides if line.partition("=")[0] == full), "")
         remedy = f" Set {near[0]}={value}." if value and near[:1] == [f"engine.{full}"] else did_you_mean(near)
+        if place and (group := full.rpartition(".")[2]) in GROUPS:
+            remedy = f" A file chooses {group} in its defaults{as_default(group)}."
         return f"{place}{full} is not a configuration key.{remedy} `slurmscale explain` lists all keys."
+    if variable := re.search(r"Environment variable '([^']*)' not found", text):
+        return (
+            f"{place}{key or 'a value'} is read from the environment variable {variable[1]}, which is not set. Set it, "
+            f"or give a default: ${{oc.env:{variable[1]},DEFAULT}}."
+        )
     if not key:
         return f"{place}{text.splitlines()[0]} A configuration file holds lines `key: value`."
-    return f"{place}{text.splitlines()[0]} (key: {key}){what_to_set(key)}"
+    given = next((line.partition("=")[2] for line in overrides if line.lstrip("+").partition("=")[0] == key), "")
+    return f"{place}{text.splitlines()[0]} (key: {key}){what_to_set(key, given)}"
 
 
-def what_to_set(key: str) -> str:
-    """Return a sentence on what a key takes; empty where OmegaConf's own text lists it, as the names of a choice."""
+def unreadable(error: OverrideParseException) -> str:
+    """Return why Hydra's grammar cannot read an override, and its quoted spelling."""
+    key, equals, value = error.override.partition("=")
+    reason = next(line for line in error.message.splitlines() if not line.startswith("Error parsing override"))
+    if "LexerNoViableAltException" in reason:
+        # The second line of the message points at the character.
+        place = error.message.splitlines()[1].index("^") - len("LexerNoViableAltException: ")
+        reason = f"{error.override[place]!r} has to stand in quotes" if place < len(error.override) else "it ends early"
+    quotes = "'\"" if '"' not in value else "\"'"
+    can = equals and not set(value) & set("'\"[]{}")
+    quoted = f"{quotes[0]}{key}={quotes[1]}{value}{quotes[::-1]}" if can else "'KEY=\"a b\"'"
+    return (
+        f"{error.override!r} cannot be read: {reason}. Write KEY=VALUE; a value with = ( ) [ ] {{ }} , # ~ or letters "
+        f"with accents needs two kinds of quotes: {quoted}."
+    )
+
+
+def as_default(group: str) -> str:
+    """Return how the defaults of a file choose a file of another group."""
+    return f": `defaults: [{{override /{group}@_global_.{group}: NAME}}, _self_]`"
+
+
+def what_to_set(key: str, given: str = "") -> str:
+    """Return a sentence on what a key takes; empty where OmegaConf's own text lists it, as the names of a choice.
+
+    For a usual name of a value, as in job.precision=fp8, or a time with its unit it has the value to set.
+    """
+    if usual := meant(f"{key}={given}"):
+        return f". Set {' '.join(usual)}."
     known = keys().get(key)
     if known is None:
         return f". {null_in_quotes(key)}" if is_text(key.partition("[")[0]) else ""
@@ -179,9 +234,24 @@ def what_to_set(key: str) -> str:
         return f". It is a list: set {key}=[A,B]."
     if get_origin(known.kind) is dict:
         return f". It is a mapping: set {key}.NAME=VALUE, or '{key}={{NAME: VALUE}}'."
-    whole = f"{key}=NUMBER, a whole one{f' of {known.unit}' if known.unit else ''}"
+    if (number := in_unit(given, known.unit)) is not None:
+        return f". Set {key}={number} ({known.unit})."
+    whole = f"{key}=NUMBER, a whole {f'number of {known.unit}' if known.unit else 'one'}"
     values = {int: whole, float: f"{key}=NUMBER", bool: f"{key}=true or {key}=false", str: f"{key}=TEXT"}
     return f". Set {values[known.kind]}{', or null' if known.optional else ''}." if known.kind in values else ""
+
+
+def in_unit(given: str, unit: str | None) -> int | None:
+    """Return a time such as 2h, 90min or 1:30:00 as a whole number of minutes or seconds; None for anything else."""
+    if unit not in {"minutes", "seconds"}:
+        return None
+    if clock := re.fullmatch(r"(\d+):(\d\d):(\d\d)", given):
+        seconds = 3600.0 * int(clock[1]) + 60 * int(clock[2]) + int(clock[3])
+    elif found := re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|m|h|d)\w*", given):
+        seconds = float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
+    else:
+        return None
+    return math.ceil(seconds / (60 if unit == "minutes" else 1))
 
 
 def null_in_quotes(key: str) -> str:

@@ -20,7 +20,7 @@ from hydra.errors import HydraException
 from jobs.errors import ConfigError
 from jobs.files import flat
 from jobs.plan.keys import GROUPS, is_text, keys
-from jobs.plan.overrides import for_hydra, is_plain_value, parse
+from jobs.plan.overrides import for_hydra, is_plain_value, parse, refuse_received
 from jobs.plan.refusals import refuse_key_or_choice, typed
 
 # Ten times what a Slurm array holds by default.
@@ -55,13 +55,16 @@ def axis_of(override: Override) -> Axis:
     return Axis(override, values, is_swept=len(values) > 1)
 
 
-def read_axes(overrides: list[str], *, multirun: bool) -> list[list[Axis]]:
+def read_axes(overrides: list[str], *, multirun: bool, received: bool = False) -> list[list[Axis]]:
     """Return the axes of each product of a sweep; its points are those of all products.
 
     There is one product, but for several experiments, which may each declare a sweep with multirun. Raises ConfigError
-    for values without a meaning, for two axes of one key, and for more points than a sweep may have.
+    for values without a meaning, for two axes of one key, for more points than a sweep may have, and for received
+    overrides that are more than values of keys.
     """
     given = parse(overrides)
+    for override in given if received else ():
+        refuse_received(override)
     swept = [override for override in given if override.is_sweep_override()]
     if swept and not multirun:
         raise ConfigError(several_values(swept[0]))

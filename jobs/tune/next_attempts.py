@@ -60,7 +60,11 @@ def next_attempts(folder: Path) -> int:
         if (known := recorded(RunDir(run.path))) is not None and known["name"] != BASELINE
     }
     found = [each for each in proposals(best, runs) if tuple(sorted(merged(changes, each.changes))) not in tried]
-    legal = [each for each in found if is_legal([*campaign.base, *merged(changes, each.changes)])]
+    legal = [
+        each
+        for each in found
+        if is_legal([*campaign.base, *merged(changes, each.changes)], received=campaign.is_received)
+    ]
     for each in legal:
         overrides = shlex.join(merged(changes, each.changes))
         print(f"\n{each.reason}\n  slurmscale attempt {each.name} {overrides} --campaign {campaign.sweep.quoted}")
@@ -83,10 +87,10 @@ def merged(changes: Sequence[str], further: Sequence[str]) -> list[str]:
     return list({key_of(each): each for each in (*changes, *further)}.values())
 
 
-def is_legal(overrides: list[str]) -> bool:
+def is_legal(overrides: list[str], *, received: bool) -> bool:
     """Return whether a run of these overrides can be submitted."""
     try:
-        compose(overrides, multirun=False)
+        compose(overrides, multirun=False, received=received)
     except ConfigError:
         return False
     return True

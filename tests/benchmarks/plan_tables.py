@@ -227,16 +227,20 @@ def dgxc(rows: list[Row]) -> Iterator[Measurement]:
 
 
 SIMUMAX = re.compile(r"(tp|pp|cp|dp|mbc|seq)(\d+)")
+# The only model that is described below; a case of another one must not be read as it.
+SIMUMAX_MODEL, SIMUMAX_LAYERS = "llama3_70b", "l12"
 
 
 def simumax(rows: list[Row]) -> Iterator[Measurement]:
     """Yield SimuMax's measurements: Llama-3-70B of 12 layers on 8 B200, micro-batches of one sequence of 4,096."""
     for row in rows:
+        if not row["case"].startswith(f"{SIMUMAX_MODEL}_") or SIMUMAX_LAYERS not in row["case"].split("_"):
+            raise ValueError(f"{row['case']} is not of {SIMUMAX_MODEL} with 12 layers, the only model that is read.")
         given = {key: int(value) for key, value in SIMUMAX.findall(row["case"])}
         dp, sequence = given.get("dp", 1), given.get("seq", 4096)
         batch = given["mbc"] * dp
         made = run(
-            model("llama3_70b_l12", 12, 8192, 64, 28672, 128256, kv_heads=8),
+            model(f"{SIMUMAX_MODEL}_{SIMUMAX_LAYERS}", 12, 8192, 64, 28672, 128256, kv_heads=8),
             GPUS[row["gpu"]],
             ranks=given["tp"] * given["pp"] * given.get("cp", 1) * dp,
             micro_batch=1,

@@ -89,10 +89,15 @@ def cuts_divide_sequence(run: Run) -> str | None:
     if job.virtual_tokens:
         given += f" behind job.prompt_tuning.virtual_tokens={job.virtual_tokens}"
         below = job.virtual_tokens - job.row_length % unit
-        key, near = "job.prompt_tuning.virtual_tokens", either(n for n in (below, below + unit) if n > 0)
-    return f"{given} is split along the sequence and is not a multiple of {unit} ({why}). Set {key}={near}" + (
-        ", or parallelism.sequence_parallel=false." if p.context == 1 else "."
-    )
+        fitting = (n for n in (below, below + unit) if 0 < n <= most - job.sequence_length)
+        key, near = "job.prompt_tuning.virtual_tokens", either(fitting)
+    remedies = [f"{key}={near}"] if near else []
+    if p.context == 1:
+        remedies.append("parallelism.sequence_parallel=false")
+    elif not near:
+        # Every positive multiple is longer than the model's rotary table.
+        remedies.append("parallelism.context=1, or smaller degrees")
+    return f"{given} is split along the sequence and is not a multiple of {unit} ({why}). Set {', or '.join(remedies)}."
 
 
 def context_needs_gpus(run: Run) -> str | None:

@@ -31,9 +31,14 @@ class Verdict(Enum):
     """Not even its lower end fits."""
 
 
+def is_checked(run: Run) -> bool:
+    """Return whether a run that does not fit is refused."""
+    return run.is_predicted and run.gpu.memory_check
+
+
 def states_fit(run: Run) -> str | None:
     """Refuse a run whose weights, gradients and optimizer state alone are larger than the memory of its GPU."""
-    if run.gpu.memory_gb is None or not run.is_predicted or leaves_room(run, 1.0):
+    if run.gpu.memory_gb is None or not is_checked(run) or leaves_room(run, 1.0):
         return None
     needed = states(run)
     what, remedy = "training states alone take", "Shard them over more GPUs"
@@ -46,18 +51,18 @@ def states_fit(run: Run) -> str | None:
         return (
             f"{run.model.name} does not fit gpu={run.gpu.name} of {run.gpu.memory_gb:g} GB: its weights in float32 "
             f"take {needed.total / 1e9:,.1f} GB, and an evaluation is one process. Choose a GPU with more memory, or "
-            "set gpu.memory_gb=null to try it anyway."
+            "set gpu.memory_check=false to try it anyway."
         )
     return (
         f"{run.model.name} does not fit gpu={run.gpu.name} of {run.gpu.memory_gb:g} GB: {what} "
         f"{needed.total / 1e9:,.1f} GB on each ({needed.described()}). {remedy}, or set "
-        "gpu.memory_gb=null to try it anyway."
+        "gpu.memory_check=false to try it anyway."
     )
 
 
 def prediction_fits(run: Run, samples: Samples | None = None) -> str | None:
     """Refuse a run whose predicted memory is larger than that of its GPU even at the lower end of the interval."""
-    if run.gpu.memory_gb is None or not run.is_predicted or not leaves_room(run, 1.0):
+    if run.gpu.memory_gb is None or not is_checked(run) or not leaves_room(run, 1.0):
         return None
     predicted = memory(run, samples)
     if verdict(run, predicted) is not Verdict.too_large:
@@ -65,7 +70,7 @@ def prediction_fits(run: Run, samples: Samples | None = None) -> str | None:
     advice = "Keep fewer activations, shard over more GPUs" if run.job.train else "Choose a GPU with more memory"
     return (
         f"{run.model.name} does not fit gpu={run.gpu.name} ({in_words(run, predicted)}). {advice}, or set "
-        "gpu.memory_gb=null to try it anyway."
+        "gpu.memory_check=false to try it anyway."
     )
 
 
@@ -74,7 +79,10 @@ def memory_is_tight(run: Run, samples: Samples | None = None) -> str | None:
     if run.gpu.memory_gb is None or not run.is_predicted:
         return None
     predicted = memory(run, samples)
-    if verdict(run, predicted) is not Verdict.tight:
+    found = verdict(run, predicted)
+    if found is Verdict.too_large and not run.gpu.memory_check:
+        return in_words(run, predicted, "memory is too small (gpu.memory_check=false), ")
+    if found is not Verdict.tight:
         return None
     probably = " and probably too small" if predicted.device.point > usable_bytes(run, run.gpu.memory_gb) else ""
     return in_words(run, predicted, f"memory is tight{probably}, ") + recomputation(run, predicted, samples)

@@ -21,7 +21,7 @@ def divisors(number: int) -> list[int]:
 
 
 def multiples_near(number: int, unit: int, most: float = math.inf) -> str:
-    """Return the positive multiples of a unit next to a number, none above `most`, as text: `60 or 66`."""
+    """Return the positive multiples of a unit next to a number, none above `most`, as text: `60 or 66`, or nothing."""
     below = min(number, most) // unit * unit
     return either(int(n) for n in (below, below + unit) if 0 < n <= most)
 
@@ -33,8 +33,8 @@ def undivided(run: Run, axes: Iterable[Axis] = MODEL_AXES) -> list[str]:
 
 
 def either(choices: Iterable[object]) -> str:
-    """Return choices as text: `1, 2 or 4`."""
-    *first, last = map(str, choices)
+    """Return choices as text: `1, 2 or 4`; nothing without one, where the refusal needs another remedy."""
+    *first, last = list(map(str, choices)) or [""]
     return f"{', '.join(first)} or {last}" if first else last
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import is_dataclass
+from typing import Any
 
+from jobs.files import flat
 from jobs.layout import degree_of
 from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES
 from jobs.plan.cost import checkpoint_bytes
@@ -16,6 +19,17 @@ from jobs.secrets import config_holds_no_secret
 
 # Volta and Turing have units for float16 only (CUDA C++ Programming Guide, table of features by compute capability).
 BFLOAT16_CAPABILITY = (8, 0)
+
+# Above these, later rules would calculate proposals that nobody can set.
+MOST_NODES, MOST_COUNT = 1_000_000, 10**12
+# Usual values, as examples; rates and norms with ranges of their own.
+EXAMPLES = {
+    "job.learning_rate": 3e-4,
+    "job.min_learning_rate": 3e-5,
+    "job.weight_decay": 0.1,
+    "job.beta1": 0.9,
+    "job.beta2": 0.95,
+}
 
 # --- single values -------------------------------------------------------------------------------------------
 
@@ -72,7 +86,32 @@ def counts_are_positive(run: Run) -> str | None:
         "model.experts_per_token": run.model.experts_per_token,
     }
     wrong += [f"{key}={value} is negative. Set {key}=0 or more." for key, value in none_or_more.items() if value < 0]
+    wrong += [
+        f"{key}={value} is more than any machine has. Set {key}=NUMBER, {MOST_NODES} at most."
+        for key, value in (("nodes", run.nodes), ("ranks_per_node", run.ranks_per_node))
+        if value > MOST_NODES
+    ]
+    wrong += [
+        f"{key}={value} is too large a number. Set {key}=NUMBER, {MOST_COUNT} at most."
+        for key, value in (counts | none_or_more).items()
+        if value is not None and value > MOST_COUNT and key not in {"nodes", "ranks_per_node"}
+    ]
     return "\n".join(wrong) or None
+
+
+def numbers_are_finite(run: Run) -> str | None:
+    """Refuse nan and inf, which compare with every limit as if they were in range."""
+    wrong = [
+        f"{key}={value:g} is not a number to calculate with. Set {key}=NUMBER, which is finite."
+        for key, value in flat(sections(run)).items()
+        if isinstance(value, float) and not math.isfinite(value) and key not in EXAMPLES
+    ]
+    return "\n".join(wrong) or None
+
+
+def sections(config: object) -> dict[str, Any]:
+    """Return a configuration as nested mappings, without copies."""
+    return {key: sections(value) if is_dataclass(value) else value for key, value in vars(config).items()}
 
 
 def hyperparameters_are_in_range(run: Run) -> str | None:
@@ -87,8 +126,7 @@ def hyperparameters_are_in_range(run: Run) -> str | None:
         "data.max_line_mb": (run.data.max_line_mb, 1e-3, 1e5),
     }
     wrong = [
-        f"{key}={value:g} is outside {low:g} to {high:g}. Set {key}={max(low, min(high, value))}, or another in that "
-        "range."
+        f"{key}={value:g} is outside {low:g} to {high:g}. Set {key}=NUMBER in that range{such_as(key, low, high)}."
         for key, (value, low, high) in ranges.items()
         if not low <= value <= high
     ]
@@ -99,6 +137,11 @@ def hyperparameters_are_in_range(run: Run) -> str | None:
             f"job.clip_norm={job.clip_norm:g} is not positive. Set job.clip_norm=1.0, or null for no clipping."
         )
     return "\n".join(wrong) or None
+
+
+def such_as(key: str, low: float, high: float) -> str:
+    """Return a usual value of a hyperparameter as an example, if it is in range."""
+    return f", such as {EXAMPLES[key]:g}" if low <= EXAMPLES[key] <= high else ""
 
 
 def adapters_have_a_size(run: Run) -> str | None:
@@ -345,6 +388,46 @@ def nothing_is_steady(run: Run) -> str | None:
     return None
 
 
+def rate_never_reaches_its_peak(run: Run) -> str | None:
+    """Warn of a warm-up that ends with the run or after it."""
+    job = run.job
+    if job.train and job.steps is not None and job.warmup_steps > job.steps:
+        return (
+            f"job.warmup_steps={job.warmup_steps} is longer than job.steps={job.steps}: the learning rate never "
+            f"reaches job.learning_rate={job.learning_rate:g}. Set job.warmup_steps={job.steps // 10}, or more steps."
+        )
+    return None
+
+
+def only_the_last_checkpoint(run: Run) -> str | None:
+    """Warn of checkpoints that are further apart than the run is long."""
+    job = run.job
+    every = job.checkpoint_every_steps
+    if job.train and job.steps is not None and every is not None and every > job.steps:
+        return (
+            f"job.checkpoint_every_steps={every} is more than job.steps={job.steps}: the only checkpoint is written "
+            "after the last step, so an interrupted run begins again. Set job.checkpoint_every_steps="
+            f"{max(1, job.steps // 2)} or less."
+        )
+    return None
+
+
+def local_runs_need_no_site(run: Run) -> str | None:
+    """Warn of settings of the cluster's shell, which processes of this machine do not get."""
+    c = run.cluster
+    given = [
+        f"cluster.{key}"
+        for key in ("setup", "modules", "container", "container_mounts", "sbatch", "pbs")
+        if getattr(c, key)
+    ]
+    if given and run.starter.on_this_machine:
+        return (
+            f"{' and '.join(given)} {'has' if len(given) == 1 else 'have'} no effect with launcher=local: ranks start "
+            "in the environment of this shell. Prepare it before slurmscale, or set cluster.env."
+        )
+    return None
+
+
 def one_sample_is_no_pack(run: Run) -> str | None:
     """Warn of packing with one sample per micro-batch."""
     if run.job.batching is Batching.packed and run.job.micro_batch_size == 1:
@@ -441,7 +524,7 @@ def tuning_is_a_command(run: Run) -> str | None:
 
 
 # Later rules calculate with the counts.
-COUNTS: tuple[Rule, ...] = (config_holds_no_secret, counts_are_positive)
+COUNTS: tuple[Rule, ...] = (config_holds_no_secret, counts_are_positive, numbers_are_finite)
 OTHERS: tuple[Rule, ...] = (
     hyperparameters_are_in_range,
     adapters_have_a_size,
@@ -467,6 +550,9 @@ OTHERS: tuple[Rule, ...] = (
 RULES = (*COUNTS, *OTHERS)
 WARNINGS: tuple[Rule, ...] = (
     nothing_is_steady,
+    rate_never_reaches_its_peak,
+    only_the_last_checkpoint,
+    local_runs_need_no_site,
     tuning_is_a_command,
     one_sample_is_no_pack,
     whole_rows_need_no_buckets,

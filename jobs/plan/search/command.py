@@ -17,8 +17,10 @@ from jobs.plan.fitting import MOST_NODES, doublings
 from jobs.plan.legality import problems_but_memory
 from jobs.plan.predicted_table import shown, with_interval
 from jobs.plan.rules.memory import gigabytes
+from jobs.plan.rules.rule import divisors
 from jobs.plan.search.layouts import Layout, Space, read_space
 from jobs.plan.search.ranking import Candidate, candidates, pareto, ranked
+from jobs.schema import Run
 
 FASTEST, MOST_PARETO = 10, 15
 """Rows of the tables."""
@@ -126,14 +128,24 @@ def nothing_fits(space: Space, layouts: Sequence[Layout]) -> str:
         f"gpu={run.gpu.name} of {run.gpu.memory_gb:g} GB."
     )
     largest = max(space.points, key=lambda point: point.run.nodes)
-    for nodes in doublings(2 * largest.run.nodes, run.cluster.max_nodes or MOST_NODES):
+    tried = more_nodes(largest.run)
+    for nodes in tried:
         if order := ranked(candidates(Space([on_nodes(largest, nodes)], space.common, space.given).layouts())):
             best = order[0]
             return (
                 f"{refused} On more nodes {len(order):,} may fit, the fastest with a chance of "
                 f"{100 * best.chance:.0f} %. Set {best.layout.overrides}."
             )
-    return f"{refused} Neither does one on more nodes. Choose a GPU with more memory or a larger global batch."
+    also = f" Nor is one on nodes={','.join(map(str, tried))}; other counts were not tried." if tried else ""
+    return f"{refused}{also} Choose a GPU with more memory, or a larger global batch, which more nodes can share."
+
+
+def more_nodes(run: Run) -> list[int]:
+    """Return larger counts of nodes to try: doubles, and the next ones that pipelines of whole layers divide."""
+    most = run.cluster.max_nodes or MOST_NODES
+    doubles = doublings(2 * run.nodes, most)
+    next_multiples = ((run.nodes // stages + 1) * stages for stages in divisors(run.model.layers))
+    return sorted({*doubles, *(nodes for nodes in next_multiples if nodes <= most)})
 
 
 def on_nodes(point: Point, nodes: int) -> Point:

@@ -78,7 +78,9 @@ def test_submit_predicts_memory_for_the_samples_that_it_has_read_and_refuses_tho
         ConfigError, match=r"tiny-.*: tiny does not fit gpu=h100_sxm .* for the samples read"
     ) as refused:
         prepared([between]).__enter__()
-    assert "set gpu.memory_gb=null to try it anyway. A smaller job.micro_batch_size keeps fewer" in str(refused.value)
+    assert "set gpu.memory_check=false to try it anyway. A smaller job.micro_batch_size keeps fewer" in str(
+        refused.value
+    )
     assert not list((tmp_path / "runs").glob("*/*")), "nothing is left"
     with prepared([between], try_large=True) as made:
         (note,) = [each for each in plan_notes([between.run], made.samples) if "predicted" in each]

@@ -31,7 +31,7 @@ def test_activations_that_cannot_fit_are_refused_with_what_makes_them_fit() -> N
     text = str(refused.value)
     assert "llama3_8b does not fit gpu=h100_sxm (uncalibrated: predicted " in text
     assert "most of it activations" in text
-    assert "set gpu.memory_gb=null to try it anyway" in text
+    assert "set gpu.memory_check=false to try it anyway" in text
     assert "Nearest that can run: job.micro_batch_size=1; or engine.activation_checkpointing=full; or " in text
     for change in ("job.micro_batch_size=1", "engine.activation_checkpointing=full", "gpu.memory_gb=null"):
         assert one(*LLAMA3, "job.micro_batch_size=4", change)
