@@ -18,6 +18,19 @@ from jobs.schema import LauncherKind
 
 OVERRIDES = "Hydra overrides, such as model=llama2_7b nodes=4 job.steps=100; `slurmscale explain` lists all keys"
 SHELLS = ("bash", "zsh", "fish")
+# Options of Hydra's own command line, and what takes their place in commands with overrides.
+OVERRIDING = ("plan", "submit", "data", "tune", "explain", "doctor", "attempt", "campaign")
+SITE = "Own files are in the directory SLURMSCALE_SITE: export SLURMSCALE_SITE=DIR, with cluster/NAME.yaml in it."
+WHOLE = "A file of a whole configuration is an experiment: experiment=NAME, of the site's experiment/NAME.yaml."
+OF_HYDRA = {
+    **dict.fromkeys(("--config-dir", "-cd", "--config-path", "-cp"), SITE),
+    **dict.fromkeys(("--config-name", "-cn"), WHOLE),
+    **dict.fromkeys(("--shell-completion", "-sc"), 'Run eval "$(slurmscale completion bash)".'),
+    "--hydra-help": "Hydra only composes here; slurmscale explain lists all keys.",
+    "--run": "slurmscale submit OVERRIDES runs them.",
+    "-r": "slurmscale submit OVERRIDES runs them.",
+    "--experimental-rerun": "slurmscale resume SWEEP runs unfinished runs again.",
+}
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
@@ -111,7 +124,9 @@ def complete() -> None:
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
     """Return the options of one command; overrides may stand before, between and after options."""
-    options, rest = parser().parse_known_args(arguments)
+    top = parser()
+    refuse_options_of_hydra(top, arguments)
+    options, rest = top.parse_known_args(arguments)
     takes_overrides = "overrides" in options
     if rest and (not takes_overrides or any(word.startswith("-") for word in rest)):
         hint = "; overrides have no dashes, as in nodes=2" if takes_overrides else ""
@@ -120,6 +135,14 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
         # argparse accepts positional arguments in one place only, and returns those of other places as unknown.
         options.overrides += rest
     return options
+
+
+def refuse_options_of_hydra(top: Parser, arguments: list[str]) -> None:
+    """End with what to use in place of an option of Hydra that this program does not have."""
+    for word in arguments[1:]:
+        instead = OF_HYDRA.get(word.partition("=")[0])
+        if instead is not None and arguments[0] in OVERRIDING:
+            top.commands[arguments[0]].error(f"{word} is an option of Hydra. {instead}")
 
 
 def folder(text: str) -> Path:
@@ -264,6 +287,9 @@ def composing_commands(command: Callable[[str, str], Parser]) -> None:
                 help="also write text as Megatron's PREFIX.bin and PREFIX.idx, which data=megatron_binary reads",
             )
             continue
+        sub.add_argument(
+            "--skip-illegal", action="store_true", help="leave out the points of a sweep that cannot run, and list them"
+        )
         if name == "submit":
             sub.add_argument("--wait", action="store_true", help="return when all runs have ended")
         else:
@@ -297,8 +323,10 @@ def composing_commands(command: Callable[[str, str], Parser]) -> None:
     sub.add_argument(
         "--kind", choices=("tar", "recordio"), default="tar", help="WebDataset's tar or MXNet's RecordIO (default tar)"
     )
-    sub = command("explain", "print type, choices, default, unit and meaning of a key")
-    sub.add_argument("key", nargs="?", metavar="KEY", help="such as job.steps or model; default: list all keys")
+    sub = command("explain", "print type, choices, default, unit and meaning of a key, or the keys that have a word")
+    sub.add_argument(
+        "key", nargs="?", metavar="KEY|WORD", help="such as job.steps, model or checkpoint; default: the first level"
+    )
     sub.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="show the defaults of this composition")
 
 
@@ -324,6 +352,15 @@ def site_commands(command: Callable[[str, str], Parser]) -> None:
     )
     sub.add_argument(
         "--output", type=folder, help="directory or FILE.yaml (default: model/ of SLURMSCALE_SITE, else print it)"
+    )
+    sub = command("cluster", "write a cluster file of your own, with its GPU, partition and ranks of a node")
+    sub.add_argument("name", metavar="NAME", help="such as my_cluster; cluster=NAME then chooses it")
+    sub.add_argument("--gpu", metavar="NAME", help="a GPU of conf/gpu or the site, such as h100_sxm (default: CPUs)")
+    sub.add_argument("--ranks-per-node", type=int, metavar="N", help="GPUs, or processes, of a node (default 8 GPUs)")
+    for name in ("partition", "account", "qos"):
+        sub.add_argument(f"--{name}", metavar="NAME", help=f"sbatch's --{name}")
+    sub.add_argument(
+        "--output", type=folder, help="directory or FILE.yaml (default: cluster/ of SLURMSCALE_SITE, else print it)"
     )
 
 
@@ -386,11 +423,8 @@ def dispatch(options: argparse.Namespace) -> int:
         return 0
     if options.command == "tune":
         return tune_or_propose(options)
-    if options.command == "model":
-        from jobs.plan.model_file import model_file
-
-        print(model_file(options.what, options.output))
-        return 0
+    if options.command in {"model", "cluster"}:
+        return write_site_file(options)
     if options.command == "doctor":
         from jobs.doctor.examine import doctor
 
@@ -419,6 +453,20 @@ def dispatch(options: argparse.Namespace) -> int:
     return run_on_sweep(options)
 
 
+def write_site_file(options: argparse.Namespace) -> int:
+    """Write the file of a model or a cluster, and print where it is, or its text."""
+    if options.command == "model":
+        from jobs.plan.model_file import model_file
+
+        print(model_file(options.what, options.output))
+        return 0
+    from jobs.plan.cluster_file import cluster_file
+
+    values = {key: getattr(options, key) for key in ("ranks_per_node", "partition", "account", "qos")}
+    print(cluster_file(options.name, options.output, options.gpu, **values))
+    return 0
+
+
 def tune_or_propose(options: argparse.Namespace) -> int:
     """Tune a space, or propose the next attempts of a campaign."""
     if options.next is None:
@@ -443,7 +491,8 @@ def run_on_sweep(options: argparse.Namespace) -> int:
 
     match options.command:
         case "submit":
-            return commands.submit(options.overrides, multirun=options.multirun, wait=options.wait)
+            how = {key: getattr(options, key) for key in ("multirun", "wait", "skip_illegal")}
+            return commands.submit(options.overrides, **how)
         case "status":
             return commands.status(options.sweep, everything=options.all, nodes=options.nodes)
         case "logs":
@@ -476,7 +525,8 @@ def print_composition(options: argparse.Namespace) -> int:
         return search(options.overrides, options.output)
     if options.output:
         options.grammar.error("--output draws what --search found. Add --search")
-    return show(options.overrides, multirun=options.multirun, values=options.values, why=options.why)
+    how = {key: getattr(options, key) for key in ("multirun", "skip_illegal", "values", "why")}
+    return show(options.overrides, **how)
 
 
 def show_leaderboard(campaign: Path) -> int:

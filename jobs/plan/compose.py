@@ -83,11 +83,13 @@ def compose(
     judge: Callable[[Run], list[str]] = problems,
     to_submit: bool = True,
     received: bool = False,
+    left_out: list[str] | None = None,
 ) -> list[Point]:
     """Compose and check every point of a sweep; `judge` returns the reasons why a run is illegal.
 
     Without `to_submit`, account and data path may stay unset. With `received`, somebody else may have written the
-    overrides: they only set keys and choose files by their names.
+    overrides: they only set keys and choose files by their names. With `left_out`, points that cannot run are left
+    out, and a line for each, and for their number, is added to it.
 
     Raises ConfigError for what Hydra refuses (unknown key, option or type, missing value) and, once all points are
     composed, one that lists every illegal point with its reasons.
@@ -102,7 +104,7 @@ def compose(
     for point in points:
         point.run.sweep = point.run.sweep or sweep
     set_global_batch(points)
-    refuse_illegal(points, judge)
+    points = legal_points(points, judge, left_out)
     refuse_equal_names(points)
     return points
 
@@ -332,17 +334,28 @@ def named(run: Run, swept: list[Override]) -> Run:
     return run
 
 
-def refuse_illegal(points: list[Point], judge: Callable[[Run], list[str]]) -> None:
-    """Raise one ConfigError that names every illegal point, and of the first ones all reasons."""
-    found = [(each.run, unused.refusals(each.run, each.overrides) + judge(each.run)) for each in points]
-    illegal = [(run, reasons) for run, reasons in found if reasons]
-    if illegal:
-        explained, others = illegal[:MOST_EXPLAINED], illegal[MOST_EXPLAINED:]
-        lines = ["\n    ".join([f"{run.name}:", *reasons, *nearest(run)]) for run, reasons in explained]
-        if others:
-            lines.append(f"Neither can these {len(others)}: {', '.join(str(run.name) for run, _ in others)}.")
-        count = f"{len(illegal)} of {len(points)} points" if len(points) > 1 else "This run"
+def legal_points(
+    points: list[Point], judge: Callable[[Run], list[str]], left_out: list[str] | None = None
+) -> list[Point]:
+    """Return the points if all are legal, with `left_out` the legal ones, whose others it then lists.
+
+    Raises one ConfigError that names every illegal point, and of the first ones all reasons.
+    """
+    found = [(each, unused.refusals(each.run, each.overrides) + judge(each.run)) for each in points]
+    illegal = [(point.run, reasons) for point, reasons in found if reasons]
+    if not illegal:
+        return points
+    explained, others = illegal[:MOST_EXPLAINED], illegal[MOST_EXPLAINED:]
+    lines = ["\n    ".join([f"{run.name}:", *reasons, *nearest(run)]) for run, reasons in explained]
+    if others:
+        lines.append(f"Neither can these {len(others)}: {', '.join(str(run.name) for run, _ in others)}.")
+    count = f"{len(illegal)} of {len(points)} points" if len(points) > 1 else "This run"
+    if left_out is None or len(illegal) == len(points):
+        if left_out is None and len(illegal) < len(points):
+            lines.append("To run the others, add --skip-illegal to plan or submit.")
         raise ConfigError(f"{count} cannot run; nothing was prepared or submitted.\n" + "\n".join(lines))
+    left_out += [f"left out: {count} cannot run (--skip-illegal).", *lines]
+    return [point for point, reasons in found if not reasons]
 
 
 def nearest(run: Run) -> list[str]:

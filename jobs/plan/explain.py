@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import re
 import textwrap
 from collections.abc import Iterator
 
@@ -15,22 +15,32 @@ from jobs.plan.compose import composing
 from jobs.plan.keys import GROUPS, Key, did_you_mean, in_section, is_enum, keys, meanings, nearest_keys
 from jobs.plan.overrides import single
 from jobs.plan.refusals import choices, file_of
+from jobs.plan.synonyms import meant, nearest_names
 
 WIDTH = 110
+MOST_FOUND = 40
 
 
 def explain(name: str | None, overrides: list[str]) -> int:
     """Print type, choices, default, unit and meaning of a key; without a name, list the keys of the first level.
 
-    Raises ConfigError for an unknown key.
+    Another word is searched in names, meanings and choices. Raises ConfigError for a word that is found nowhere.
     """
     if name is None:
         rows([(key.name, key.meaning) for key in keys().values() if "." not in key.name], indent=0)
-        print("\n`slurmscale explain KEY` prints one of them, such as job or job.steps.")
+        print(
+            "\n`slurmscale explain KEY` prints one of them, such as job or job.steps; `slurmscale explain WORD` lists "
+            "the keys and choices with a word, such as checkpoint."
+        )
         return 0
     name = name.partition("=")[0]
     if name not in keys() and name not in GROUPS:
-        near = nearest_keys(name) or difflib.get_close_matches(name, GROUPS)
+        near = nearest_keys(name) or nearest_names(name, GROUPS)
+        if entries := with_word(name):
+            if usual := meant(name):
+                print(f"{name} is called {' or '.join(usual)} here.\n")
+            rows(entries, indent=0)
+            return 0
         raise ConfigError(
             f"{name} is not a configuration key.{did_you_mean(near)} `slurmscale explain` lists all keys."
         )
@@ -44,6 +54,24 @@ def explain(name: str | None, overrides: list[str]) -> int:
     inner = [key for key in keys().values() if in_section(key.name, name)]
     listed("keys", [(key.name, key.meaning) for key in inner])
     return 0
+
+
+def with_word(word: str) -> list[tuple[str, str]]:
+    """Return the keys that a word may mean, then keys and choices with it: in names first, then in meanings."""
+    if "." in word:
+        return []
+    with composing([]):
+        names = [f"{group}={each}" for group in sorted(GROUPS) for each in choices(group)]
+    # The settings of the server after training are those of a server, once more.
+    known = [key for key in keys().values() if not key.name.startswith("stages.serve.")]
+    texts = {key.name: key.meaning for key in known}
+    texts |= {name: first_comment(name.replace("=", "/")) for name in names}
+    texts |= {f"{key.name}={value}": text for key in known if is_enum(key.element) for value, text in members(key)}
+    sought = word.lower()
+    usual = [name for name in meant(word) if name in texts]
+    in_names = [name for name in texts if sought in name.lower().rpartition(".")[2]]
+    in_meanings = [name for name, text in texts.items() if re.search(rf"\b{re.escape(sought)}", text.lower())]
+    return [(name, texts[name]) for name in dict.fromkeys([*usual, *in_names, *in_meanings])][:MOST_FOUND]
 
 
 def facts(name: str, config: DictConfig) -> Iterator[tuple[str, str]]:

@@ -22,14 +22,19 @@ from jobs.schema import EngineKind, Run
 MOST_NAMES = 4
 
 
-def show(overrides: list[str], *, multirun: bool, values: bool = False, why: bool = False) -> int:
+def show(
+    overrides: list[str], *, multirun: bool, skip_illegal: bool = False, values: bool = False, why: bool = False
+) -> int:
     """Print every value of each run if `values`, LitGPT's calls, then the plan table, warnings and each mesh once.
 
-    With `why` also the terms of the predictions.
+    With `why` also the terms of the predictions; with `skip_illegal` the points that are left out.
     """
-    points = compose(overrides, multirun=multirun, to_submit=False)
+    left_out: list[str] | None = [] if skip_illegal else None
+    points = compose(overrides, multirun=multirun, to_submit=False, left_out=left_out)
     runs = [point.run for point in points]
     out = console()
+    for line in left_out or ():
+        out.print(line, highlight=False, soft_wrap=True)
     if values:
         for run in runs:
             out.print(*([f"# {run.name}"] if len(runs) > 1 else []), dump_run(run), sep="\n", highlight=False)

@@ -49,9 +49,13 @@ MOST_ROWS = 50
 QUIET = {State.finished, State.queued, State.waiting, State.prepared, State.cancelled}
 
 
-def submit(overrides: list[str], *, multirun: bool, wait: bool) -> int:
-    """Compose, show, prepare and launch runs; return the exit code."""
-    return submit_points(compose(overrides, multirun=multirun), wait=wait)
+def submit(overrides: list[str], *, multirun: bool, wait: bool, skip_illegal: bool = False) -> int:
+    """Compose, show, prepare and launch runs; return the exit code. With `skip_illegal` list what is left out."""
+    left_out: list[str] | None = [] if skip_illegal else None
+    points = compose(overrides, multirun=multirun, left_out=left_out)
+    for line in left_out or ():
+        console().print(line, highlight=False, soft_wrap=True)
+    return submit_points(points, wait=wait)
 
 
 def submit_points(points: list[Point], *, wait: bool, try_large: bool = False) -> int:

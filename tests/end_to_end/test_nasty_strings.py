@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from jobs.errors import SubmitError, SuiteError
-from jobs.plan.compose import Point, compose, refuse_illegal
+from jobs.plan.compose import Point, compose, legal_points
 from jobs.plan.legality import problems
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import ContainerRuntime, Run
@@ -147,7 +147,7 @@ def test_a_string_is_refused_with_words_or_reaches_its_place_unharmed(
     def check(value: str) -> None:
         run = with_value(value)
         try:
-            refuse_illegal([Point(run, [])], problems)
+            legal_points([Point(run, [])], problems)
             found = outcome(run, kind)
             refusal = ""
         except SuiteError as error:

@@ -134,7 +134,7 @@ def test_a_run_whose_states_do_not_fit_is_refused_with_what_takes_the_memory_and
     )
     assert "set gpu.memory_check=false to try it anyway" in text
     assert "Nearest that can run: parallelism.strategy=fsdp parallelism.sharding=FULL_SHARD nodes=4 " in text
-    assert one("cluster=xe9680_h100", "model=llama3_70b", ANYWAY).run.gpu.memory_gb is None
+    assert one("cluster=xe9680_h100", "model=llama3_70b", ANYWAY).run.gpu.memory_check is False
 
 
 def proposals(typed: list[str]) -> list[str]:

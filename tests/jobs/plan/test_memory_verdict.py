@@ -90,9 +90,9 @@ def test_an_evaluation_whose_weights_do_not_fit_is_refused_without_advice_to_sha
     assert held.device.point < 1.2 * held.terms["weights"].point, "nothing is kept for backward"
 
 
-def test_without_a_known_memory_there_is_a_prediction_and_no_verdict_and_a_cpu_has_neither() -> None:
+def test_without_the_memory_check_there_is_a_prediction_and_no_refusal_and_a_cpu_has_neither() -> None:
     (note,) = [note for note in plan_notes([of("gpu.memory_gb=null")]) if "predicted" in note]
-    assert ": uncalibrated: predicted " in note
+    assert ": uncalibrated: memory is tight, predicted " in note
     assert not [note for note in plan_notes([one().run]) if "predicted" in note]
 
 
