@@ -123,7 +123,8 @@ def record_from(row: Row, source: Source, template: Template) -> Record:
 def text_rows(path: Path, source: Source) -> tuple[list[tuple[str | None, Any]], int]:
     """Return the records of a file of JSON or JSON lines, and their number."""
     with reading(path):
-        text = decoded(path.read_bytes(), path)
+        # A byte-order mark, as programs of Windows write it, is no part of the text.
+        text = decoded(path.read_bytes(), path).removeprefix("\ufeff")
     lines = path.suffix == ".jsonl" or begins_with_a_row(text)
     rows = json_lines(text, path) if lines else json_rows(text, path, source)
     return rows, len(rows)

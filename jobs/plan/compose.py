@@ -28,19 +28,18 @@ from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryV
 from jobs.errors import ConfigError
 from jobs.plan.configuration_files import read_by_schema
 from jobs.plan.fitting import nearest_fitting
+from jobs.plan.hydra_errors import hydra_refusals, what_to_set
 from jobs.plan.keys import keys
 from jobs.plan.legality import common_global_batch, only_memory_is_short, problems, product_is_illegal
 from jobs.plan.nearest import nearest_legal
 from jobs.plan.overrides import for_hydra, is_plain_value
 from jobs.plan.refusals import (
     chosen,
-    hydra_refusals,
     left_to_user,
     refuse_missing_site,
     refuse_odd_bytes,
     site_file,
     typed,
-    what_to_set,
 )
 from jobs.plan.rules import rehearsal, sbatch_variables, unused
 from jobs.plan.rules.memory import is_proposed

@@ -56,8 +56,13 @@ def test_the_alpaca_prompt_is_that_of_litgpt(
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
-def test_records_are_read_from_a_list_or_from_lines(tmp_path: Path, name: str) -> None:
-    assert [record.response for record in read(tmp_path / name, ALPACA)] == [row["output"] for row in ALPACA]
+def test_records_are_read_from_a_list_or_from_lines_with_or_without_a_byte_order_mark(
+    tmp_path: Path, name: str
+) -> None:
+    file, responses = tmp_path / name, [row["output"] for row in ALPACA]
+    assert [record.response for record in read(file, ALPACA)] == responses
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert [record.response for record in read_records(Source.alpaca, [file], None)] == responses
 
 
 def test_only_the_first_samples_are_read(tmp_path: Path) -> None:
