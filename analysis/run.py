@@ -78,6 +78,12 @@ class RunResult:
     """The share by which its rate would be lower with them; below 0 if it would be higher."""
     derived: str | None = None
     """The derivation of its throughput, if the program does not report it."""
+    disbelieved: str = ""
+    """The reason that its log gives not to believe it: it is never named fastest. Empty without one."""
+    reservations: Sequence[str] = ()
+    """Further doubts about its size or speed, which headlines state beside its rate."""
+    remarks: Sequence[str] = ()
+    """Sentences on what the reader of its rate must know: the batch grew, samples were packed."""
     log: LogFile | None = None
     """The log of another program that the run was read from; None for a run directory of ours."""
 

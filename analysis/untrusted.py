@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -13,6 +15,8 @@ from jobs.metrics import Metric
 
 # No quantity is larger; squares and sums of smaller numbers stay finite.
 LARGEST = 1e150
+# C, C++, Python, Fortran, the C runtime of Windows and progress bars: -nan(ind), Infinity, 1.#QNAN, nan.0.
+NOT_FINITE = re.compile(r"[-+]?(?:nan(?:\.0|\(\w*\))?|inf(?:inity)?|1\.#(?:[qs]?nan|ind|inf)\d*)", re.IGNORECASE)
 
 
 def number(record: Mapping[str, Any], metric: Metric) -> float | None:
@@ -33,6 +37,13 @@ def printed_number(text: str) -> float | None:
         return as_number(float(text))
     except ValueError:
         return None
+
+
+def is_not_finite(printed: object) -> bool:
+    """Return True if a value is NaN or infinite, printed or as a number."""
+    if isinstance(printed, str):
+        return NOT_FINITE.fullmatch(printed.strip()) is not None
+    return type(printed) is float and not math.isfinite(printed)
 
 
 def count(record: Mapping[str, Any], key: str) -> int | None:

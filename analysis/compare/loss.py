@@ -78,11 +78,13 @@ def same_arithmetic(run: RunResult) -> tuple[bytes, str]:
 
 
 def loss_doubts(runs: Iterable[RunResult]) -> dict[Path, str]:
-    """Return why a run's final loss is not believed, by the run's path; runs without doubt are absent.
+    """Return why a run is not believed, by the run's path; runs without doubt are absent.
 
-    Logs of other programs are not judged: they report neither the data nor its order.
+    Logs of other programs are not compared with each other, as they report neither the data nor its order; each is
+    judged by its own lines (analysis.logs.divergence).
     """
-    doubts = {}
+    runs = list(runs)
+    doubts = {run.path: run.disbelieved for run in runs if run.disbelieved}
     for members in grouped([run for run in runs if run.log is None], peers):
         middle = statistics.median(run.values[m.FINAL_LOSS] for run in members)
         for run in members:

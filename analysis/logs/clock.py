@@ -6,7 +6,8 @@ generation of RLHF, or the work of another engine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -17,6 +18,7 @@ from analysis.parsers.base import Kind
 from jobs import metrics as m
 
 BY_CLOCK = "derived from the time stamps of its steps, without the intervals in which it evaluated"
+BY_OWN_CLOCK = "derived from the training time so far that its program prints, without evaluations"
 SMOOTHED = "derived from the smoothed step times of its progress bar"
 # A step with one of these is timed by its program.
 TIMED = {
@@ -30,18 +32,39 @@ TIMED = {
 TIMERS = {a.SAMPLES_PER_S_TIMED, a.SAMPLES_PER_S_TIMED_MEAN, a.STEP_TIME_SMOOTHED}
 # An interval counts from so many units of the last printed digit on: shorter ones are rounded too much.
 FEWEST_UNITS = 20
+# Of clocks that programs print, the largest first.
+UNITS_S = (1.0, 0.1, 0.01, 1e-3)
 
 
 def with_derived_times(steps: list[LogStep], file: LogFile) -> list[LogStep]:
     """Return the steps with STEP_TIME by the clock, else by their bar; unchanged if their program times them."""
     if any(not TIMED.isdisjoint(step.values) for step in steps):
         return steps
-    return timed_by_clock(steps, file) or [
+    return timed_by_own_clock(steps) or timed_by_clock(steps, file) or [
         replace(step, values=step.values | {m.STEP_TIME: step.values[a.STEP_TIME_SMOOTHED]}, derived=SMOOTHED)
         if a.STEP_TIME_SMOOTHED in step.values
         else step
         for step in steps
     ]
+
+
+def timed_by_own_clock(steps: Sequence[LogStep]) -> list[LogStep]:
+    """Return the steps with STEP_TIME from the training time so far; empty if they do not report it."""
+    readings_s = [step.values[a.STEPS_TIME] for step in steps if a.STEPS_TIME in step.values]
+    unit = next((each for each in UNITS_S if all(is_multiple(value, each) for value in readings_s)), UNITS_S[-1])
+
+    def passed_s(one: LogStep, other: LogStep) -> float | None:
+        """Return the time between two steps; None if the program set its clock back, as it does after its warm-up."""
+        readings = [step.values.get(a.STEPS_TIME) for step in (one, other)]
+        time_s = readings[1] - readings[0] if readings[0] is not None and readings[1] is not None else -1.0
+        return time_s if time_s > 0 else None
+
+    return with_times(steps, (), passed_s, lambda _: unit, BY_OWN_CLOCK) if readings_s else []
+
+
+def is_multiple(value: float, unit: float) -> bool:
+    """Return True if a printed number may have been rounded to a unit."""
+    return math.isclose(value / unit, round(value / unit), abs_tol=1e-6)
 
 
 def timed_by_clock(steps: Sequence[LogStep], file: LogFile) -> list[LogStep]:
@@ -53,17 +76,31 @@ def timed_by_clock(steps: Sequence[LogStep], file: LogFile) -> list[LogStep]:
     if not any(step.stamp for step in steps):
         return []
     evaluations = [record.line for record in file.of(Kind.evaluation)]
+    return with_times(steps, evaluations, seconds_between, lambda step: unit_s(step.stamp), BY_CLOCK)
+
+
+def with_times(
+    steps: Sequence[LogStep],
+    evaluations: Sequence[int],
+    seconds: Callable[[LogStep, LogStep], float | None],
+    unit: Callable[[LogStep], float],
+    derived: str,
+) -> list[LogStep]:
+    """Return the steps with STEP_TIME from the seconds between them, which are rounded to a unit; empty without any.
+
+    An interval with one of these lines of an evaluation is left out.
+    """
     timed: list[LogStep] = []
     last: LogStep | None = None
     for step in steps:
         if last is None or last.attempt != step.attempt or any(last.line < line < step.line for line in evaluations):
             last = step
             continue
-        count, time_s = steps_between(last, step), seconds_between(last, step)
+        count, time_s = steps_between(last, step), seconds(last, step)
         if count is None or time_s is None:
             last = step
-        elif time_s >= FEWEST_UNITS * unit_s(step.stamp):
-            timed.append(replace(step, values=step.values | {m.STEP_TIME: time_s / count}, derived=BY_CLOCK))
+        elif time_s >= FEWEST_UNITS * unit(step):
+            timed.append(replace(step, values=step.values | {m.STEP_TIME: time_s / count}, derived=derived))
             last = step
     if not timed:
         return []

@@ -9,6 +9,7 @@ import numpy as np
 
 from analysis.logs.blocks import DERIVED as OF_BLOCKS
 from analysis.logs.blocks import evaluating, throughput_of_blocks
+from analysis.logs.divergence import is_finite
 from analysis.logs.epochs import epoch_times, throughput_of_epochs
 from analysis.logs.step import LogStep
 from analysis.logs.steps import LogRun
@@ -27,7 +28,15 @@ SUMMED_UP = (
 )
 # Rates of all ranks together.
 TOTAL_RATES = (m.TOKENS_PER_S, a.SAMPLES_PER_S, a.STEPS_PER_S)
+RATES_OF_WORK = {
+    *TOTAL_RATES,
+    m.TOKENS_PER_S_PER_RANK,
+    a.SAMPLES_PER_S_PER_RANK,
+    a.FLOPS_PER_S_PER_RANK,
+    a.MODEL_FLOPS_UTILIZATION,
+}
 OF_EPOCHS = "derived from the times of its epochs and their steps; an epoch may include evaluations"
+OF_WARM_UP = "the log's own rate of whole epochs or blocks, with warm-up"
 OF_SUMMARY = "the log's own mean over the whole training, with warm-up, evaluations and saving"
 
 
@@ -46,10 +55,15 @@ def measured(
     for metric, latest in ((m.LOSS, m.FINAL_LOSS), (m.MEMORY_PEAK, m.MEMORY_PEAK)):
         reported = [step.values[metric] for step in run.steps if metric in step.values]
         values |= {latest: max(reported) if metric is m.MEMORY_PEAK else reported[-1]} if reported else {}
+    if not is_finite(run.steps, m.LOSS):
+        values.pop(m.FINAL_LOSS, None)
     for metric in (a.FLOPS_PER_S_PER_RANK, a.MODEL_FLOPS_UTILIZATION):
         # The program's own figures, which analysis.metrics.mfu shows beside ours.
         reported = [step.values[metric] for step in counted if step.values.get(metric, 0) > 0]
         values |= {metric: statistics.harmonic_mean(reported)} if reported else {}
+    clock = [record.values[a.STEPS_TIME] for record in run.file.of(Kind.evaluation) if a.STEPS_TIME in record.values]
+    clock += [step.values[a.STEPS_TIME] for step in run.steps if a.STEPS_TIME in step.values]
+    values |= {a.TRAINING_TIME: max(clock)} if clock else {}
     for metric in (m.EVALUATION_LOSS, a.EVALUATION_SCORE, a.SAMPLES_DONE):
         reported = [record.values[metric] for record in run.file.of(Kind.evaluation) if metric in record.values]
         values |= {metric: reported[-1]} if reported else {}
@@ -82,11 +96,13 @@ def speed(counted: Sequence[LogStep], ranks: int | None, batch: float | None) ->
     if timed:
         time_s = sum(each[m.STEP_TIME] for each in timed)
         values[a.STEPS_PER_S] = len(timed) / time_s
-        reported_by_steps = any(a.GLOBAL_BATCH_SIZE in each for each in timed)
-        sizes = [each.get(a.GLOBAL_BATCH_SIZE, None if reported_by_steps else batch) for each in timed]
-        known = [size for size in sizes if size is not None]
-        if a.SAMPLES_PER_S not in values and len(known) == len(timed):
-            values[a.SAMPLES_PER_S] = sum(known) / time_s
+        # A torn line may have a time without its batch.
+        sized = [each for each in timed if a.GLOBAL_BATCH_SIZE in each]
+        if a.SAMPLES_PER_S not in values and sized:
+            samples = sum(each[a.GLOBAL_BATCH_SIZE] for each in sized)
+            values[a.SAMPLES_PER_S] = samples / sum(each[m.STEP_TIME] for each in sized)
+        elif a.SAMPLES_PER_S not in values and batch is not None:
+            values[a.SAMPLES_PER_S] = batch * len(timed) / time_s
     return values
 
 
@@ -95,13 +111,24 @@ def rates_of(values: Mapping[Metric, float]) -> bool:
     return not values.keys().isdisjoint(TOTAL_RATES)
 
 
+def stated(run: LogRun, metric: Metric) -> list[float]:
+    """Return the rates in lines that state no time of a step: of epochs or blocks, as MLPerf logs have them."""
+    if any(m.STEP_TIME in step.values for step in run.steps):
+        return []
+    return [step.values[metric] for step in run.steps if {a.UNIX_TIME, metric} <= step.values.keys()]
+
+
 def derived_rates(run: LogRun) -> tuple[dict[Metric, float], str | None]:
     """Return the throughput of a log whose steps have none, and its derivation; empty if none follows."""
     summed_up = {metric: rate for metric in TOTAL_RATES if (rate := run.file.latest(metric)) is not None}
+    if not summed_up and (mean_s := run.file.latest(a.MEAN_STEP_TIME)):
+        summed_up = {a.STEPS_PER_S: 1 / mean_s}
+    own = {metric: statistics.harmonic_mean(rates) for metric in TOTAL_RATES if (rates := stated(run, metric))}
     for rates, how in (
         (throughput_of_blocks(run.file), OF_BLOCKS),
         (throughput_of_epochs(run.file, batch_of(run)), OF_EPOCHS),
         (summed_up, OF_SUMMARY),
+        (own, OF_WARM_UP),
     ):
         if rates:
             return rates, how

@@ -16,13 +16,15 @@ from typing import Any
 
 from analysis.formatting import plural
 from analysis.logs.attempts import cause_words, without_attempts
+from analysis.logs.batches import last_batch, of_last_batch
+from analysis.logs.divergence import Trust, trust_in
 from analysis.logs.energy import energy_of_log
 from analysis.logs.facts import Facts
 from analysis.logs.file import LogFile
 from analysis.logs.gpu_names import device_name
 from analysis.logs.identity import without_copies
 from analysis.logs.model import model_of, parameters_of, shape_name
-from analysis.logs.rates import derived_rates, measured, rates_of
+from analysis.logs.rates import RATES_OF_WORK, derived_rates, measured, rates_of
 from analysis.logs.step import LogStep
 from analysis.logs.steps import LogRun, attempts_of, steady
 from analysis.logs.streams import job_name
@@ -120,7 +122,7 @@ def descriptions_of(log: LogFile, files: Sequence[LogFile], *, shared: bool) -> 
 def result(run: LogRun, root: Path) -> RunResult:
     """Return a log as a run, with a reason if it is not used."""
     settings = configuration(run, root)
-    counted = steady(run.steps)
+    counted, segments = of_last_batch(steady(run.steps))
     times_s = {index: time_s for index, step in enumerate(counted) if (time_s := step.time_s) is not None}
     torn = far_out(times_s)
     torn_steps = [counted[index] for index in torn]
@@ -128,7 +130,11 @@ def result(run: LogRun, root: Path) -> RunResult:
     of_steps = next((step.derived for step in run.steps if step.derived), None)
     derived, how = ({}, of_steps) if rates_of(values) else derived_rates(run)
     values |= derived
-    state, reason = standing(run, values)
+    trust = trust_in(run, counted)
+    if trust.useless:
+        values = {metric: value for metric, value in values.items() if metric not in RATES_OF_WORK}
+        derived, how = {}, None
+    state, reason = standing(run, values, trust)
     slow = stragglers_of_log(run.file.of(Kind.sample), run.settings, values.get(m.STEP_TIME_MEDIAN))
     return RunResult(
         run.file.path,
@@ -147,6 +153,8 @@ def result(run: LogRun, root: Path) -> RunResult:
         far_out_share=far_out_share(times_s, torn),
         log=run.file,
         derived=how,
+        disbelieved=trust.doubt,
+        remarks=[f"{name_below(root, run.file.path)}: {each}." for each in (segments,) if each],
     )
 
 
@@ -263,10 +271,7 @@ def training_formats(file: LogFile) -> list[str]:
 
 def plan(run: LogRun) -> dict[str, Any]:
     """Return the part of our plan.json that a log reports."""
-    sizes = {step.values[a.GLOBAL_BATCH_SIZE] for step in run.steps if a.GLOBAL_BATCH_SIZE in step.values}
-    last = run.steps[-1].values.get(a.GLOBAL_BATCH_SIZE) if run.steps else None
-    # A batch that grows during training is that of the last step.
-    size = count(run, a.GLOBAL_BATCH_SIZE) if not sizes else last
+    size = last_batch(run.steps) or count(run, a.GLOBAL_BATCH_SIZE)
     return {
         "global_batch_size": None if size is None else int(size),
         "accumulation": count(run, a.ACCUMULATION),
@@ -289,7 +294,7 @@ def count(run: LogRun, metric: Metric) -> int | None:
 # --- state -----------------------------------------------------------------------------------------------------
 
 
-def standing(run: LogRun, values: Mapping[Metric, float]) -> tuple[str, str | None]:
+def standing(run: LogRun, values: Mapping[Metric, float], trust: Trust) -> tuple[str, str | None]:
     """Return the state of the run, and the reason if it is not used."""
     stops = [record.texts[Text.state] for record in run.file.of(Kind.summary) if Text.state in record.texts]
     if stops and stops[-1] != SUCCESS:
@@ -300,6 +305,10 @@ def standing(run: LogRun, values: Mapping[Metric, float]) -> tuple[str, str | No
     state = "as far as logged" if verdict is None or verdict.cause is FailureCause.unknown else verdict.cause.word
     if stops:
         state = "succeeded"
+    if trust.useless:
+        return "unmeasured", trust.useless
+    if trust.diverged:
+        state = FailureCause.diverged.word
     if rates_of(values) or a.TIME_TO_TRAIN in values:
         # A score stands without a throughput.
         return state.replace("_", " "), None

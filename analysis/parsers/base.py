@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-from analysis.untrusted import as_number, printed_number
+from analysis.parsers import log_metrics as a
+from analysis.untrusted import as_number, is_not_finite, printed_number
+from jobs import metrics as m
 from jobs.metrics import Metric
 
 
@@ -181,12 +183,29 @@ def numbers(printed: Iterable[tuple[str, object]], names: Names) -> dict[Metric,
     """Return the known numbers among the printed values that have a metric, in base units."""
     values: dict[Metric, float] = {}
     for name, text in printed:
-        if name not in names:
-            continue
-        metric, unit = names[name]
-        number = printed_number(text) if isinstance(text, str) else as_number(text)
-        if number is not None and (number > 0 or metric.unit not in POSITIVE_UNITS):
-            value = as_number(number * unit)
-            if value is not None:
-                values[metric] = value
+        if name in names:
+            values |= value_of(names[name][0], text, names[name][1])
     return values
+
+
+# A program that prints NaN or inf for these has diverged, or made no update in this step.
+DIVERGING: Mapping[Metric, Metric] = {
+    m.LOSS: a.LOSS_NOT_FINITE,
+    a.MEAN_LOSS: a.LOSS_NOT_FINITE,
+    m.EVALUATION_LOSS: a.LOSS_NOT_FINITE,
+    m.GRADIENT_NORM: a.NORM_NOT_FINITE,
+}
+
+
+def value_of(metric: Metric, printed: object, unit: float = 1.0) -> dict[Metric, float]:
+    """Return a printed number in base units under its metric; a NaN or inf of a loss or a norm as a metric of its own.
+
+    Empty for an unknown number.
+    """
+    number = printed_number(printed) if isinstance(printed, str) else as_number(printed)
+    if number is None and metric in DIVERGING and is_not_finite(printed):
+        return {DIVERGING[metric]: 1.0}
+    if number is None or (number <= 0 and metric.unit in POSITIVE_UNITS):
+        return {}
+    value = as_number(number * unit)
+    return {} if value is None else {metric: value}

@@ -104,6 +104,8 @@ SKIPPED_STEPS = Metric(
 SKIPPED_STEPS_SO_FAR = Metric(
     "skipped_steps_so_far", "1", "Steps without an update since the run began.", Better.low, 9
 )
+LOSS_NOT_FINITE = Metric("loss_not_finite", "1", "1 where a printed loss is NaN or infinite.", Better.low)
+NORM_NOT_FINITE = Metric("norm_not_finite", "1", "1 where a printed gradient norm is NaN or infinite.", Better.low)
 NAN_STEPS = Metric("nan_steps", "1", "Steps since the previous line whose loss was NaN.", Better.low)
 MEMORY_ALLOCATED = Metric(
     "memory_allocated_bytes", "B", "Device memory that a rank's tensors occupy at this time.", Better.low, 4
@@ -168,7 +170,8 @@ EVALUATION_TOTAL_TIME = Metric(
 TRAINING_TIME = Metric(
     "training_time_s",
     "s",
-    "Wall clock of the training loop as its program reports it, including evaluations and saving.",
+    "Wall clock of the training loop as its program reports it, including evaluations and saving unless its program "
+    "stops its clock for them (modded-nanogpt).",
     Better.low,
     5,
 )

@@ -49,14 +49,14 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
         batch_differs,
         planned,
     )
-    of_logs = (facts_contradicted, places_impossible, ended_badly, ranks_unknown, several_attempts, derived)
+    of_logs = (facts_contradicted, places_impossible, ended_badly, ranks_unknown, several_attempts, remarked, derived)
     return (
         work_differs(groups)
         + beyond_ideal(groups, beside)
         + repeats_apart(groups)
         + shared_nodes(used, beside)
         + scores_lag(runs)
-        + disbelieved(own, doubts)
+        + disbelieved(used, doubts)
         + loss_disagreement(believed)
         + above_the_peak(used)
         + formulas_differ(used)
@@ -71,7 +71,7 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
 
 
 def disbelieved(runs: list[RunResult], doubts: dict[Path, str]) -> list[str]:
-    """Report runs whose loss is not believed."""
+    """Report runs that are not believed."""
     sentences = [
         f"{run.name}: {doubts[run.path]}. It is marked and never named fastest: a fast wrong run does not win."
         for run in runs
@@ -207,6 +207,11 @@ def several_attempts(runs: list[RunResult]) -> list[str]:
     """Report trainings of several attempts, and files that may belong to one."""
     sentences = [run.log.note for run in runs if run.log and run.log.note]
     return first_of(sentences, "Further logs of several attempts")
+
+
+def remarked(runs: list[RunResult]) -> list[str]:
+    """Report what else the reader of the rate of a log must know."""
+    return first_of([text for run in runs for text in run.remarks], "Further such remarks on logs")
 
 
 def derived(runs: list[RunResult]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from analysis.parsers import log_metrics as a
@@ -17,15 +17,19 @@ from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, Text, n
 from analysis.untrusted import printed_number
 from jobs.metrics import Metric
 
-# size count type redop [root], then time algbw busbw wrong twice.
-ROW = re.compile(
-    r"^\s*(\d{1,18})\s+(\d+)\s+([a-z]\w*)\s+([a-z]\w*)(?:\s+-?\d+)?"
-    r"\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)\s*$"
-)
 # Rows have no other marker: the program prints type and operation at these widths.
 TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16")
 OPERATIONS = ("sum", "prod", "max", "min", "avg", "none")
 ROW_MARKS = tuple(f"{kind}{operation:>8}" for kind in TYPES for operation in OPERATIONS)
+# size count type [redop] [root], then time algbw busbw wrong twice. The program prints the first part before it measures:
+# lines of NCCL_DEBUG may follow it without a line end, and the figures after them.
+HEAD = re.compile(
+    rf"^\s*(\d{{1,18}})\s+\d{{1,18}}\s+(?:{'|'.join((*TYPES, 'fp8_e4m3', 'fp8_e5m2', 'f8e4m3', 'f8e5m2'))})"
+    rf"(?:\s+(?:{'|'.join((*OPERATIONS, 'all', 'mulsum'))}))?(?=\s|$)"
+)
+ROOT = re.compile(r"\s+-?\d{1,9}(?![\d.])")
+FIGURE = re.compile(r"\s*(N/A|\d[\d.]{0,20}(?:e[-+]?\d{1,3})?)(?=\s|$|[A-Za-z\[])")
+FIGURES = 8
 DEVICE = re.compile(r"\bRank\s+(\d{1,9})\s+(?:Group\s+\d+\s+)?Pid\s+\d+ on\s+(\S+) device\s+\d+ \[\S+\] (.+?)\s*$")
 AVERAGE = re.compile(r"# Avg bus bandwidth\s*:\s*([\d.]+)\s*$")
 PROGRAM = re.compile(
@@ -80,16 +84,25 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
     """Return a measurement for each row and place, a setting for each device, the average as a summary."""
     program: dict[Text, str] = {}
     ranks, number = Ranks(), 0
+    row: Row | None = None
     for line in lines:
         number = line.number
-        if row := ROW.match(line.text):
-            size, _, _, _, *columns = row.groups()
-            for place, (time_us, algorithm, bus, wrong) in (("out-of-place", columns[:4]), ("in-place", columns[4:])):
-                values = measured(float(size), time_us, algorithm, bus, wrong)
-                ranks.narrow(printed_number(algorithm) or 0.0, printed_number(bus) or 0.0)
-                texts = program | {Text.variant: place}
-                yield Record(Kind.measurement, line.number, values, texts, line.rank, line.host)
-        elif found := DEVICE.search(line.text):
+        if head := HEAD.match(line.text):
+            row = Row(line, float(head[1]))
+            rest = line.text[head.end() :]
+            root = ROOT.match(rest)
+            row.columns = figures(rest[root.end() :]) if root else figures(rest)
+            if root and len(row.columns) == FIGURES - 1:
+                # No root: the time of a slow call has no decimals.
+                row.columns = figures(rest)
+        elif row is not None and (further := figures(line.text)):
+            row.columns += further
+        if row is not None and len(row.columns) >= FIGURES:
+            yield from halves(row, program, ranks)
+            row = None
+        if head:
+            continue
+        if found := DEVICE.search(line.text):
             ranks.listed.add(int(found[1]))
             texts = {Text.nodes: found[2], Text.gpu_name: found[3]}
             yield Record(Kind.setting, line.number, {}, texts, int(found[1]), found[2])
@@ -101,6 +114,34 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
         elif found := PROGRAM.search(line.text):
             program = {Text.benchmark: found[1]}
     yield from number_of(ranks, number)
+
+
+@dataclass
+class Row:
+    """A row of the table as far as it is printed."""
+
+    line: Line
+    size: float
+    columns: list[str] = field(default_factory=list)
+
+
+def figures(text: str) -> list[str]:
+    """Return the figures with which a text begins."""
+    found, at = [], 0
+    while each := FIGURE.match(text, at):
+        found.append(each[1])
+        at = each.end()
+    return found
+
+
+def halves(row: Row, program: Mapping[Text, str], ranks: Ranks) -> Iterator[Record]:
+    """Yield the measurements of a row, out-of-place and in-place."""
+    columns = row.columns
+    for place, (time_us, algorithm, bus, wrong) in (("out-of-place", columns[:4]), ("in-place", columns[4:FIGURES])):
+        values = measured(row.size, time_us, algorithm, bus, wrong)
+        ranks.narrow(printed_number(algorithm) or 0.0, printed_number(bus) or 0.0)
+        texts = {**program, Text.variant: place}
+        yield Record(Kind.measurement, row.line.number, values, texts, row.line.rank, row.line.host)
 
 
 def number_of(ranks: Ranks, line: int) -> Iterator[Record]:
@@ -122,4 +163,6 @@ FORMAT = LineFormat(
     "https://github.com/NVIDIA/nccl-tests/blob/v2.13.10/src/common.cu",
     parse,
     markers=("# Avg bus bandwidth", "_perf", " device ", *ROW_MARKS),
+    section_start=("  algbw   busbw ",),
+    section_end=("# Out of bounds values",),
 )

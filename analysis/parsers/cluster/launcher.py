@@ -37,6 +37,8 @@ SETTING = re.compile(
 )
 # Lightning and LitGPT: "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/16".
 MEMBER = re.compile(r"\bMEMBER: \d{1,7}/(\d{1,7})\b")
+# torchrun's own defaults: without --nnodes it starts one node, unless the next line continues the command.
+ONE_NODE = re.compile(r"--standalone\b|\btorchrun\b(?!.*(?:--nnodes|\\\s*$)).*--nproc[-_]per[-_]node[= ]")
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
@@ -45,6 +47,8 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
     first = 0
     for line in lines:
         stated = [(name_of(each), each["number"]) for each in SETTING.finditer(line.text)]
+        if ONE_NODE.search(line.text):
+            stated.append(("nnodes", "1"))
         if member := MEMBER.search(line.text):
             stated.append(("world_size", member[1]))
         for name, number in stated:
@@ -67,6 +71,6 @@ FORMAT = LineFormat(
     parse,
     markers=(
         "NNODES", "nnodes", "NUM_NODES", "--num", "num_machines", "WORLD_SIZE", "world_size", "world size", "NTASKS",
-        "--ntasks", "NPROC", "nproc", "GPUS_PER_NODE", "--gpus", "num_local_procs", "MEMBER: ",
+        "--ntasks", "NPROC", "nproc", "GPUS_PER_NODE", "--gpus", "num_local_procs", "MEMBER: ", "--standalone",
     ),
 )  # fmt: skip

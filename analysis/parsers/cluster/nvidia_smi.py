@@ -43,20 +43,23 @@ CELL = re.compile(r"(?P<number>\d{1,12}(?:\.\d{1,9})?)(?: (?P<unit>%|W|MiB|MHz))
 # A time with a lost digit does not match.
 # Index, name, persistence mode and bus of a GPU in the summary.
 SUMMARY = "| NVIDIA-SMI "
-SUMMARY_ROW = re.compile(r"\|\s+\d{1,3}\s{2}(\w[^|]{1,60}?)\s+(?:On|Off|N/A)\s+\| [0-9A-F]{8}:[0-9A-F]{2}:")
+SUMMARY_ROW = re.compile(r"\|\s*\d{1,3}\s+(\w[^|]{1,60}?)\s+(?:On|Off|N/A)\s*\|\s*[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:")
+# nvidia-smi -L.
+LISTED = re.compile(r"GPU \d{1,3}: (\w.{1,60}?) \(UUID: GPU-[\w-]{1,60}\)\s*$")
 CUT = "..."
 TIME = re.compile(r"(?:\d{4}/\d\d/\d\d|\d{8})? ?\d\d:\d\d:\d\d(?:\.\d+)?")
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
-    """Return a sample for each row, even if other lines stand between rows, and the GPU's name as a setting."""
+    """Return a sample for each row, even if other lines stand between rows, then the names of the GPUs as a setting."""
     names: list[str] = []
     separator: str | None = None
+    gpus: dict[str, Line] = {}
     for line in lines:
         text = line.text.strip()
-        if found := SUMMARY_ROW.match(text):
+        if found := SUMMARY_ROW.match(text) or LISTED.match(text):
             if not found[1].endswith(CUT):
-                yield Record(Kind.setting, line.number, {}, {Text.gpu_name: found[1]}, None, line.host)
+                gpus.setdefault(found[1], line)
         elif text.startswith("#"):
             if "gpu" in (above := text.lstrip("# ").split()):
                 # A table of processes (pmon), not of GPUs.
@@ -65,6 +68,10 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             names, separator = asked, ","
         elif names and len(cells := text.split(separator)) == len(names):
             yield from sample(line, dict(zip(names, map(str.strip, cells), strict=True)))
+    if gpus:
+        # Unlike GPUs in one log are a machine of its own, not the first of them.
+        first = next(iter(gpus.values()))
+        yield Record(Kind.setting, first.number, {}, {Text.gpu_name: " and ".join(gpus)}, None, first.host)
 
 
 def queried(text: str) -> list[str] | None:
@@ -108,6 +115,7 @@ FORMAT = LineFormat(
     "nvidia-smi",
     "https://docs.nvidia.com/deploy/archive/R570/nvidia-smi/index.html",
     parse,
+    markers=("(UUID: GPU-",),
     section_start=(SUMMARY, "# gpu ", "#Time ", "#Date ", "utilization.gpu [", "utilization.memory [", "memory.used [",
                    "power.draw [", "clocks.sm [", "clocks.current.sm ["),
 )  # fmt: skip

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import log_metrics as a
-from analysis.parsers.base import Kind, Line, LineFormat, Names, Record
+from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, value_of
 from analysis.parsers.base import numbers as known
 from analysis.untrusted import printed_number
 from jobs import metrics as m
@@ -55,8 +55,8 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             if about:
                 shown |= about
                 yield Record(Kind.setting, line.number, about, {}, line.rank, line.host)
-        elif found and EVALUATED.search(found[2]) and (loss := printed_number(found[3])) is not None:
-            yield Record(Kind.evaluation, line.number, {m.EVALUATION_LOSS: loss}, {}, line.rank, line.host)
+        elif found and EVALUATED.search(found[2]) and (loss := value_of(m.EVALUATION_LOSS, found[3])):
+            yield Record(Kind.evaluation, line.number, loss, {}, line.rank, line.host)
     yield from block(head, fields)
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import log_metrics as a
-from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
+from analysis.parsers.base import Kind, Line, LineFormat, Record, Text, value_of
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -22,6 +22,7 @@ THROUGHPUT = re.compile(
     r"\b(?:epoch=(\d{1,9})/micro_step=\d+/global_step=(\d{1,12})|\d+/\d+), (?=\w*SamplesPerSec=)(.*)"
 )
 PIPELINE = re.compile(r"\bsteps: (\d{1,12}) (?=loss: )(.* samples/sec: \d+\.\d{3})\s*$")
+OVERFLOWED = "overflow"
 OVERFLOW = re.compile(r"OVERFLOW! (?:Rank (\d{1,6}) )?Skipping step\.(?: Attempted loss scale: ([\d.]+),)?")
 PHASES = re.compile(r"(?:\brank=|\[Rank )(\d{1,6})\]? time \(ms\) \| (.*)")
 # A torn line ends within a number: accept numbers followed by a separator or with all or most of their digits.
@@ -90,7 +91,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             rank = line.rank if found[1] is None else int(found[1])
             scale = printed_number(found[2] or "")
             values = {} if scale is None else {m.LOSS_SCALE: scale}
-            yield Record(Kind.event, line.number, values, texts | {Text.event: "overflow"}, rank, line.host)
+            yield Record(Kind.event, line.number, values, texts | {Text.event: OVERFLOWED}, rank, line.host)
         elif found := PHASES.search(line.text):
             yield from phases(line, found, texts)
         elif found := CONFIGURED.search(line.text):
@@ -107,12 +108,11 @@ def configured(line: Line, name: str, text: str) -> Iterator[Record]:
 
 def numbers(fields: list[tuple[str, str]]) -> dict[Metric, float]:
     """Return the values of fields by metric; a rate of -inf or 0 was not measured."""
-    values = {}
+    values: dict[Metric, float] = {}
     for name, text in fields:
         metric, unit = VALUES.get(name, (None, 1.0))
-        value = printed_number(text)
-        if metric is not None and value is not None and (value > 0 or metric is m.LOSS):
-            values[metric] = value * unit
+        if metric is not None:
+            values |= value_of(metric, text, unit)
     return values
 
 

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from analysis.parsers import log_metrics as a
-from analysis.parsers.base import POSITIVE_UNITS, Kind, Line, LineFormat, Record, Text
+from analysis.parsers.base import Kind, Line, LineFormat, Record, Text, value_of
 from analysis.parsers.spellings import spelled
-from analysis.untrusted import as_list, as_number, printed_number
+from analysis.untrusted import as_list, as_number
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -37,6 +37,7 @@ TRAINING: dict[str, Metric] = {
     "train_loss": m.LOSS,
     "step_loss": m.LOSS,
     "total_loss": m.LOSS,
+    "average_loss": m.LOSS,
     "lr": m.LEARNING_RATE,
     "train.lr": m.LEARNING_RATE,
     "learning_rate": m.LEARNING_RATE,
@@ -44,6 +45,10 @@ TRAINING: dict[str, Metric] = {
     "train.ips": a.SAMPLES_PER_S,
     "train_throughput": a.SAMPLES_PER_S,
     "throughput_train": a.SAMPLES_PER_S,
+}
+SUMMARY: dict[str, Metric] = {
+    "training_sequences_per_second": a.SAMPLES_PER_S,
+    "raw_train_time": a.TRAINING_TIME,
 }
 EVALUATION: dict[str, Metric] = {
     "val.loss": m.EVALUATION_LOSS,
@@ -75,7 +80,8 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
                 yield Record(Kind.setting, line.number, {}, when | texts, line.rank, line.host)
             continue
         training = Kind.summary if entry.place.keys().isdisjoint({a.ITERATION, m.STEP}) else Kind.step
-        for kind, names in ((training, TRAINING), (Kind.evaluation, EVALUATION)):
+        whole = TRAINING | SUMMARY if training is Kind.summary else TRAINING
+        for kind, names in ((training, whole), (Kind.evaluation, EVALUATION)):
             if values := numbers(entry.data, names):
                 yield Record(kind, line.number, entry.place | values, when, line.rank, line.host)
 
@@ -118,12 +124,10 @@ def written(text: str) -> Entry | None:
 
 def numbers(data: Mapping[str, Any], names: Mapping[str, Metric]) -> dict[Metric, float]:
     """Return the values of fields by metric; a rate of 0 was not measured."""
-    values = {}
+    values: dict[Metric, float] = {}
     for name, field in data.items():
-        value = printed_number(field) if isinstance(field, str) else as_number(field)
-        known = (names[name], 1.0) if name in names else spelled(name) if names is TRAINING else None
-        if known and value is not None and (value > 0 or known[0].unit not in POSITIVE_UNITS):
-            values[known[0]] = value * known[1]
+        if known := (names[name], 1.0) if name in names else spelled(name) if names is not EVALUATION else None:
+            values |= value_of(known[0], field, known[1])
     return values
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from analysis.parsers import log_metrics as a
-from analysis.parsers.base import RESUMED, SAVED, Kind, Line, LineFormat, Names, Record, Text, numbers
+from analysis.parsers.base import RESUMED, SAVED, Kind, Line, LineFormat, Names, Record, Text, numbers, value_of
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -130,8 +130,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             texts = {Text.timestamp: stamp[1]} if stamp else {}
             yield Record(Kind.step, line.number, values, texts, line.rank, line.host)
         elif found := VALIDATION.search(line.text):
-            loss = printed_number(found[2])
-            values = {m.STEP: float(found[1])} | ({} if loss is None else {m.EVALUATION_LOSS: loss})
+            values = {m.STEP: float(found[1])} | value_of(m.EVALUATION_LOSS, found[2])
             yield Record(Kind.evaluation, line.number, values, {}, line.rank, line.host)
         elif found := ARGUMENT.search(line.text):
             values, texts = argument(found[1], found[2])

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from analysis.parsers import log_metrics as a
-from analysis.parsers.base import DocumentFormat, Kind, Record
+from analysis.parsers.base import DocumentFormat, Kind, Names, Record, numbers, value_of
 from analysis.untrusted import as_list, as_number, lookup, printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -22,20 +22,40 @@ SERIES = {
 }
 
 
+# Megatron-Bridge writes an object a step, and counts them from 0. Its "GPU utilization" is in TFLOP/s.
+BY_STEP: Names = {
+    "lm loss": (m.LOSS, 1),
+    "elapsed time per iteration (ms)": (m.STEP_TIME, 1e-3),
+    "GPU utilization": (a.FLOPS_PER_S_PER_RANK, 1e12),
+    "grad norm": (m.GRADIENT_NORM, 1),
+}
+
+
 def recognises(document: Any) -> bool:
-    """Return True if a document contains one of the series with values."""
-    return any(lookup(document, name + ".values") is not None for name in SERIES)
+    """Return True if a document contains one of the series with values, or an object for each step."""
+    return bool(by_step(document)) or any(lookup(document, name + ".values") is not None for name in SERIES)
 
 
 def parse(document: Any) -> Iterator[Record]:
     """Return a record for each step that has a value."""
-    steps: dict[float, dict[Metric, float]] = {}
+    steps = {step: {m.STEP: step, **numbers(each.items(), BY_STEP)} for step, each in by_step(document).items()}
     for name, metric in SERIES.items():
         for step, printed in values_of(lookup(document, name)):
-            if (value := as_number(printed)) is not None and as_number(step) is not None:
-                steps.setdefault(step, {m.STEP: step})[metric] = value
+            if (values := value_of(metric, printed)) and as_number(step) is not None:
+                steps.setdefault(step, {m.STEP: step}).update(values)
     for step in sorted(steps):
         yield Record(Kind.step, 0, steps[step])
+
+
+def by_step(document: Any) -> dict[float, Mapping[str, Any]]:
+    """Return the objects of a document by step from 1, if all of its keys are numbers and all have a loss or a time."""
+    known = [
+        (printed_number(name), each)
+        for name, each in (document.items() if isinstance(document, Mapping) else ())
+        if isinstance(each, Mapping) and not each.keys().isdisjoint(("lm loss", "elapsed time per iteration (ms)"))
+    ]
+    steps = {step + 1: each for step, each in known if step is not None and step >= 0}
+    return steps if steps and len(steps) == len(document) else {}
 
 
 def values_of(series: Any) -> Iterator[tuple[float, Any]]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from analysis.parsers import log_metrics as a
-from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, Text, numbers
+from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, Text, numbers, value_of
 from analysis.parsers.spellings import spelled
 from analysis.untrusted import as_number
 from jobs import metrics as m
@@ -23,6 +23,9 @@ from jobs.metrics import Metric
 MARK = ":::MLLOG "
 DECODER = json.JSONDecoder()
 SETTINGS = {
+    "number_of_nodes": a.NODES,
+    "number_of_ranks": a.RANKS,
+    "accelerators_per_node": a.GPUS_PER_NODE,
     "global_batch_size": a.GLOBAL_BATCH_SIZE,
     "gradient_accumulation_steps": a.ACCUMULATION,
     "max_sequence_length": a.SEQUENCE_LENGTH,
@@ -42,7 +45,9 @@ EVENTS = {f"{what}_{end}" for what in TIMED for end in ("start", "stop")}
 POWERS = {"power_reading", "interconnect_power_est"}
 # The first time of these counts.
 STARTS = {"init_start", "init_stop", "run_start"}
-SCORES = {"eval_accuracy", "eval_loss"}
+SCORES = {"eval_accuracy", "eval_error"}
+# The score of a benchmark that evaluates nothing else, and beside another score only the loss.
+EVALUATED_LOSS = "eval_loss"
 # Unit of the throughput, which the log does not state: the reference implementation of one benchmark counts tokens, all
 # others count samples.
 RATES = {"gpt3": m.TOKENS_PER_S}
@@ -73,6 +78,9 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
     batch: dict[Metric, float] = {}
     starts: dict[str, float] = {}
     stop: tuple[int, Entry] | None = None
+    # Evaluations by a loss, as long as no other score is known.
+    losses: list[Record] = []
+    scored = False
     for line in lines:
         fields = fields_of(line.text)
         if fields is None:
@@ -80,9 +88,8 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
         if fields[0] == "train_loss":
             # Nearly all lines of some logs: return them before any other test.
             _, value, metadata, time_s = fields
-            if (loss := as_number(value)) is not None:
-                values = progress(metadata, time_s)
-                values[m.LOSS] = loss
+            if loss := value_of(m.LOSS, value):
+                values = progress(metadata, time_s) | loss
                 yield Record(Kind.step, line.number, values, {}, line.rank, line.host)
             continue
         entry = Entry(*fields)
@@ -97,8 +104,18 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             batch = values
         elif m.STEP_TIME in values:
             values |= batch
+        scored = scored or a.EVALUATION_SCORE in values
+        if entry.key == EVALUATED_LOSS and values and not scored:
+            losses.append(Record(kind, line.number, values, texts, line.rank, line.host))
+            continue
+        if scored:
+            yield from losses
+            losses = []
         if values or texts:
             yield Record(kind, line.number, values, texts, line.rank, line.host)
+    for record in losses:
+        score = {a.EVALUATION_SCORE: value for metric, value in record.values.items() if metric is m.EVALUATION_LOSS}
+        yield record._replace(values={**record.values, **score})
     if stop is not None and "run_start" in starts:
         number, entry = stop
         values = {a.TIME_TO_TRAIN: entry.time_s - starts["run_start"]}
@@ -151,6 +168,8 @@ def content_of(entry: Entry, rate: Metric | None) -> tuple[Kind, dict[Metric, fl
         times = {name: found for name in entry.value if (found := spelled(name)) and found[0] is m.STEP_TIME}
         tracked = numbers(entry.value.items(), {**TRACKED, **times, **({"throughput": (rate, 1)} if rate else {})})
         return (Kind.step, entry.progress | tracked, {}) if tracked else (Kind.event, {}, {})
+    if key == EVALUATED_LOSS and (loss := value_of(m.EVALUATION_LOSS, entry.value)):
+        return Kind.evaluation, entry.progress | loss, {}
     if value is None:
         return Kind.event, {}, {}
     if key in SETTINGS:

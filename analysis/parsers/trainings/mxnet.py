@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from analysis.parsers import log_metrics as a
-from analysis.parsers.base import Kind, Line, LineFormat, RankLabel, Record, Text
-from analysis.untrusted import printed_number
+from analysis.parsers.base import Kind, Line, LineFormat, RankLabel, Record, Text, value_of
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -26,7 +25,7 @@ ARGUMENT = re.compile(r"\b(network|dtype|kv_store)='([^',()]{1,60})'")
 PROCESS = re.compile(r"\bNode\[(\d{1,6})\] ")
 TIME = re.compile(r"\b(\d{4}-\d\d-\d\d [\d:]{8}(?:,\d{3})?) ")
 # Numbers have six decimals: one with fewer is torn.
-FIELD = re.compile(r"\b([A-Za-z][\w-]{0,60})=(-?\d{1,15}\.\d{6})(?!\d)")
+FIELD = re.compile(r"\b([A-Za-z][\w-]{0,60})=(-?\d{1,15}\.\d{6}|[-+]?(?:nan|inf)\b)(?!\d)")
 NAMES: dict[str, Metric] = {
     "cross-entropy": m.LOSS,
     "Train-cross-entropy": m.LOSS,
@@ -87,7 +86,7 @@ def metrics(text: str) -> dict[Metric, float]:
 
 def numbers(printed: Iterable[tuple[Metric, str]]) -> dict[Metric, float]:
     """Return the values that are numbers."""
-    return {metric: value for metric, text in printed if (value := printed_number(text)) is not None}
+    return {each: value for metric, text in printed for each, value in value_of(metric, text).items()}
 
 
 def of_metric(records: Iterable[Record], rate: Metric) -> Iterator[Record]:

@@ -15,13 +15,14 @@ from jobs import metrics as m
 from jobs.metrics import Metric
 
 NUMBER = r"[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf)"
-CLOCK = rf"train_time:(?P<total_ms>{NUMBER})ms step_avg:(?P<mean_ms>{NUMBER})ms"
+# Every one of these also has the mean of all steps so far, which differs from that of steady ones.
+CLOCK = rf"train_time:(?:(?P<total_ms>{NUMBER})ms|(?P<total_s>{NUMBER})s)(?: step_avg:|$)"
 # Group names are field names; `before` counts the steps before this one, `step` the finished ones.
 PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
-    (Kind.step, re.compile(rf"^step:(?P<step>\d+)/(?P<planned>\d+)(?: train_loss:(?P<loss>{NUMBER}))? {CLOCK}")),
+    (Kind.step, re.compile(rf"^step:(?P<step>\d+)/(?P<planned>\d+)(?:[ ,]+train_loss:(?P<loss>{NUMBER}))?[ ,]+{CLOCK}")),
     (
         Kind.evaluation,
-        re.compile(rf"^step:(?P<step>\d+)/(?P<planned>\d+) val_loss:(?P<validation>{NUMBER})(?: val_bpb:\S+)? {CLOCK}"),
+        re.compile(rf"^step:(?P<step>\d+)/(?P<planned>\d+) val_loss:(?P<validation>{NUMBER})(?: val_bpb:\S+)?[ ,]+{CLOCK}"),
     ),
     (
         Kind.step,
@@ -31,7 +32,7 @@ PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
             rf"(?=.* (?P<speed>\d+) tok/s).*?\b(?P<time_ms>\d[\d.]*) ms\b"
         ),
     ),
-    (Kind.step, re.compile(rf"^iter (?P<before>\d+): loss (?P<loss>{NUMBER}), time (?P<time_ms>{NUMBER})ms, mfu ")),
+    (Kind.step, re.compile(rf"^iter (?P<before>\d+): loss (?P<loss>{NUMBER}), time (?P<time_ms>{NUMBER})ms(?:, mfu |$)")),
     (
         Kind.evaluation,
         re.compile(rf"^step (?P<step>\d+): train loss {NUMBER}, val loss (?P<validation>{NUMBER})$"),
@@ -63,6 +64,7 @@ NAMES: Names = {
     "time_ms": (m.STEP_TIME, 1e-3),
     "mean_ms": (a.MEAN_STEP_TIME, 1e-3),
     "total_ms": (a.STEPS_TIME, 1e-3),
+    "total_s": (a.STEPS_TIME, 1),
     "speed": (m.TOKENS_PER_S, 1),
     "memory": (m.MEMORY_PEAK, 1 << 20),
     "reserved": (m.MEMORY_RESERVED_PEAK, 1 << 20),
@@ -93,6 +95,6 @@ FORMAT = LineFormat(
     "https://github.com/KellerJordan/modded-nanogpt/blob/master/train_gpt.py, "
     "https://github.com/karpathy/nanoGPT/blob/master/train.py (each as of 2025)",
     parse,
-    markers=(" step_avg:", " tok/s", "ms, mfu ", " trl:", " tel:", "val loss ", "peak memory ",
+    markers=(" train_time:", " tok/s", ", time ", " trl:", " tel:", "val loss ", "peak memory ",
              "total average iteration time: "),
 )  # fmt: skip

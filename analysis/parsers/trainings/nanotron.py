@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import RESUMED, Kind, Line, LineFormat, Names, Record, Text, numbers
-from analysis.untrusted import printed_number
+from analysis.untrusted import is_not_finite, printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric
 
 STEP = re.compile(r"\biteration: (?P<step>\d+) / (?P<planned>\d+) (?P<fields>\|.*)")
 # Without Slurm the head has no host at its end.
 HEAD = re.compile(r"(\d\d/\d\d/\d{4} [\d:]{8}) \[\w+(?:\|\w+=\d+)*(?:\|([^\]|=]+))?\]: $")
-FIELD = re.compile(r"\| (\w+): (-?[\d.]+(?:e[-+]\d+)?)([KMGTP]?)(?= *(?:\||$))")
+FIELD = re.compile(r"\| (\w+): ([-+]?(?:[\d.]+(?:e[-+]\d+)?|nan|inf))([KMGTP]?)(?= *(?:\||$))")
 THOUSANDS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 # The configuration as Python prints it, one setting per line.
 SETTING = re.compile(r"[ (](\w+)=([\w.]+)[,)]+$")
@@ -102,9 +102,11 @@ def batch(fields: Mapping[str, float | None]) -> dict[Metric, float]:
 
 
 def scaled(digits: str, suffix: str) -> float | None:
-    """Return the number printed as, for example, 1.64 and M."""
+    """Return the number printed as, for example, 1.64 and M; NaN for one that is not finite."""
     number = printed_number(digits)
-    return None if number is None else number * THOUSANDS[suffix]
+    if number is None:
+        return math.nan if is_not_finite(digits) else None
+    return number * THOUSANDS[suffix]
 
 
 FORMAT = LineFormat(

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import log_metrics as a
-from analysis.parsers.base import Kind, Line, LineFormat, Record, Text
-from analysis.untrusted import printed_number
+from analysis.parsers.base import Kind, Line, LineFormat, Record, Text, value_of
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -24,7 +23,7 @@ STATIC = re.compile(
     r"INFO: +(?:END )?(?:epoch:(?P<epoch>\d{1,9})[ ,]+)?(?P<mode>train|valid|eval) (?:step:(?P<iteration>\d{1,12}))?"
 )
 # A torn line ends within a number: accept numbers followed by a separator or with all five decimals.
-FIELD = re.compile(r"\b(\w+)(?:\(\w+\))?: *(\d{1,15}\.\d+)(?=s,|[ ,]|(?<=\.\d{5})\s*$)")
+FIELD = re.compile(r"\b(\w+)(?:\(\w+\))?: *(\d{1,15}\.\d+|[-+]?(?:nan|inf)\b)(?=s,|[ ,]|(?<=\.\d{5})\s*$|(?<=nan|inf)\s*$)")
 # Warning if the number of GPUs differs from the one that the configuration was made for.
 RANKS = re.compile(r"But the number of gpu is (\d{1,9}) in current training")
 TRAINING: dict[str, Metric] = {
@@ -53,9 +52,8 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
         values = {metric: float(at) for metric, at in place if at}
         names = TRAINING if training else EVALUATION
         for name, text in FIELD.findall(line.text, found.end()):
-            value = printed_number(text)
-            if name in names and value is not None:
-                values[names[name]] = value
+            if name in names:
+                values |= value_of(names[name], text)
         stamp = STAMP.search(line.text)
         yield Record(kind, line.number, values, {Text.timestamp: stamp[1]} if stamp else {}, line.rank, line.host)
 

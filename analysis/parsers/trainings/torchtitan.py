@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import log_metrics as a
-from analysis.parsers.base import RESUMED, Kind, Line, LineFormat, Record, Text
+from analysis.parsers.base import RESUMED, Kind, Line, LineFormat, Record, Text, value_of
 from analysis.untrusted import printed_number
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -20,7 +20,7 @@ from jobs.metrics import Metric
 STAMP = re.compile(r"\b(\d{4}-\d\d-\d\d [\d:]{8},\d{3}) - ")
 STEP = re.compile(r"\b(validate )?step: *(\d{1,12})  (loss: .*  (?:[tw]ps|data): .*)")
 # A torn line ends within a number: accept numbers followed by a separator. This drops tps at the end of a validation.
-FIELD = re.compile(r"(\w+): *(-?[\d.,]+)(GiB\(|%|(?=  ))")
+FIELD = re.compile(r"(\w+): *([-+]?(?:[\d.,]+|nan|inf))(GiB\(|%|(?=  ))")
 VALUES: dict[tuple[str, str], tuple[Metric, float]] = {
     ("loss", ""): (m.LOSS, 1),
     ("grad_norm", ""): (m.GRADIENT_NORM, 1),
@@ -102,9 +102,9 @@ def fields(text: str) -> dict[Metric, float]:
     values = {}
     for name, digits, unit in FIELD.findall(text):
         metric, factor = VALUES.get((name, unit), (None, 1.0))
-        value = printed_number(digits.replace(",", ""))
-        if metric is not None and value is not None and (value > 0 or (metric is m.GRADIENT_NORM and value == 0)):
-            values[metric] = value * factor
+        for each, value in value_of(metric, digits.replace(",", ""), factor).items() if metric else ():
+            if value > 0 or (metric is m.GRADIENT_NORM and value == 0):
+                values[each] = value
     return values
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from analysis.parsers import log_metrics as a
-from analysis.parsers.base import Kind, Line, LineFormat, Record, numbers
+from analysis.parsers.base import Kind, Line, LineFormat, Record, numbers, value_of
 from analysis.parsers.spellings import spelled
 from analysis.untrusted import printed_number
 from jobs import metrics as m
@@ -39,9 +39,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
         if found is None or (found[1], found[2]) == before:
             continue
         before = found[1], found[2]
-        values = {a.EPOCH: float(found[1]), m.STEP: float(found[2])}
-        if (loss := printed_number(found[3])) is not None:
-            values[m.LOSS] = loss
+        values = {a.EPOCH: float(found[1]), m.STEP: float(found[2])} | value_of(m.LOSS, found[3])
         if rate := printed_number(found[4] or ""):
             values[a.STEP_TIME_SMOOTHED] = rate if found[5] == "s/it" else 1 / rate
         yield Record(Kind.step, line.number, values, {}, line.rank, line.host)

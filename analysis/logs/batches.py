@@ -1,0 +1,45 @@
+"""The global batch over a training: one that grows makes segments, and rates are those of the last one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from analysis.formatting import listed, plural, significant
+from analysis.logs.step import LogStep
+from analysis.parsers import log_metrics as a
+from jobs import metrics as m
+
+MOST_NAMED = 6
+
+
+def last_batch(steps: Sequence[LogStep]) -> float | None:
+    """Return the last reported global batch; a torn last line may have none."""
+    return next((size for step in reversed(steps) if (size := step.values.get(a.GLOBAL_BATCH_SIZE))), None)
+
+
+def of_last_batch(counted: Sequence[LogStep]) -> tuple[list[LogStep], str]:
+    """Return the steady steps with the last reported batch, and a sentence on the others if there are any.
+
+    Samples and time of steps with other batches are another experiment: their mean is the rate of none.
+    """
+    segments = [
+        (size, list(steps)) for size, steps in groupby(counted, lambda step: step.values.get(a.GLOBAL_BATCH_SIZE))
+    ]
+    # Without a batch: programs that report it once, and torn lines.
+    known = [(size, steps) for size, steps in segments if size is not None]
+    last = last_batch(counted)
+    if len({size for size, _ in known}) < 2 or last is None:
+        return list(counted), ""
+    grown = [f"{size:,.0f} in {plural(len(steps), 'step')} {rate_of(size, steps)}".strip() for size, steps in known]
+    kept = [step for step in counted if step.values.get(a.GLOBAL_BATCH_SIZE) == last]
+    return kept, (
+        f"its global batch changed ({listed(grown, MOST_NAMED)}); rates and step times are those of the last batch, "
+        f"{last:,.0f}, in {plural(len(kept), 'steady step')}"
+    )
+
+
+def rate_of(size: float, steps: Sequence[LogStep]) -> str:
+    """Return the samples per second of steps with one batch in brackets; empty if they have no times."""
+    known = [step.values[m.STEP_TIME] for step in steps if m.STEP_TIME in step.values]
+    return f"({significant(size * len(known) / sum(known), 4)} samples/s)" if known else ""
