@@ -26,6 +26,8 @@ class Match:
     """As torchrun writes it, which sorts; empty where the order of the lines decides."""
     advice: str = ""
     """The remedy that the signature has; empty for that of the cause."""
+    is_hint: bool = False
+    """The line hints at its cause, and does not prove it."""
 
 
 # Prefixes of loggers and of Ray around the lines of a traceback; launchers' prefixes are gone.
@@ -131,15 +133,18 @@ def match_line(line: Line, exception: re.Match[str] | None, tracebacks: Tracebac
 def match_child(child: dict[str, str], line: Line) -> Iterator[Match]:
     """Yield the match of a process in torchrun's summary.
 
-    Nothing where torchrun ended the process, or where the process itself reported the reason.
+    Nothing where torchrun ended the process, or where the process itself reported the reason. A positive exit code is
+    mostly that of an exception, whose traceback the log need not contain: a hint at the program, and no proof.
     """
     code = int(child["exitcode"]) if re.fullmatch(r"-?\d+", child["exitcode"]) else 0
-    cause = SIGNALS.get(-code, FailureCause.unknown if code > 0 else None)
+    # A shell reports the signal that ended its program as 128 + signal.
+    cause = SIGNALS.get(-code, SIGNALS.get(code - 128, FailureCause.code) if code > 0 else None)
     if cause is None:
         return
     rank = int(child["rank"]) if child.get("rank", "").isdigit() else None
     its_line = line._replace(rank=rank, host=child.get("host"))
-    yield Match(cause, Weight.signal, its_line, child.get("time", ""))
+    is_hint = cause is FailureCause.code and code > 0
+    yield Match(cause, Weight.signal, its_line, child.get("time", ""), is_hint=is_hint)
 
 
 def without_logger(line: Line) -> Line:

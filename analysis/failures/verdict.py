@@ -3,7 +3,8 @@
 Most failure messages of a job are consequences: one rank dies, the others time out, Slurm and torchrun kill the rest,
 and each of them prints. Matches are therefore ordered by weight first: a fault of the machine, then a line that ends a
 run by itself, then an exception whose text is not in the catalogue, then a consequence of a failure elsewhere, then a
-bare signal. Among equal weights the earliest match decides. Without a match the cause is unknown.
+bare signal. Among equal weights the earliest match decides. A process that, by torchrun's summary, ended before the
+first consequence was printed is the first failure. Without a match the cause is unknown.
 In a log whose program reports that it finished, consequences and signals prove nothing. What stands before the last
 training step ended nothing; in a format without a reader it takes several steps to show that.
 
@@ -33,6 +34,9 @@ LATE_STEPS = 20
 # Ends that a manager announces and carries out.
 ANNOUNCED = {FailureCause.time_limit, FailureCause.preempted, FailureCause.requeued, FailureCause.node_failure,
              FailureCause.cancelled}  # fmt: skip
+ISO = re.compile(r"\b\d{4}-(\d\d)-(\d\d)[ T_](\d\d):(\d\d):(\d\d)")
+# [E203 09:10:05.1 of February 3rd: torch does not pad the month.
+GLOG = re.compile(r"\[[EWF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.")
 TIMEOUT = re.compile(r"WorkNCCL\(SeqNum=(?P<number>\d+)")
 
 
@@ -103,7 +107,9 @@ def decide(found: Iterable[Match], steps: Sequence[int] = ()) -> Verdict:
     alike = {weight, Weight.possible} if weight is Weight.raised else {weight}
     equal = [each for each in counted if each.weight in alike]
     first = min(equal, key=lambda each: (each.time or "~", each.line.number))
-    if first.cause is FailureCause.hung:
+    if first.weight is Weight.consequence and (before := exit_before(counted, equal)):
+        first = before
+    elif first.cause is FailureCause.hung:
         first = laggard(equal, first)
     line = first.line
     rank, host = (line.rank if isinstance(line.rank, int) else None), line.host
@@ -117,7 +123,30 @@ def is_hint(first: Match, found: Iterable[Match]) -> bool:
     """Return True if the match that decides does not prove its cause: see the text on top."""
     if first.weight is Weight.signal and first.cause in {FailureCause.killed, FailureCause.aborted}:
         return any(each.weight is Weight.unexplained and each.line.number < first.line.number for each in found)
-    return first.weight is Weight.possible
+    return first.weight is Weight.possible or first.is_hint
+
+
+def exit_before(counted: Iterable[Match], consequences: Sequence[Match]) -> Match | None:
+    """Return the first process in torchrun's summary that ended before any of these consequences; None without one.
+
+    The others then waited for it in vain: it is the first failure, whatever they printed. Times decide, of lines
+    without any their order.
+    """
+    ends = [each for each in counted if each.weight is Weight.signal and each.time]
+    first = min(ends, key=lambda each: (each.time, each.line.number), default=None)
+    if first is None:
+        return None
+    ended, moments = moment_of(first.time), [moment_of(each.line.text) for each in consequences]
+    known = [moment for moment in moments if moment is not None]
+    if ended is not None and len(known) == len(moments):
+        return first if ended < min(known) else None
+    return first if first.line.number < min(each.line.number for each in consequences) else None
+
+
+def moment_of(text: str) -> tuple[int, ...] | None:
+    """Return month, day, hours, minutes and seconds in a text, by ISO 8601 or glog; None without them."""
+    found = ISO.search(text) or GLOG.search(text)
+    return tuple(map(int, found.groups())) if found else None
 
 
 def counts(match: Match, last_progress: int, finished: int) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 
 from analysis.logs.blocks import DERIVED as OF_BLOCKS
 from analysis.logs.blocks import evaluating, throughput_of_blocks
+from analysis.logs.clock import timed_by_clock
 from analysis.logs.divergence import is_finite
 from analysis.logs.epochs import epoch_times, throughput_of_epochs
 from analysis.logs.step import LogStep
@@ -28,6 +29,7 @@ SUMMED_UP = (
 )
 # Rates of all ranks together.
 TOTAL_RATES = (m.TOKENS_PER_S, a.SAMPLES_PER_S, a.STEPS_PER_S)
+RATES_OF_SAMPLES = {m.TOKENS_PER_S, a.SAMPLES_PER_S}
 RATES_OF_WORK = {
     *TOTAL_RATES,
     m.TOKENS_PER_S_PER_RANK,
@@ -50,6 +52,9 @@ def measured(
     if times_s:
         percentiles = ((m.STEP_TIME_MEDIAN, 50), (m.STEP_TIME_P10, 10), (m.STEP_TIME_P90, 90))
         values |= {metric: float(np.percentile(times_s, percent)) for metric, percent in percentiles}
+    elif by_clock := [step.values[m.STEP_TIME] for step in timed_by_clock(run.steps, run.file) if m.STEP_TIME in step.values]:
+        # The program prints rates only.
+        values[m.STEP_TIME_MEDIAN] = float(np.median(by_clock))
     if run.steps and m.STEP_TIME in run.steps[0].values:
         values[m.FIRST_STEP_TIME] = run.steps[0].values[m.STEP_TIME]
     for metric, latest in ((m.LOSS, m.FINAL_LOSS), (m.MEMORY_PEAK, m.MEMORY_PEAK)):
@@ -111,6 +116,11 @@ def rates_of(values: Mapping[Metric, float]) -> bool:
     return not values.keys().isdisjoint(TOTAL_RATES)
 
 
+def own_mean(run: LogRun) -> dict[Metric, float]:
+    """Return the rates in the summary of a log."""
+    return {metric: rate for metric in TOTAL_RATES if (rate := run.file.latest(metric)) is not None}
+
+
 def stated(run: LogRun, metric: Metric) -> list[float]:
     """Return the rates in lines that state no time of a step: of epochs or blocks, as MLPerf logs have them."""
     if any(m.STEP_TIME in step.values for step in run.steps):
@@ -120,7 +130,7 @@ def stated(run: LogRun, metric: Metric) -> list[float]:
 
 def derived_rates(run: LogRun) -> tuple[dict[Metric, float], str | None]:
     """Return the throughput of a log whose steps have none, and its derivation; empty if none follows."""
-    summed_up = {metric: rate for metric in TOTAL_RATES if (rate := run.file.latest(metric)) is not None}
+    summed_up = own_mean(run)
     if not summed_up and (mean_s := run.file.latest(a.MEAN_STEP_TIME)):
         summed_up = {a.STEPS_PER_S: 1 / mean_s}
     own = {metric: statistics.harmonic_mean(rates) for metric in TOTAL_RATES if (rates := stated(run, metric))}

@@ -17,6 +17,7 @@ from typing import Any
 from analysis.formatting import plural
 from analysis.logs.attempts import cause_words, without_attempts
 from analysis.logs.batches import last_batch, of_last_batch
+from analysis.logs.clock import BY_CLOCK
 from analysis.logs.divergence import Trust, trust_in
 from analysis.logs.energy import energy_of_log
 from analysis.logs.facts import Facts
@@ -24,11 +25,11 @@ from analysis.logs.file import LogFile
 from analysis.logs.gpu_names import device_name
 from analysis.logs.identity import without_copies
 from analysis.logs.model import model_of, parameters_of, shape_name
-from analysis.logs.rates import RATES_OF_WORK, derived_rates, measured, rates_of
+from analysis.logs.rates import OF_SUMMARY, RATES_OF_SAMPLES, RATES_OF_WORK, derived_rates, measured, own_mean, rates_of
 from analysis.logs.step import LogStep
 from analysis.logs.steps import LogRun, attempts_of, steady
 from analysis.logs.streams import job_name
-from analysis.metrics.step_variation import far_out, far_out_share
+from analysis.metrics.step_variation import far_out, far_out_share, step_variation
 from analysis.metrics.stragglers import straggler_share, stragglers_of_log
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Text
@@ -130,6 +131,10 @@ def result(run: LogRun, root: Path) -> RunResult:
     of_steps = next((step.derived for step in run.steps if step.derived), None)
     derived, how = ({}, of_steps) if rates_of(values) else derived_rates(run)
     values |= derived
+    if how == BY_CLOCK and values.keys().isdisjoint(RATES_OF_SAMPLES) and (own := own_mean(run)):
+        values |= own
+        how = f"{BY_CLOCK}; its samples or tokens are {OF_SUMMARY}"
+    values |= step_variation(by_step(run, m.STEP_TIME, counted))
     trust = trust_in(run, counted)
     if trust.useless:
         values = {metric: value for metric, value in values.items() if metric not in RATES_OF_WORK}

@@ -22,8 +22,8 @@ MOST_BEHIND = 2
 MOST_OVER_LATER = 1.1
 WARM_UP_RULE = (
     "In logs of other programs, the first reported step of every attempt is not measured, nor are the steps after it "
-    f"until one takes at most {MOST_OVER_LATER:g} times the median of the attempt's second half; at most half of the "
-    "attempt is excluded."
+    f"until one takes at most {MOST_OVER_LATER:g} times the median of the attempt's second half, which is so for "
+    "half of that half at least."
 )
 
 
@@ -230,7 +230,7 @@ def steady(steps: Sequence[LogStep]) -> list[LogStep]:
             (
                 index
                 for index, (_, time_s) in enumerate(timed)
-                if index > 0 and (time_s <= MOST_OVER_LATER * statistics.median(later) or index >= len(timed) // 2)
+                if index > 0 and time_s <= MOST_OVER_LATER * statistics.median(later)
             ),
             len(timed),
         )

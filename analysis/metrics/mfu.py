@@ -153,7 +153,7 @@ def utilization(run: RunResult) -> Utilization:
         work = work_of(run)
         rate = rate_per_rank(run)
     except UnknownError as error:
-        return Utilization(explanation=[f"no MFU: {error}", *in_words(formula)], formula=formula)
+        return Utilization(explanation=[f"no MFU: {error}", *unchecked(run), *in_words(formula)], formula=formula)
     values = {m.MFU: work.model_flops * rate / peak.flops_per_s}
     again = recomputed(run, work)
     if again is not None:
@@ -218,6 +218,18 @@ def claims(run: RunResult, achieved_flops_per_s: float, mfu: float) -> list[str]
         for metric, ours, size, unit in (
             (a.FLOPS_PER_S_PER_RANK, achieved_flops_per_s, 1e12, "TFLOP/s per rank"),
             (a.MODEL_FLOPS_UTILIZATION, mfu, 0.01, "% MFU"),
+        )
+        if (value := run.values.get(metric)) is not None
+    ]
+
+
+def unchecked(run: RunResult) -> list[str]:
+    """Return the FLOP/s and MFU that a log reports and that nothing here can be compared with."""
+    return [
+        f"the log claims {significant(value / size, 4)} {unit}, which is not checked"
+        for metric, size, unit in (
+            (a.FLOPS_PER_S_PER_RANK, 1e12, "TFLOP/s per rank"),
+            (a.MODEL_FLOPS_UTILIZATION, 0.01, "% MFU"),
         )
         if (value := run.values.get(metric)) is not None
     ]

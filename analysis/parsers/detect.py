@@ -28,6 +28,7 @@ from analysis.parsers.benchmarks import (
 from analysis.parsers.cluster import launcher, nccl_info, nvidia_smi, sacct
 from analysis.parsers.search import BLOCK_BYTES, LONGEST_LINE, Search, blocks, whole_lines
 from analysis.parsers.trainings import (
+    aws_fsdp,
     composer,
     deepspeed,
     deepspeed_chat,
@@ -80,6 +81,7 @@ FORMATS: tuple[Format, ...] = (
     olmo.FORMAT,
     llama_factory.FORMAT,
     llama_factory.DOCUMENT,
+    aws_fsdp.FORMAT,
     lightning_csv.FORMAT,
     all_reduce_bench.FORMAT,
     # After the trainings, whose ranks may be more than those of a check before them.

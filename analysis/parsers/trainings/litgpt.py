@@ -58,6 +58,7 @@ SETTING_NAMES = {
     "padded_vocab_size": (a.VOCABULARY_SIZE, 1),
 }
 PRECISION = re.compile(r"^[ {]*'precision': '([\w-]+)',$")
+CHECKPOINT = re.compile(r"^[ {]*'?checkpoint_dir'?(?:=|: )(?:Posix|Windows|Pure\w*)?(?:Path\()?['\"]([^'\"]{1,300})['\"]\)?,$")
 MLP = re.compile(r"\bmlp_class_name='(\w+)',$")
 RESUMING = re.compile(r"^Resuming training from (\S+)$")
 GATED = {"LLaMAMLP": 1.0, "GptNeoxMLP": 0.0}
@@ -97,6 +98,9 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             settings |= numbers([(found[1], found[2])], SETTING_NAMES)
         elif found := PRECISION.match(line.text):
             texts[Text.precision] = found[1]
+        elif found := CHECKPOINT.match(line.text):
+            # checkpoints/meta-llama/Llama-2-7b-hf names the model that is tuned.
+            texts.setdefault(Text.model, found[1].rstrip("/").rpartition("/")[2])
         elif found := RESUMING.match(line.text):
             event = {Text.event: RESUMED, Text.checkpoint: found[1]}
             yield Record(Kind.event, line.number, {}, event, line.rank, line.host)
@@ -123,7 +127,7 @@ FORMAT = LineFormat(
     parse,
     markers=("iter time: ", ": val loss ", "Final evaluation | val loss: ", "Training time: ", "| - Training Time ",
              "Memory used: ", "| - Memory Used ", "| - Tok/sec ", CONFIGURATION, "'devices': ", "'num_nodes': ",
-             "'precision': '", " global_batch_size=", " micro_batch_size=", " max_steps=", " max_seq_length=",
+             "'precision': '", "checkpoint_dir", " global_batch_size=", " micro_batch_size=", " max_steps=", " max_seq_length=",
              "'lora_r': ", " n_layer=", " n_embd=", " n_head=", " n_query_groups=", " head_size=",
              " intermediate_size=", " padded_vocab_size=", " mlp_class_name='", " tie_embeddings=",
              "Resuming training from "),
