@@ -83,9 +83,11 @@ test-fast: $(VENV)/dev.done
 
 # Real logs with known values; they may not be copied, so they lie outside the repository.
 CORPUS ?= ../shared/corpus
+LOG_CASES ?= ../shared/log_cases
 corpus: $(VENV)/dev.done
 	$(BIN)/python -m tests.benchmarks.corpus '$(CORPUS)'
 	$(BIN)/python -m tests.benchmarks.corpus_traps '$(CORPUS)'
+	$(BIN)/python -m tests.benchmarks.log_cases '$(LOG_CASES)'
 
 red-team: $(VENV)/dev.done slurm
 	$(BIN)/python -m tests.run -n 2 -m red_team

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from analysis.formatting import plural
+from analysis.formatting import plural, short
 from analysis.logs.file import LogFile
 from analysis.logs.runs import is_description
 from analysis.logs.streams import job_name
 from analysis.parsers.base import Kind
+from analysis.parsers.search import Search, blocks
 
 
 class Use(Enum):
@@ -50,11 +52,31 @@ def use_of(log: LogFile, name: str, trainings: Collection[Path], jobs: Collectio
         return FileUse(name, Use.measurement)
     if is_description(log) or Kind.sample in {kind for _, kind in log.records}:
         # Readings of a monitor describe the runs of their time.
+        unread = unread_speed(log.path)
+        if unread:
+            return FileUse(name, Use.listed, f"it describes a run, and has speeds in no known format: {unread}")
         return FileUse(name, Use.description)
     if job_name(log.path) in jobs:
         return FileUse(name, Use.listed, "the other output of a job whose log is a run")
     kinds = ", ".join(sorted({kind.name for _, kind in log.records})) or "nothing but a failure"
     return FileUse(name, Use.listed, f"no step and no measurement in it ({kinds})")
+
+
+SPEED = re.compile(
+    r"\d\s*(?:samples?|sequences?|images?|tokens?|tok|steps?|it|iters?|iterations?|[GMT]i?[Bb](?:it|yte)?s?|T?FLOPS?|requests?)"
+    r"(?:/s(?:ec(?:ond)?)?\b|ps\b| per sec)|\b(?:throughput|speed|bandwidth)\b\s*[:=]\s*\d",
+    re.IGNORECASE,
+)
+SPEEDS = Search(("/s", "/S", "per sec", "ps", "hroughput", "peed", "andwidth"))
+LONGEST_SPEED = 120
+
+
+def unread_speed(path: Path) -> str:
+    """Return the first line of a file that states a speed; empty without one, and for lines of NCCL about its links."""
+    for line in SPEEDS.lines(blocks(path)):
+        if "NCCL" not in line.text and SPEED.search(line.text):
+            return short(f"line {line.number}: {line.text.strip()}", LONGEST_SPEED)
+    return ""
 
 
 def summary(uses: Iterable[FileUse]) -> str:

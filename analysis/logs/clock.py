@@ -40,12 +40,16 @@ def with_derived_times(steps: list[LogStep], file: LogFile) -> list[LogStep]:
     """Return the steps with STEP_TIME by the clock, else by their bar; unchanged if their program times them."""
     if any(not TIMED.isdisjoint(step.values) for step in steps):
         return steps
-    return timed_by_own_clock(steps) or timed_by_clock(steps, file) or [
-        replace(step, values=step.values | {m.STEP_TIME: step.values[a.STEP_TIME_SMOOTHED]}, derived=SMOOTHED)
-        if a.STEP_TIME_SMOOTHED in step.values
-        else step
-        for step in steps
-    ]
+    return (
+        timed_by_own_clock(steps)
+        or timed_by_clock(steps, file)
+        or [
+            replace(step, values=step.values | {m.STEP_TIME: step.values[a.STEP_TIME_SMOOTHED]}, derived=SMOOTHED)
+            if a.STEP_TIME_SMOOTHED in step.values
+            else step
+            for step in steps
+        ]
+    )
 
 
 def timed_by_own_clock(steps: Sequence[LogStep]) -> list[LogStep]:

@@ -52,7 +52,9 @@ def measured(
     if times_s:
         percentiles = ((m.STEP_TIME_MEDIAN, 50), (m.STEP_TIME_P10, 10), (m.STEP_TIME_P90, 90))
         values |= {metric: float(np.percentile(times_s, percent)) for metric, percent in percentiles}
-    elif by_clock := [step.values[m.STEP_TIME] for step in timed_by_clock(run.steps, run.file) if m.STEP_TIME in step.values]:
+    elif by_clock := [
+        step.values[m.STEP_TIME] for step in timed_by_clock(run.steps, run.file) if m.STEP_TIME in step.values
+    ]:
         # The program prints rates only.
         values[m.STEP_TIME_MEDIAN] = float(np.median(by_clock))
     if run.steps and m.STEP_TIME in run.steps[0].values:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from analysis.formatting import plural
+from analysis.formatting import plural, significant
 from analysis.logs.attempts import cause_words, without_attempts
 from analysis.logs.batches import last_batch, of_last_batch
 from analysis.logs.clock import BY_CLOCK
@@ -29,7 +29,7 @@ from analysis.logs.rates import OF_SUMMARY, RATES_OF_SAMPLES, RATES_OF_WORK, der
 from analysis.logs.step import LogStep
 from analysis.logs.steps import LogRun, attempts_of, steady
 from analysis.logs.streams import job_name
-from analysis.metrics.step_variation import far_out, far_out_share, step_variation
+from analysis.metrics.step_variation import far_out, far_out_share, level_shift, step_variation
 from analysis.metrics.stragglers import straggler_share, stragglers_of_log
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Text
@@ -159,8 +159,42 @@ def result(run: LogRun, root: Path) -> RunResult:
         log=run.file,
         derived=how,
         disbelieved=trust.doubt,
-        remarks=[f"{name_below(root, run.file.path)}: {each}." for each in (segments,) if each],
+        remarks=[
+            f"{name_below(root, run.file.path)}: {each}." for each in (segments, *remarks(run, values, counted)) if each
+        ],
+        reservations=contradicted(run),
     )
+
+
+def remarks(run: LogRun, values: Mapping[Metric, float], counted: Sequence[LogStep]) -> list[str]:
+    """Return a clause on a lasting change of the step time, with the rates before and after it."""
+    shift = level_shift(by_step(run, m.STEP_TIME, counted))
+    if shift is None:
+        return []
+    change = 100 * (shift.after_s / shift.before_s - 1)
+    rate = values.get(a.SAMPLES_PER_S)
+    work = rate / values[a.STEPS_PER_S] if rate and a.STEPS_PER_S in values else None
+    sides = (shift.before_s, shift.after_s)
+    rates = [
+        f"{significant(work / side_s, 3)} samples/s" if work else f"{significant(side_s, 3)} s" for side_s in sides
+    ]
+    return [
+        f"from step {shift.step:,} on its steps take {abs(change):.0f} % {'more' if change > 0 else 'less'} "
+        f"time ({rates[0]} before, {rates[1]} after); its rate is a mean of both"
+    ]
+
+
+def contradicted(run: LogRun) -> list[str]:
+    """Return the contradictions between facts.yaml and the log about its size in a few words."""
+    own = {**run.file.settings}
+    if a.NODES in own and a.RANKS_PER_NODE in own:
+        own.setdefault(a.RANKS, own[a.NODES] * own[a.RANKS_PER_NODE])
+    own.setdefault(a.RANKS, own.get(a.COMMUNICATOR_RANKS, own.get(a.LAUNCHED_RANKS, 0.0)))
+    return [
+        f"{FACTS_FILE} has {metric.name} {run.file.facts[metric]:,.0f}, the log {own[metric]:,.0f}"
+        for metric in (a.RANKS, a.NODES, a.RANKS_PER_NODE)
+        if metric in run.file.facts and own.get(metric) and run.file.facts[metric] != own[metric]
+    ]
 
 
 def numbers_of(run: LogRun) -> list[int] | None:

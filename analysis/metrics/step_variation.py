@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ from jobs.metrics import Metric
 MOST_FAR_OUT_SHARE = 0.02
 # A shorter step did less work: the last batch of an epoch, or a skipped one.
 SHORT_SHARE = 0.5
+# A lasting change of the step time has so many steps on either side.
+SHIFT_FEWEST_STEPS, SHIFT_SHARE = 10, 0.05
 STEADY_RULE = (
     "Rates are work divided by time over the steady steps. Slow steps (slow_steps below) are left out of the rate and "
     f"named if there is one or they are at most {100 * MOST_FAR_OUT_SHARE:g} % of the steady steps: one pause of the "
@@ -106,3 +109,36 @@ def chance(blocks: NDArray[np.float64], balance: int) -> float:
     by_inversions = functools.reduce(np.convolve, [np.ones(count) for count in range(1, n + 1)])
     fewest = (n * (n - 1) // 2 - abs(balance)) // 2
     return min(1.0, 2 * float(by_inversions[: fewest + 1].sum()) / math.factorial(n))
+
+
+class Shift(NamedTuple):
+    """A lasting change of the step time, between two steps of a run."""
+
+    step: int
+    """The first step after it."""
+    before_s: float
+    after_s: float
+    """Median step times."""
+
+
+def level_shift(step_times_s: Mapping[int, float]) -> Shift | None:
+    """Return the largest lasting change of the step time, as throttling causes it; None without one.
+
+    The split is where the ranks of both sides differ most (Pettitt 1979, https://doi.org/10.2307/2346729). It counts if
+    the medians differ by more than SHIFT_SHARE and nine of ten steps on one side are above nine of ten on the other,
+    which neither noise nor single slow steps give. A drift has no such split, or has it beside its own warning.
+    """
+    steps = sorted(step_times_s)
+    times_s = np.array([step_times_s[step] for step in steps])
+    if len(times_s) < 2 * SHIFT_FEWEST_STEPS:
+        return None
+    ranks = times_s.argsort(kind="stable").argsort(kind="stable") + 1.0
+    ends = np.arange(SHIFT_FEWEST_STEPS, len(times_s) - SHIFT_FEWEST_STEPS + 1)
+    balance = 2 * ranks.cumsum()[ends - 1] - ends * (len(times_s) + 1)
+    end = int(ends[np.abs(balance).argmax()])
+    sides = times_s[:end], times_s[end:]
+    before_s, after_s = (float(np.median(side)) for side in sides)
+    low, high = sorted(sides, key=np.median)
+    apart = np.percentile(low, 90) < np.percentile(high, 10)
+    large = max(before_s, after_s) > (1 + SHIFT_SHARE) * min(before_s, after_s)
+    return Shift(steps[end], before_s, after_s) if apart and large else None

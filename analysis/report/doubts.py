@@ -179,6 +179,8 @@ def short_doubt(group: Group, point: Point, beside: Mapping[Path, RunResult]) ->
         )
     elif load := load_words(reference.runs, point.runs):
         return f"DOUBTFUL, the reference had less of its machine: {load}; "
+    elif stated := [each for run in (*reference.runs, *point.runs) for each in run.reservations]:
+        why = stated[0]
     elif any(shared(reference, point, beside)):
         why = "runs shared their machine"
     elif far_apart(group, reference) or far_apart(group, point):

@@ -58,7 +58,9 @@ SETTING_NAMES = {
     "padded_vocab_size": (a.VOCABULARY_SIZE, 1),
 }
 PRECISION = re.compile(r"^[ {]*'precision': '([\w-]+)',$")
-CHECKPOINT = re.compile(r"^[ {]*'?checkpoint_dir'?(?:=|: )(?:Posix|Windows|Pure\w*)?(?:Path\()?['\"]([^'\"]{1,300})['\"]\)?,$")
+CHECKPOINT = re.compile(
+    r"^[ {]*'?checkpoint_dir'?(?:=|: )(?:Posix|Windows|Pure\w*)?(?:Path\()?['\"]([^'\"]{1,300})['\"]\)?,$"
+)
 MLP = re.compile(r"\bmlp_class_name='(\w+)',$")
 RESUMING = re.compile(r"^Resuming training from (\S+)$")
 GATED = {"LLaMAMLP": 1.0, "GptNeoxMLP": 0.0}

@@ -19,10 +19,15 @@ NUMBER = r"[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf)"
 CLOCK = rf"train_time:(?:(?P<total_ms>{NUMBER})ms|(?P<total_s>{NUMBER})s)(?: step_avg:|$)"
 # Group names are field names; `before` counts the steps before this one, `step` the finished ones.
 PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
-    (Kind.step, re.compile(rf"^step:(?P<step>\d+)/(?P<planned>\d+)(?:[ ,]+train_loss:(?P<loss>{NUMBER}))?[ ,]+{CLOCK}")),
+    (
+        Kind.step,
+        re.compile(rf"^step:(?P<step>\d+)/(?P<planned>\d+)(?:[ ,]+train_loss:(?P<loss>{NUMBER}))?[ ,]+{CLOCK}"),
+    ),
     (
         Kind.evaluation,
-        re.compile(rf"^step:(?P<step>\d+)/(?P<planned>\d+) val_loss:(?P<validation>{NUMBER})(?: val_bpb:\S+)?[ ,]+{CLOCK}"),
+        re.compile(
+            rf"^step:(?P<step>\d+)/(?P<planned>\d+) val_loss:(?P<validation>{NUMBER})(?: val_bpb:\S+)?[ ,]+{CLOCK}"
+        ),
     ),
     (
         Kind.step,
@@ -32,7 +37,10 @@ PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
             rf"(?=.* (?P<speed>\d+) tok/s).*?\b(?P<time_ms>\d[\d.]*) ms\b"
         ),
     ),
-    (Kind.step, re.compile(rf"^iter (?P<before>\d+): loss (?P<loss>{NUMBER}), time (?P<time_ms>{NUMBER})ms(?:, mfu |$)")),
+    (
+        Kind.step,
+        re.compile(rf"^iter (?P<before>\d+): loss (?P<loss>{NUMBER}), time (?P<time_ms>{NUMBER})ms(?:, mfu |$)"),
+    ),
     (
         Kind.evaluation,
         re.compile(rf"^step (?P<step>\d+): train loss {NUMBER}, val loss (?P<validation>{NUMBER})$"),

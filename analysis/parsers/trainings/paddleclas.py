@@ -23,7 +23,9 @@ STATIC = re.compile(
     r"INFO: +(?:END )?(?:epoch:(?P<epoch>\d{1,9})[ ,]+)?(?P<mode>train|valid|eval) (?:step:(?P<iteration>\d{1,12}))?"
 )
 # A torn line ends within a number: accept numbers followed by a separator or with all five decimals.
-FIELD = re.compile(r"\b(\w+)(?:\(\w+\))?: *(\d{1,15}\.\d+|[-+]?(?:nan|inf)\b)(?=s,|[ ,]|(?<=\.\d{5})\s*$|(?<=nan|inf)\s*$)")
+FIELD = re.compile(
+    r"\b(\w+)(?:\(\w+\))?: *(\d{1,15}\.\d+|[-+]?(?:nan|inf)\b)(?=s,|[ ,]|(?<=\.\d{5})\s*$|(?<=nan|inf)\s*$)"
+)
 # Warning if the number of GPUs differs from the one that the configuration was made for.
 RANKS = re.compile(r"But the number of gpu is (\d{1,9}) in current training")
 TRAINING: dict[str, Metric] = {

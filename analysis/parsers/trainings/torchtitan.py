@@ -99,12 +99,12 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
 
 def fields(text: str) -> dict[Metric, float]:
     """Return the numbers of a line by metric; 0 and less are placeholders for metrics that are always positive."""
-    values = {}
+    values: dict[Metric, float] = {}
     for name, digits, unit in FIELD.findall(text):
         metric, factor = VALUES.get((name, unit), (None, 1.0))
-        for each, value in value_of(metric, digits.replace(",", ""), factor).items() if metric else ():
-            if value > 0 or (metric is m.GRADIENT_NORM and value == 0):
-                values[each] = value
+        found = value_of(metric, digits.replace(",", ""), factor) if metric else {}
+        if all(value > 0 or (each is m.GRADIENT_NORM and value == 0) for each, value in found.items()):
+            values |= found
     return values
 
 
