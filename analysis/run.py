@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # A file that the user writes beside logs; analysis.logs.facts reads it.
 FACTS_FILE = "facts.yaml"
 DEVICES = {"cpu": "CPU", "cuda": "GPU", "gpu": "GPU"}
+UNKNOWN_DEVICE = "Unknown device"
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,8 +159,10 @@ def last_event(events: tuple[Mapping[str, Any], ...], kind: str) -> Mapping[str,
 def hardware(runs: Iterable[RunResult]) -> str:
     """Return the hardware for the first words of a sentence: CPU, GPU, emulated nodes of either, or a rehearsal."""
     runs = list(runs)
-    devices = sorted({DEVICES.get(str(run.started.get("device")), "Unknown device") for run in runs})
-    words = " and ".join(devices) or "Nothing measured"
+    found = {DEVICES.get(str(run.started.get("device")), UNKNOWN_DEVICE) for run in runs}
+    devices = [*sorted(found - {UNKNOWN_DEVICE}), *(found & {UNKNOWN_DEVICE})]
+    words = " and ".join([*devices[:1], *(device.replace("Unknown", "unknown") for device in devices[1:])])
+    words = words or "Nothing measured"
     if any(run.started.get("emulated_nodes") is True for run in runs):
         words = f"Emulated nodes on {words}"
     if any(run.rehearses for run in runs):

@@ -24,7 +24,6 @@ from analysis.report.figures.style import Figure, Section
 from analysis.report.headline import headlines
 from analysis.report.leaderboard import sections as campaign_sections
 from analysis.report.leaderboard_text import answers as campaign_answers
-from analysis.report.ranking import ranking_section
 from analysis.report.runs_columns import Row
 from analysis.report.runs_table import rows_of
 from analysis.report.sections.benchmarks import benchmark_headlines, measurement_sections
@@ -72,7 +71,7 @@ class Report:
     rows: Sequence[Row]
     figures: Sequence[Figure]
     rankings: Sequence[Section]
-    """Leaderboards, ledgers, tunings and the ranking of all lines, shown before all other measurements."""
+    """Leaderboards, ledgers and tunings, shown before all other measurements."""
     sections: Sequence[Section]
     measurements: Sequence[Measurement]
     """Measurements in logs without training: collectives, storage, serving."""
@@ -146,7 +145,7 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
         groups=groups,
         rows=rows_of(runs, groups, doubts, failures(runs)),
         figures=[*figures(groups), *benchmark_figures(beside), *serving_figures(runs)],
-        rankings=[*campaigns, *tuning_sections(runs), *filter(None, [ranking_section(groups, runs)])],
+        rankings=[*campaigns, *tuning_sections(runs)],
         sections=[
             each
             for each in (

@@ -168,26 +168,34 @@ def batch(group: Group, reference: Point, point: Point) -> Evidence:
     return Evidence(cause, Says.for_it if abs(relative_change(times, expected)) > SAME else Says.against, fact)
 
 
-def short_doubt(group: Group, point: Point, beside: Mapping[Path, RunResult]) -> str:
+def doubt_of(group: Group, point: Point, beside: Mapping[Path, RunResult]) -> str:
     """Return the doubts about the scaling from the reference to a point in a few words; empty without a doubt."""
     reference = group.reference
     assert reference is not None
     if is_beyond_ideal(group, point):
         causes = [each.cause for each in evidence(group, point, beside) if each.says is Says.for_it]
-        why = (
-            f"above the ideal 100 %: perhaps {' or '.join(causes)}" if causes else "above the ideal 100 %, unexplained"
-        )
-    elif load := load_words(reference.runs, point.runs):
-        return f"DOUBTFUL, the reference had less of its machine: {load}; "
-    elif stated := [each for run in (*reference.runs, *point.runs) for each in run.reservations]:
-        why = stated[0]
-    elif any(shared(reference, point, beside)):
-        why = "runs shared their machine"
-    elif far_apart(group, reference) or far_apart(group, point):
-        why = "repeats lie far apart"
-    else:
-        return ""
-    return f"DOUBTFUL, {why}, see the warnings; "
+        return "above the ideal 100 %, " + (f"perhaps {' or '.join(causes)}" if causes else "unexplained")
+    if load := load_words(reference.runs, point.runs):
+        return f"the reference had less of its machine: {load}"
+    if stated := [each for run in (*reference.runs, *point.runs) for each in run.reservations]:
+        return stated[0]
+    if any(shared(reference, point, beside)):
+        return "runs shared their machine"
+    return apart(group, reference, point)
+
+
+def doubt_at(group: Group, point: Point, beside: Mapping[Path, RunResult]) -> str:
+    """Return the doubts about a point alone in a few words; empty without a doubt."""
+    if stated := [each for run in point.runs for each in run.reservations]:
+        return stated[0]
+    if any(run.path in beside for run in point.runs):
+        return "runs shared their machine"
+    return apart(group, point)
+
+
+def apart(group: Group, *points: Point) -> str:
+    """Return the doubt about repeats that lie apart; empty without one."""
+    return "repeats lie far apart" if any(far_apart(group, point) for point in points) else ""
 
 
 def beyond_ideal(groups: Iterable[Group], beside: Mapping[Path, RunResult]) -> list[str]:

@@ -1,33 +1,37 @@
-"""The headline: the scores of MLPerf systems, then how far each task scales and what its other lines gain.
+"""The headline in short lines: the best result of each task, lines that gain nothing, doubts. The table has intervals.
 
-Throughputs are compared within a task: the same model, data and sequence length. The sentence of a task is about the
-line of its fastest point, or about the one with the most ranks if that line has no other rank count. Tasks that nothing
-scales in share one sentence. Doubtful points (see analysis.report.caveats) are never named.
+Throughputs are compared within a task: the same model, data and sequence length, and by one rule
+(analysis.scaling.places). The result of a task is that of the line of its highest point, or of the line with the most
+ranks if that one has no other rank count. Tasks without a line over ranks share one sentence. Doubtful points (see
+analysis.report.caveats) are never named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from analysis.compare.core import clauses
 from analysis.formatting import listed, per_second, plural, shown, significant
 from analysis.intervals import Spread
 from analysis.metrics.shared_nodes import side_by_side
 from analysis.parsers import log_metrics as a
-from analysis.report.doubts import short_doubt
-from analysis.run import RunResult, hardware
-from analysis.scaling.groups import Group, Point, by_task
+from analysis.report.doubts import doubt_at, doubt_of
+from analysis.report.points_table import MOST_SOURCES, source
+from analysis.run import UNKNOWN_DEVICE, RunResult, hardware
+from analysis.scaling.groups import RATES, Group, Point, by_task
 from analysis.scaling.mlperf import System, systems_of
+from analysis.scaling.places import comparable, differ, highest, rivals
 from jobs import metrics as m
 from jobs.metrics import Metric
 
-MOST_SCORES, MOST_SOURCES, MOST_LESSONS = 8, 2, 3
+MOST_SCORES, MOST_LESSONS, MOST_DOUBTS = 8, 3, 3
 
 
 def headlines(
     groups: Sequence[Group], runs: Collection[RunResult], benchmarks: Sequence[str] = (), *, measured: bool = False
 ) -> list[str]:
-    """Return the scores, a sentence for each task that scales, and one for the others; or why there is none.
+    """Return the scores, the result of each task, what gains nothing and the doubts; or why there is no result.
 
     `benchmarks` are the sentences of benchmarks that are no training, which follow; `measured`: a table has other
     measurements.
@@ -37,16 +41,21 @@ def headlines(
     if not groups:
         missing = [] if sentences or (benchmarks and not runs) else [no_headline(runs, measured=measured)]
         return [*sentences, *missing, *benchmarks]
-    # The score of a system is more than its throughput, which the ranking has.
+    # The score of a system is more than its throughput, which the table of results has.
     covered = {run.path for line in scored for system in line for run in system.results}
-    every, beside = list(by_task(groups).values()), side_by_side(runs)
+    every = list(by_task(groups).values())
     tasks = [task for task in every if any(run.path not in covered for group in task for run in group.runs)]
     single = [task for task in tasks if fastest(task) and not any(group.reference for group in task)]
     together = single if len(single) > 1 else []
-    sentences += [
-        headline(task, prefix(task, name_task=len(every) > 1), beside) for task in tasks if task not in together
+    starts = [prefix(task, name_task=len(every) > 1) for task in tasks]
+    return [
+        *sentences,
+        *(result(task, start) for task, start in zip(tasks, starts, strict=True) if task not in together),
+        *([unscaled(together)] if together else []),
+        *lessons(tasks),
+        *doubts(tasks, side_by_side(runs)),
+        *benchmarks,
     ]
-    return [*sentences, *([unscaled(together)] if together else []), *benchmarks]
 
 
 def score(line: Sequence[System]) -> str:
@@ -66,7 +75,7 @@ def score(line: Sequence[System]) -> str:
 
 
 def unscaled(tasks: Sequence[Sequence[Group]]) -> str:
-    """Return the sentence on several tasks without a speedup: the largest rate of a rank in each unit.
+    """Return the sentence on several tasks without a speedup: the highest rate of a rank in each unit.
 
     Steps do not divide over ranks, nor compare between batches.
     """
@@ -77,16 +86,14 @@ def unscaled(tasks: Sequence[Sequence[Group]]) -> str:
     largest = []
     for rate, points in found.items():
         group, point = max(points, key=lambda each: each[1].throughput_per_rank.median)
-        speed = (
-            f"{shown(rate, point.throughput_per_rank.median)} {per_second(rate)} by {group.described}, {point.place}"
-        )
-        largest.append(speed + (f" (of {len(points)} tasks)" if len(points) > 1 else ""))
-    start = hardware(run for task in tasks for group in task for run in group.runs)
-    most = f"Most per rank: {'; '.join(largest)}. " if largest else ""
+        speed = f"{shown(rate, point.throughput_per_rank.median)} {per_second(rate)} per rank"
+        of = f" of {len(points)}" if 1 < len(points) < len(tasks) else ""
+        largest.append(f"{speed} by {group.described} on {point.place} ({runs_in_words([point])}{of})")
+    start = opening(run for task in tasks for group in task for run in group.runs)
+    most = f"up to {'; '.join(largest)}. " if largest else ""
     return (
-        f"{start}: {plural(len(tasks), 'task')} without a line of different rank counts, so there is no speedup and no "
-        f"efficiency. {most}Tasks differ in model, data or length, so this is no contest: the ranking lists the lines "
-        "of each."
+        f"{start}{most}{len(tasks)} workloads of unlike model, data or length, each on one number of ranks: no "
+        "contest, no speedup and no efficiency."
     )
 
 
@@ -112,8 +119,16 @@ def no_headline(runs: Collection[RunResult], *, measured: bool) -> str:
 
 def prefix(groups: Sequence[Group], *, name_task: bool) -> str:
     """Return the first words of a sentence: the hardware, then task and submitter if there are several tasks."""
-    named = [task_name(groups), submitted_by(groups)] if name_task else []
-    return ", ".join([hardware(run for group in groups for run in group.runs), *filter(None, named)]) + ": "
+    sources = sorted({where for group in groups if (where := source(group))})
+    named = [task_name(groups), f"from {listed(sources, MOST_SOURCES)}" if sources else ""] if name_task else []
+    return opening((run for group in groups for run in group.runs), *filter(None, named))
+
+
+def opening(runs: Iterable[RunResult], *named: str) -> str:
+    """Return the hardware, unless no run names it, and these names, before a colon; empty without any."""
+    device = hardware(runs)
+    words = [*([] if device == UNKNOWN_DEVICE else [device]), *named]
+    return f"{', '.join(words)}: " if words else ""
 
 
 def task_name(groups: Sequence[Group]) -> str:
@@ -122,14 +137,6 @@ def task_name(groups: Sequence[Group]) -> str:
     length = first.setting("job.sequence_length")
     name = str(first.setting("data.name") or groups[0].model)
     return f"{name}, sequence length {length:,}" if length else name
-
-
-def submitted_by(groups: Sequence[Group]) -> str:
-    """Return the submitters of some lines, or the directories of their logs; empty for runs of ours."""
-    logs = [run for group in groups for run in group.runs if run.log is not None]
-    known = {str(run.setting("system.organization") or run.path.parent.name) for run in logs}
-    names = sorted(name for name in known if name not in groups[0].model)
-    return f"from {listed(names, MOST_SOURCES)}" if names else ""
 
 
 def named_after(start: str, group: Group) -> str:
@@ -148,9 +155,9 @@ def names_model(text: str, group: Group) -> bool:
 
 
 def fastest(groups: Sequence[Group]) -> tuple[Group, Point] | None:
-    """Return the point with the highest throughput and its line; None if all points are doubtful."""
-    points = [(group, point) for group in groups for point in group.points if not point.doubtful]
-    return max(points, key=lambda item: item[1].throughput.median, default=None)
+    """Return the point with the highest throughput in the preferred unit, and its line; None if all are doubtful."""
+    found = [(group, point) for group in groups if (point := highest(group.points))]
+    return min(found, key=lambda each: (RATES.index(each[1].rate), -each[1].throughput.median), default=None)
 
 
 def headline_line(groups: Sequence[Group]) -> Group | None:
@@ -161,39 +168,6 @@ def headline_line(groups: Sequence[Group]) -> Group | None:
     return max((line for line in groups if farthest(line)), key=lambda line: line.points[-1].ranks, default=None)
 
 
-def headline(groups: Sequence[Group], start: str, beside: Mapping[Path, RunResult]) -> str:
-    """Return the sentence of one task; `beside` are runs that shared their machine with another run."""
-    best = fastest(groups)
-    if best is None:
-        return f"{start}no point of {groups[0].model} is named fastest, because no loss of its runs is believed."
-    group, point = best
-    points = [each for line in groups for each in line.points if not each.doubtful]
-    rate = f"{shown(point.rate, point.throughput.median)} {per_second(point.rate)}"
-    spread = repeats(point.throughput) + overlap(point, points)
-    line = headline_line(groups)
-    if line is None:
-        why = (
-            "too few rank counts of its lines have a loss that is believed"
-            if any(each.reference for each in groups)
-            else "none of its lines has points of different rank counts"
-        )
-        return (
-            f"{start}{named_after(start, group)} reaches {rate} on {point.place} ({spread}), the fastest of "
-            f"{plural(len(points), 'point')}{ahead(point, points)}; {why}, so there is no speedup and no efficiency."
-        )
-    return (
-        f"{start}{reach(line, named_after(start, line), beside)}{losses(groups, line, beside)}; "
-        f"fastest of {plural(len(points), 'point')}: {group.label} on {point.place}, {rate} ({spread})."
-    )
-
-
-def ahead(point: Point, points: Sequence[Point]) -> str:
-    """Return how far a point is ahead of the slowest one, if all have its ranks, nodes and unit."""
-    ratio = point.throughput.median / min(each.throughput.median for each in points)
-    alike = {(each.place, each.rate) for each in points} == {(point.place, point.rate)}
-    return f" and {shown(m.SPEEDUP, ratio)} times the slowest" if alike and ratio > 1 else ""
-
-
 def farthest(group: Group) -> Point | None:
     """Return the believed point with the most ranks; None if it or the reference is doubtful or absent."""
     if group.reference is None or group.reference.doubtful:
@@ -202,45 +176,96 @@ def farthest(group: Group) -> Point | None:
     return believed[-1] if believed else None
 
 
-def reach(group: Group, name: str, beside: Mapping[Path, RunResult]) -> str:
-    """Return how far a line of this name scales, with its doubts, reference, mode, repeats and spread."""
+# --- the result ------------------------------------------------------------------------------------------------
+
+
+def result(groups: Sequence[Group], start: str) -> str:
+    """Return the sentence of one task: how far a line scales, and the highest point."""
+    best = fastest(groups)
+    if best is None:
+        return f"{start}no point of {groups[0].model} is named fastest, because no loss of its runs is believed."
+    group, point = best
+    points = comparable(point, [each for line in groups for each in line.points])
+    rate = f"{shown(point.rate, point.throughput.median)} {per_second(point.rate)}"
+    line = headline_line(groups)
+    if line is None:
+        why = (
+            "too few rank counts of its lines have a loss that is believed"
+            if any(each.reference for each in groups)
+            else "no line has several numbers of ranks"
+        )
+        return (
+            f"{start}{named_after(start, group)} reaches {rate} on {point.place} ({runs_in_words([point])})"
+            f"{among(point, points)}; {why}, so there is no speedup and no efficiency."
+        )
+    where = f"at {rate}" if point is farthest(line) else f"{rate} by {group.label} on {point.place}"
+    return f"{start}{reach(line, named_after(start, line))}; {where}{among(point, points)}."
+
+
+def among(point: Point, points: Sequence[Point]) -> str:
+    """Return the standing of the highest of some points of a unit: fastest only if repeats tell it from all others."""
+    others = [each for each in points if each is not point]
+    if not others:
+        return ""
+    if equal := rivals(point, points):
+        return f", the highest of {len(points)} points, not distinguishable from {plural(len(equal), 'other')}"
+    slowest = min(others, key=lambda each: each.throughput.median)
+    alike = len({each.place for each in points}) == 1
+    times = shown(m.SPEEDUP, point.throughput.median / slowest.throughput.median)
+    if all(each.throughput.n > 1 for each in points):
+        return f", the fastest of {len(points)} points" + (f", {times} times the slowest" if alike else "")
+    return f", the highest of {len(points)} points by the steps of {runs_in_words(points)}" + (
+        f", {times} times the lowest" if alike else ""
+    )
+
+
+def runs_in_words(points: Sequence[Point]) -> str:
+    """Return the number of runs behind points: `one run each`, `n = 3`, `n = 1 and 3`."""
+    counts = [point.throughput.n for point in points]
+    each = " each" if len(counts) > 1 else ""
+    if len(set(counts)) > 1:
+        return f"n = {' and '.join(map(str, counts))}" if len(counts) == 2 else f"n = {min(counts)} to {max(counts)}"
+    return f"one run{each}" if counts[0] == 1 else f"n = {counts[0]}{each}"
+
+
+def reach(group: Group, name: str) -> str:
+    """Return how far a line of this name scales: gain, ranks, efficiency, mode and number of runs."""
     reference, point = group.reference, farthest(group)
     assert reference is not None
     assert point is not None
     efficiency, speedup = group.efficiency(point), group.speedup(point)
     assert efficiency is not None
     percent = f"{shown(m.EFFICIENCY, efficiency.median)} % efficiency"
-    doubt = short_doubt(group, point, beside)
-    gain = f"keeps {percent} ("
-    if speedup:
-        times = f"{shown(m.SPEEDUP, speedup.median)} times"
-        gain = f"speeds up {times} ({percent}; " if speedup.median > 1 else f"gains nothing ({times}, {percent}; "
-    counts = (reference.throughput.n, efficiency.n)
-    n = f"n = {counts[1]} each" if len(set(counts)) == 1 else f"n = {counts[0]} and {counts[1]}"
-    spread = "no spread"
-    if efficiency.n > 1:
-        spread = f"spread {shown(m.EFFICIENCY, efficiency.low)} to {shown(m.EFFICIENCY, efficiency.high)} %"
-    own = group.efficiency(reference)
-    if own is not None and own.n > 1:
-        spread += f", the reference's own {shown(m.EFFICIENCY, own.low)} to {shown(m.EFFICIENCY, own.high)} %"
+    span = f"from {reference.ranks:,} to {plural(point.ranks, 'rank')}"
     work = "throughput only, not the same work at each point" if group.unequal_work else f"{group.mode} scaling"
-    return (
-        f"from {reference.ranks:,} to {plural(point.ranks, 'rank')}, {name} {gain}{doubt}{work}, "
-        f"reference {reference.place}, {n}, {spread})"
-    )
+    about = f"{work}, {runs_in_words([reference, point])}"
+    if speedup is None:
+        return f"{name} keeps {percent} {span} ({about})"
+    times = f"{shown(m.SPEEDUP, speedup.median)} times"
+    if is_gain(group):
+        return f"{name} speeds up {times} {span} ({percent}, {about})"
+    return f"{name} gains nothing {span} ({times}{unlike(group)}, {percent}, {about})"
 
 
-def losses(groups: Sequence[Group], best: Group, beside: Mapping[Path, RunResult]) -> str:
-    """Return the other lines of a task that gain nothing, else the one that gains least; empty without another."""
+# --- what gains nothing ----------------------------------------------------------------------------------------
+
+
+def lessons(tasks: Sequence[Sequence[Group]]) -> list[str]:
+    """Return one sentence on the other lines that gain nothing, else on the one that gains least; none without any."""
     gains = sorted(
-        (gained.median, line.label, lesson(line, beside, name=line.label))
-        for line in groups
-        if line is not best and (gained := gain_of(line))
+        ((gained.median, lesson(line, name_task=len(tasks) > 1), is_gain(line)) for line, gained in other_gains(tasks)),
+        key=lambda each: each[:2],
     )
-    if not gains:
-        return ""
-    none = [text for times, _, text in gains if times <= 1]
-    return f"; {listed(none or [gains[0][-1]], MOST_LESSONS)}"
+    if nothing := [words for _, words, gain in gains if not gain]:
+        return [f"Gains nothing: {clauses(nothing, MOST_LESSONS)}."]
+    return [f"Gains least: {gains[0][1]}."] if gains else []
+
+
+def other_gains(tasks: Sequence[Sequence[Group]]) -> Iterator[tuple[Group, Spread]]:
+    """Yield the lines that have a gain and are not the line of their task's result."""
+    for task in tasks:
+        best = headline_line(task)
+        yield from ((line, gained) for line in task if line is not best and (gained := gain_of(line)))
 
 
 def gain_of(line: Group) -> Spread | None:
@@ -249,37 +274,56 @@ def gain_of(line: Group) -> Spread | None:
     return point.throughput.over(line.reference.throughput.median) if point and line.reference else None
 
 
-def lesson(line: Group, beside: Mapping[Path, RunResult], *, name: str) -> str:
-    """Return what a line of this name gains by its ranks: `fsdp_full gains nothing from 1 to 2 ranks (0.656 times)`."""
+def is_gain(line: Group) -> bool:
+    """Return True if a line's farthest point is faster than its reference, and distinguishable from it."""
+    point, gained = farthest(line), gain_of(line)
+    return bool(point and line.reference and gained and gained.median > 1 and differ(line.reference, point))
+
+
+def unlike(line: Group) -> str:
+    """Return the words for a gain above 1 that is none: its ends cannot be distinguished; else empty."""
+    gained = gain_of(line)
+    return ", not distinguishable" if gained and gained.median > 1 else ""
+
+
+def lesson(line: Group, *, name_task: bool) -> str:
+    """Return what a line gains by its ranks: `fsdp_full from 1 to 2 ranks (0.656 times, one run each)`."""
     reference, point, gained = line.reference, farthest(line), gain_of(line)
     assert reference is not None
     assert point is not None
     assert gained is not None
-    times = f"{shown(m.SPEEDUP, gained.median)} times"
-    verb = "gains nothing" if gained.median <= 1 else f"gains {times}"
-    notes = [times] if gained.median <= 1 else []
-    notes += [f"{shown(m.SPEEDUP, gained.low)} to {shown(m.SPEEDUP, gained.high)}"] if gained.n > 1 else ["n = 1"]
-    doubt = short_doubt(line, point, beside).removesuffix("; ")
+    task = task_name([line])
+    name = ": ".join(filter(None, (task, label_within(task, line)))) if name_task else line.label
+    note = "" if is_gain(line) else unlike(line)
     return (
-        f"{name} {verb} from {reference.ranks:,} to {plural(point.ranks, 'rank')} "
-        f"({', '.join(notes)}{'; ' if doubt else ''}{doubt})"
-    ).strip()
-
-
-def overlap(fastest: Point, points: Sequence[Point]) -> str:
-    """Return how many points are as fast as the fastest, or have a repeat that is; empty if none."""
-    best, others = fastest.throughput, [point.throughput for point in points if point is not fastest]
-    equal = sum(other.median == best.median for other in others)
-    within = sum(other.median < best.median and other.high >= best.low for other in others)
-    reached = "overlapping the spread of {}" if best.n > 1 else "within the spread of {}"
-    return (f", as fast as {plural(equal, 'other point')}" if equal else "") + (
-        f", {reached.format(plural(within, 'other point'))}" if within else ""
+        f"{name} from {reference.ranks:,} to {plural(point.ranks, 'rank')} ({shown(m.SPEEDUP, gained.median)} times"
+        f"{note}, {runs_in_words([reference, point])})"
     )
 
 
-def repeats(spread: Spread) -> str:
-    """Return the number of repeats and their spread: `n = 2, 5,200 to 5,400`."""
-    if spread.n == 1:
-        return "n = 1, no spread"
-    # Rates have the same digits, whatever they count.
-    return f"n = {spread.n}, {shown(m.TOKENS_PER_S, spread.low)} to {shown(m.TOKENS_PER_S, spread.high)}"
+# --- doubts ----------------------------------------------------------------------------------------------------
+
+
+def doubts(tasks: Sequence[Sequence[Group]], beside: Mapping[Path, RunResult]) -> list[str]:
+    """Return one sentence on the doubts about lines and points; none without any.
+
+    `beside` are runs that shared their machine with another run.
+    """
+    found = dict.fromkeys(words for task in tasks for words in doubts_of(task, beside))
+    return [f"DOUBTFUL: {clauses(list(found), MOST_DOUBTS)}. See the warnings."] if found else []
+
+
+def doubts_of(task: Sequence[Group], beside: Mapping[Path, RunResult]) -> Iterator[str]:
+    """Yield the doubts about a task: about each line that scales, else about its highest point; and losses."""
+    best = fastest(task)
+    if best is None:
+        return  # its result is that doubt
+    for line in task:
+        point = farthest(line)
+        why = doubt_of(line, point, beside) if point else ""
+        if not why and line is best[0]:
+            why = doubt_at(line, best[1], beside)
+        if why:
+            yield f"{line.label}: {why}"
+        if lost := [point for point in line.points if point.doubtful]:
+            yield f"{line.label}: the loss on {listed([point.place for point in lost], MOST_SOURCES)} is not believed"

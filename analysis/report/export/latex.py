@@ -50,7 +50,7 @@ def escaped(text: str) -> str:
 
 def latex_table(groups: Sequence[Group]) -> str:
     """Return the table of the report's points as LaTeX source; its caption starts with the hardware."""
-    headings, points = point_table(groups)
+    headings, points = point_table(groups, of_steps=False)
     if not points:
         return EMPTY
     rows = [point.cells for point in points]

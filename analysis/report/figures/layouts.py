@@ -18,6 +18,7 @@ from analysis.report.figures.over_ranks import unit_size
 from analysis.report.figures.style import AXIS, Figure, empty_plot, word
 from analysis.scaling.groups import Group, by_task
 from analysis.scaling.layouts import MeasuredLayout, axes_of, layouts_by_ranks
+from analysis.scaling.places import differ
 from jobs import metrics as m
 from jobs.parallelism import AXIS_NAMES
 
@@ -49,7 +50,7 @@ class Row:
     layout: MeasuredLayout
     y: int
     fastest: bool
-    """True if it is the fastest on its number of ranks, or has a repeat within the spread of the fastest."""
+    """True if it is the highest on its number of ranks, or cannot be distinguished from it."""
 
 
 def side_by_side(groups: Sequence[Group]) -> list[Figure]:
@@ -133,7 +134,7 @@ def placed(blocks: dict[int, list[MeasuredLayout]]) -> tuple[list[Row], dict[int
             Row(
                 layout,
                 headings[ranks] + i,
-                fastest=not layout.point.doubtful and layout.per_rank[-1] >= best.per_rank[0],
+                fastest=not layout.point.doubtful and not differ(layout.point, best.point),
             )
             for i, layout in enumerate(layouts, start=1)
         ]
@@ -271,7 +272,7 @@ def caption(groups: Sequence[Group], rows: Sequence[Row], sent: bool, left_out: 
     repeats = f"n = {counts[0]}" + ("" if len(counts) == 1 else f" to {counts[-1]}")
     sentences = [
         f"{word(groups)}: {m.TOKENS_PER_S_PER_RANK.definition} Bar: median over repeats; dot: one repeat; {repeats}.",
-        "Blue: the fastest on that number of ranks, and any with a repeat as fast as its slowest.",
+        "Blue: the highest on that number of ranks, and any that cannot be distinguished from it (see Results).",
     ]
     if sent:
         sentences.append(

@@ -45,8 +45,9 @@ def a_point(path: Path, ranks: int, step_times_s: Sequence[float], held: float |
 def test_a_speedup_above_ideal_is_doubted_in_the_headline_and_explained_in_a_warning(tmp_path: Path) -> None:
     a_point(tmp_path, 1, [1.0], held=1000)
     a_point(tmp_path, 2, [0.415], held=500)
-    (headline,), found = said(tmp_path)
-    assert "speeds up 2.41 times (120 % efficiency; DOUBTFUL, above the ideal 100 %: perhaps noise or cache" in headline
+    (headline, doubt), found = said(tmp_path)
+    assert "speeds up 2.41 times from 1 to 2 ranks (120 % efficiency" in headline
+    assert doubt == "DOUBTFUL: ddp: above the ideal 100 %, perhaps noise or cache. See the warnings."
     (message,) = [text for text in found if "more than ideal" in text]
     assert "Speaks for noise: n = 1 and 1 give no interval" in message
     assert "cache: the weights of a rank went from 1,000 to 500.0" in message
@@ -57,8 +58,8 @@ def test_a_speedup_above_ideal_is_doubted_in_the_headline_and_explained_in_a_war
 def test_repeats_that_exclude_noise_speak_against_it(tmp_path: Path) -> None:
     a_point(tmp_path, 1, [1.0, 1.01, 0.99])
     a_point(tmp_path, 2, [0.4, 0.401, 0.399])
-    (headline,), found = said(tmp_path)
-    assert "DOUBTFUL, above the ideal 100 %, unexplained" in headline
+    (_, doubt), found = said(tmp_path)
+    assert doubt == "DOUBTFUL: ddp: above the ideal 100 %, unexplained. See the warnings."
     assert any("Speaks against noise: the 95 % interval is 1" in text for text in found)
 
 
@@ -97,7 +98,7 @@ def test_repeats_that_differ_less_than_the_steps_within_a_run_are_not_reported(t
 def test_a_line_whose_repeats_lie_apart_is_doubted_in_the_headline(tmp_path: Path) -> None:
     a_point(tmp_path, 1, [1.0, 1.0])
     a_point(tmp_path, 2, [2.0, 0.6])
-    assert "DOUBTFUL, repeats lie far apart, see the warnings" in said(tmp_path)[0][0]
+    assert said(tmp_path)[0][1] == "DOUBTFUL: ddp: repeats lie far apart. See the warnings."
 
 
 def test_a_difference_of_repeats_is_explained_by_the_load_of_the_node(tmp_path: Path) -> None:
@@ -134,8 +135,8 @@ def test_a_reference_that_shared_its_machine_is_doubted_in_the_headline(tmp_path
     for ranks, others in ((1, 0.4), (2, 0.02)):
         directory = finished_run(tmp_path, a_run(f"r{ranks}", nodes=ranks), step_time_s=1.0 / ranks)
         event(directory, "node_load", attempt=1, step=6, other_load=others, cpu_steal=0.0, cpu_throttled=0)
-    expected = "DOUBTFUL, the reference had less of its machine: other work took 40.0 % against 2.00; strong scaling"
-    assert expected in said(tmp_path)[0][0]
+    expected = "DOUBTFUL: ddp: the reference had less of its machine: other work took 40.0 % against 2.00."
+    assert expected in said(tmp_path)[0][1]
 
 
 # --- side by side ----------------------------------------------------------------------------------------------
@@ -155,9 +156,8 @@ def test_points_that_ran_side_by_side_on_one_machine_are_named_in_warning_and_he
     trained(tmp_path, "one", 0, 60)
     trained(tmp_path, "two", 30, 90, nodes=2)
     trained(tmp_path, "later", 90.5, 120, nodes=4)
-    (headline,), found = said(tmp_path)
-    assert headline.count("DOUBTFUL") == 1
-    assert "runs shared their machine" in headline
+    (_, doubt), found = said(tmp_path)
+    assert doubt == "DOUBTFUL: ddp: runs shared their machine. See the warnings."
     (message,) = [text for text in found if "same machine" in text]
     assert message.startswith(
         "2 of 3 runs trained while another run of this report trained on the same machine (one beside two, two beside "

@@ -17,7 +17,7 @@ from analysis.intervals import Spread
 from analysis.load.discover import read_runs
 from analysis.report.caveats import warnings
 from analysis.report.headline import headlines
-from analysis.report.ranking import ranking_section
+from analysis.report.points_table import point_table
 from analysis.scaling.groups import Group, scaling_groups
 from jobs.parallelism import Parallelism, Sharding, Strategy
 from jobs.schema import Precision, Run, Scaling, ScalingMode
@@ -31,8 +31,7 @@ def groups_in(path: Path) -> list[Group]:
 
 def answer_in(path: Path) -> str:
     runs = read_runs([path])
-    (sentence,) = headlines(scaling_groups(runs, loss_doubts(runs)), runs)
-    return sentence
+    return " ".join(headlines(scaling_groups(runs, loss_doubts(runs)), runs))
 
 
 # --- known truths ----------------------------------------------------------------------------------------------
@@ -274,33 +273,33 @@ def test_equal_losses_need_no_warning(tmp_path: Path) -> None:
 # --- the answer ------------------------------------------------------------------------------------------------
 
 
-def test_the_answer_names_line_reference_mode_repeats_and_spread(tmp_path: Path) -> None:
+def test_the_answer_names_line_mode_repeats_and_doubt_and_leaves_intervals_to_the_table(tmp_path: Path) -> None:
     for repeat, factor in ((1, 1.0), (2, 1.1)):
         finished_run(tmp_path, a_run(f"n1-r{repeat}", repeat=repeat), step_time_s=1 / (0.8 + 0.2 * repeat))
         finished_run(tmp_path, a_run(f"n2-r{repeat}", ranks_per_node=2, repeat=repeat), step_time_s=0.625 * factor)
         finished_run(tmp_path, a_run(f"f-r{repeat}", parallelism="fsdp_full", repeat=repeat), step_time_s=2.0)
-    assert answer_in(tmp_path) == (
-        "CPU: from 1 to 2 ranks, tiny with ddp speeds up 1.39 times (69.4 % efficiency; DOUBTFUL, repeats lie "
-        "far apart, see the warnings; strong scaling, reference 1 rank on 1 node, n = 2 each, spread 66.1 to 72.7 %, "
-        "the reference's own 90.9 to 109 %); fastest of 3 points: ddp on 2 ranks on 1 node, "
-        "1,564 tokens/s (n = 2, 1,489 to 1,638)."
-    )
+    runs = read_runs([tmp_path])
+    assert headlines(scaling_groups(runs, loss_doubts(runs)), runs) == [
+        "CPU: tiny with ddp speeds up 1.39 times from 1 to 2 ranks (69.4 % efficiency, strong scaling, n = 2 each); at "
+        "1,564 tokens/s, the fastest of 3 points.",
+        "DOUBTFUL: ddp: repeats lie far apart. See the warnings.",
+    ]
 
 
 def test_without_a_scaling_axis_the_answer_is_throughput_only(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("a"), step_time_s=1.0)
     finished_run(tmp_path, a_run("b", parallelism="fsdp_full"), step_time_s=0.5)
     assert answer_in(tmp_path) == (
-        "CPU: tiny with fsdp_full reaches 2,048 tokens/s on 1 rank on 1 node (n = 1, no spread), the fastest of 2 "
-        "points and 2.00 times the slowest; none of its lines has points of different rank counts, so there is no "
-        "speedup and no efficiency."
+        "CPU: tiny with fsdp_full reaches 2,048 tokens/s on 1 rank on 1 node (one run), the highest of 2 points by the "
+        "steps of one run each, 2.00 times the lowest; no line has several numbers of ranks, so there is no speedup "
+        "and no efficiency."
     )
 
 
 def test_weak_scaling_is_answered_by_efficiency(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("n1", weak=True), step_time_s=1.0, tokens=1000)
     finished_run(tmp_path, a_run("n2", weak=True, nodes=2), step_time_s=1.25, tokens=2000)
-    assert "from 1 to 2 ranks, tiny with ddp keeps 80.0 % efficiency (weak scaling" in answer_in(tmp_path)
+    assert "tiny with ddp keeps 80.0 % efficiency from 1 to 2 ranks (weak scaling" in answer_in(tmp_path)
 
 
 def test_throughputs_of_different_models_are_not_ranked(tmp_path: Path) -> None:
@@ -308,31 +307,11 @@ def test_throughputs_of_different_models_are_not_ranked(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("b", model="large"), step_time_s=1.0)
     runs = read_runs([tmp_path])
     (sentence,) = headlines(scaling_groups(runs), runs)
-    assert "2 tasks without a line of different rank counts" in sentence
-    assert "this is no contest" in sentence
-    section = ranking_section(scaling_groups(runs), runs)
-    assert section is not None
-    task = "random, sequence length 64"
-    assert [row[:2] for row in section.rows] == [[f"{task}: large ddp", "1 of 1"], [f"{task}: tiny ddp", "1 of 1"]]
-
-
-def test_a_fastest_point_within_the_spread_of_others_is_reported_as_such(tmp_path: Path) -> None:
-    for repeat in (1, 2):
-        finished_run(tmp_path, a_run(f"a-r{repeat}", repeat=repeat), step_time_s=0.5 * repeat)
-        finished_run(tmp_path, a_run(f"b-r{repeat}", parallelism="fsdp_full", repeat=repeat), step_time_s=0.6 * repeat)
-    assert "(n = 2, 1,024 to 2,048, overlapping the spread of 1 other point), the fastest of 2" in answer_in(tmp_path)
-
-
-def test_a_fastest_point_of_one_repeat_that_others_reach_has_no_spread(tmp_path: Path) -> None:
-    finished_run(tmp_path, a_run("a"), step_time_s=0.5)
-    finished_run(tmp_path, a_run("b", parallelism="fsdp_full"), step_time_s=0.5)
-    assert "(n = 1, no spread, as fast as 1 other point), the fastest of 2 points; none" in answer_in(tmp_path)
-    for repeat in (1, 2):
-        name = f"c-r{repeat}"
-        finished_run(tmp_path, a_run(name, parallelism="tp", repeat=repeat), step_time_s=0.25 + 0.5 * repeat)
-    assert "(n = 1, no spread, as fast as 1 other point), the fastest of 3 points" in answer_in(tmp_path)
-    finished_run(tmp_path, a_run("c-r3", parallelism="tp", repeat=3), step_time_s=0.4)
-    assert "as fast as 1 other point, within the spread of 1 other point)" in answer_in(tmp_path)
+    assert "2 workloads of unlike model, data or length" in sentence
+    assert "no contest" in sentence
+    headings, rows = point_table(scaling_groups(runs))
+    assert "Place" not in headings
+    assert [row.cells[0] for row in rows] == ["large ddp", "tiny ddp"]
 
 
 def test_emulated_nodes_are_the_first_words(tmp_path: Path) -> None:
