@@ -64,7 +64,8 @@ def bottlenecks(groups: Sequence[Group]) -> list[Bottlenecks]:
         sentences = [sentence for rule in RULES if (sentence := rule(focus))] + restarts(members)
         start = prefix(members, name_task=len(tasks) > 1)
         if sentences:
-            found.append(Bottlenecks(f"{start}bottlenecks of {focus.group.label} on {focus.point.place}", sentences))
+            what = "bottlenecks" if start else "Bottlenecks"
+            found.append(Bottlenecks(f"{start}{what} of {focus.group.label} on {focus.point.place}", sentences))
     return found
 
 

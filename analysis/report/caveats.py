@@ -49,7 +49,16 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
         batch_differs,
         planned,
     )
-    of_logs = (facts_contradicted, places_impossible, ended_badly, ranks_unknown, several_attempts, remarked, derived)
+    of_logs = (
+        facts_contradicted,
+        places_impossible,
+        ended_badly,
+        ranks_unknown,
+        several_attempts,
+        remarked,
+        derived,
+        devices_unknown,
+    )
     return (
         work_differs(groups)
         + beyond_ideal(groups, beside)
@@ -224,6 +233,17 @@ def derived(runs: list[RunResult]) -> list[str]:
         f"The throughput of {plural(len(names), 'run')} ({listed(names, MOST_HOSTS)}) is {text}: the program reports "
         "none of whole steps."
         for text, names in how.items()
+    ]
+
+
+def devices_unknown(runs: list[RunResult]) -> list[str]:
+    """Report logs that do not name their device, with the line to add."""
+    unknown = [run.name for run in runs if run.started.get("device_name") is None]
+    if not unknown:
+        return []
+    return [
+        f"Device unknown in {plural(len(unknown), 'log')} ({listed(unknown, MOST_HOSTS)}): unlike devices are not told "
+        f"apart, and there is no MFU. Write `gpu_name: NAME` into a {FACTS_FILE} beside the logs."
     ]
 
 

@@ -215,7 +215,8 @@ def lead(used: Sequence[RunResult], count: int, logs: int, *, beside: bool) -> s
         return f"{plural(logs, 'log')} without a training run."
     if not used:
         return f"{'No training' if beside else 'Nothing'} measured: 0 of {plural(count, 'run')} can be used."
-    devices = sorted({str(run.started.get("device_name", "an unnamed device")) for run in used})
+    devices = sorted({str(name) for run in used if (name := run.started.get("device_name"))})
+    named = f"{hardware(used)} runs on {listed(devices, MOST_LISTED)}, " if devices else "Runs on "
     ranks = sorted({run.ranks for run in used if run.ranks})
     nodes = sorted({nodes for run in used if isinstance(nodes := run.setting("nodes"), int)})
     times = sorted(str(event["time"]) for run in used for event in run.events if "time" in event)
@@ -223,11 +224,8 @@ def lead(used: Sequence[RunResult], count: int, logs: int, *, beside: bool) -> s
     where = " on ".join(span(counts, noun) for counts, noun in ((ranks, "rank"), (nodes, "node")) if counts)
     unknown = sum(run.setting("nodes") is None for run in used)
     where += f" ({plural(unknown, 'run')} of unknown nodes)" if nodes and unknown else ""
-    runs = "run" if len(used) == 1 else "runs"
-    return (
-        f"{hardware(used)} {runs} on {listed(devices, MOST_LISTED)}, {where or 'number of ranks unknown'}{when}; "
-        f"{len(used):,} of {plural(count, 'run')} used."
-    )
+    named = named.replace("runs", "run", 1).replace("Runs", "Run", 1) if len(used) == 1 else named
+    return f"{named}{where or 'an unknown number of ranks'}{when}; {len(used):,} of {plural(count, 'run')} used."
 
 
 def period(first: str, last: str) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from analysis.formatting import ABSENT
 from analysis.formatting import markdown_cell as escaped
 from analysis.report.content import MOST_LISTED, Report
-from analysis.report.points_table import interval_words, point_table
+from analysis.report.points_table import point_table, results_note
 from analysis.report.runs_columns import Row
 from analysis.report.runs_table import fold, markdown_table
 from analysis.report.sections.layouts import memory_and_communication
+from analysis.scaling.places import RULE
 
 # Rows that a table shows; runs.csv has every run.
 MOST_ROWS = 1000
@@ -61,8 +62,9 @@ def markdown(content: Report) -> str:
         runs = [[column.text(row) for column in columns] for row in content.used[:MOST_ROWS]]
         if points:
             parts.append(
-                f"\n## Points: median over repeats (smallest to largest)\n\n{interval_words(content.groups)}\n\n"
+                f"\n## Points: median over repeats (smallest to largest)\n\n{escaped(results_note(content.groups))}\n\n"
                 + table(point_headings, [row.cells for row in points])
+                + (f"\n{escaped(RULE)}\n" if len(points) > 1 else "")
             )
         if held_rows:
             cells = [[text.replace("\n", "; ") for text in row] for row in held_rows]

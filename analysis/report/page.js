@@ -8,6 +8,16 @@ for (const [name, plot] of Object.entries(plots)) {
 const draw_again = (width) => document.querySelectorAll(".plot").forEach((plot) => Plotly.relayout(plot, width(plot)));
 addEventListener("beforeprint", () => draw_again((plot) => ({width: plot.closest(".wide") ? 700 : 330})));
 addEventListener("afterprint", () => draw_again(() => ({width: null, autosize: true})));
+// A link to a definition opens the list that contains it.
+const open_target = () => document.getElementById(location.hash.slice(1))?.closest("details")?.setAttribute("open", "");
+addEventListener("hashchange", open_target);
+open_target();
+// Tables that are wider than the page have a hint above them.
+const hint = () => document.querySelectorAll(".scroll").forEach((box) => {
+  box.previousElementSibling.hidden = box.scrollWidth <= box.clientWidth;
+});
+addEventListener("resize", hint);
+hint();
 // The box filters the rows of runs, used or not: a row stays when it holds every word.
 const box = document.getElementById("find");
 const rows = [...document.querySelectorAll("table.runs tbody tr")];
@@ -22,6 +32,8 @@ const filter = () => {
   const left = rows.filter((row) => !row.hidden).length;
   box.parentElement.querySelector("output").value = words.length ? `${left} of ${rows.length} ${noun}` : "";
 };
-box.addEventListener("input", filter);
-box.parentElement.hidden = false;
-filter();  // a browser may restore what was typed
+if (box) {
+  box.addEventListener("input", filter);
+  box.parentElement.hidden = false;
+  filter();  // a browser may restore what was typed
+}

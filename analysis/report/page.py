@@ -14,15 +14,17 @@ from importlib import resources
 import jinja2
 from markupsafe import Markup
 
-from analysis.formatting import listed, unbroken
+from analysis.formatting import listed, title, unbroken
 from analysis.logs.steps import WARM_UP_RULE
 from analysis.metrics.step_variation import STEADY_RULE
 from analysis.report.content import MOST_LISTED, Report
 from analysis.report.markdown import MOST_ROWS, UNUSED_HEADINGS, in_words, rows_left_out, unused_cells
-from analysis.report.points_table import interval_words, point_table
+from analysis.report.points_table import point_table, results_note
 from analysis.report.runs_table import fold
 from analysis.report.sections.layouts import memory_and_communication
+from analysis.scaling.places import RULE
 from jobs import metrics as m
+from jobs.metrics import Metric
 from jobs.visible import visible, visible_values
 
 
@@ -41,6 +43,11 @@ def page(content: Report) -> str:
     template = environment.from_string(resource("page.html.j2"))
     held_headings, held_rows = memory_and_communication(content.groups)
     point_headings, points = point_table(content.groups)
+    # The first figure is directly below the headline.
+    first = next((figure for figure in content.figures[:1] if figure.plot), None)
+    shown = shown_metrics(
+        content, [*point_headings, *held_headings, *(str(column.heading) for column in columns if content.used)]
+    )
     plots = {figure.name: visible_values(figure.plot.to_plotly_json()) for figure in content.all_figures if figure.plot}
     own = [row.run for row in content.used if row.run.log is None]
     unmeasured = sorted({run.config["job"]["unmeasured_steps"] for run in own})
@@ -53,23 +60,37 @@ def page(content: Report) -> str:
         point_headings=point_headings,
         points=points,
         most_listed=MOST_LISTED,
-        intervals=interval_words(content.groups),
+        results_note=results_note(content.groups),
+        first=first,
+        further=content.figures[1:] if first else content.figures,
         unused_headings=UNUSED_HEADINGS,
         unused_cells=unused_cells,
         held_headings=held_headings,
         held_rows=held_rows,
         held_metric=m.PARAMETERS_HELD,
         sent_metric=m.COLLECTIVE_BYTES,
-        metrics=[*m.REGISTRY.values(), *content.foreign_metrics],
+        metrics=list(shown.values()),
+        defined=shown,
         most_rows=MOST_ROWS,
         rows_left_out=rows_left_out,
         unmeasured=listed([str(count) for count in unmeasured], MOST_LISTED),
         warm_up_rule=WARM_UP_RULE if len(own) < len(content.used) else None,
         steady_rule=STEADY_RULE if content.used else None,
+        places_rule=RULE if len(points) > 1 else None,
         plots=plots,
         scripts=[Markup(script) for script in scripts],  # noqa: S704 (no text of a run is in them)
         script_sources=Markup(script_sources(scripts)),  # noqa: S704 (digests)
     )
+
+
+def shown_metrics(content: Report, headings: Iterable[str]) -> dict[str, Metric]:
+    """Return the metrics in these headings of tables, in those of sections and in figures, by their own heading."""
+    sections = (*content.rankings, *content.sections, *content.measurement_sections)
+    used = {*headings, *(heading for section in sections for heading in section.headings)}
+    used |= {figure.name for figure in content.all_figures}
+    used |= {metric.name for figure in content.all_figures for metric in figure.metrics}
+    every = (*m.REGISTRY.values(), *content.foreign_metrics)
+    return {title(metric): metric for metric in every if not used.isdisjoint({title(metric), metric.name})}
 
 
 def resource(name: str) -> str:

@@ -20,7 +20,7 @@ from jobs import metrics as m
 from jobs.metrics import Metric
 
 PLACE, SOURCE = "Place", "Source"
-MOST_SOURCES = 2
+MOST_SOURCES, MOST_PARTLY = 2, 3
 PLACE_COLUMNS: Mapping[str, Callable[[Group, Point], str]] = {
     "Line": lambda group, point: group.label + (" (loss not believed)" if point.doubtful else ""),
     "Scaling": lambda group, _: group.stated_mode or ABSENT,
@@ -124,6 +124,33 @@ def spread_at(group: Group, point: Point, metric: Metric) -> Spread | None:
         return group.efficiency(point)
     # Steps are compared only where nothing else is known.
     return None if metric is a.STEPS_PER_S and group.rate is not metric else point.spread(metric)
+
+
+def results_note(groups: Sequence[Group]) -> str:
+    """Return the note of the table: rows, places, intervals, parts of nodes."""
+    ranked = ""
+    if len(groups) > 1:
+        ranked = " Place: of the line at its highest point, in its task; lines that share places cannot be told apart."
+    return (
+        "One row a point: the median over n repeats, below it the smallest and the largest; of a single run the span "
+        "that its steps leave. Speedup and efficiency are against the point with the fewest ranks of the same line. A "
+        f"line contains runs that differ only in ranks and repeats.{ranked} {interval_words(groups)}"
+        f"{parts_of_nodes(groups)}"
+    )
+
+
+def parts_of_nodes(groups: Iterable[Group]) -> str:
+    """Return the points that used a part of their nodes; no log and no run records the reason."""
+    partly: dict[str, dict[str, None]] = defaultdict(dict)
+    for group in groups:
+        for run in group.runs:
+            used, of = run.setting("ranks_per_node"), run.setting("cluster.ranks_per_node")
+            if isinstance(used, int) and isinstance(of, int) and used < of:
+                partly[f"{used} of {of} ranks of a node"][group.label] = None
+    if not partly:
+        return ""
+    facts = [f"{fact}: {listed(list(lines), MOST_PARTLY)}" for fact, lines in partly.items()]
+    return f" Not the whole machine ({'; '.join(facts)}): give the reason where you publish this."
 
 
 def interval_words(groups: Iterable[Group]) -> str:

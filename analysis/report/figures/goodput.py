@@ -51,4 +51,4 @@ def goodput_bars(groups: Sequence[Group]) -> list[Figure]:
         f"useful steps. Lost work: {m.LOST_TIME.definition} Comparing lengths compares time, not work."
     )
     rest = f" Left out: {plural(left_out, 'run')} with fewer starts or a higher goodput." if left_out else ""
-    return [Figure(m.GOODPUT.name, HEADING, caption + rest, plot, wide=True)]
+    return [Figure(m.GOODPUT.name, HEADING, caption + rest, plot, wide=True, metrics=[part for part, *_ in PARTS])]

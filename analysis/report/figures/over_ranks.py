@@ -6,6 +6,7 @@ points have the same number of ranks, the axis is the batch or sequence length i
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -25,8 +26,9 @@ from jobs import metrics as m
 from jobs.metrics import Metric
 
 EXTRAPOLATED = "extrapolated by a fitted law"
-# Beyond this ratio of rank counts a linear axis squeezes the small ones together.
-LARGEST_LINEAR_RATIO = 16
+# An axis is logarithmic if its values double (from three on), or beyond this ratio of the largest to the smallest:
+# a linear one squeezes the small ones together.
+DOUBLING, LARGEST_LINEAR_RATIO = 2, 16
 # Diameters in pixels: a marker, the ring of one that others cover, and the largest ring.
 MARKER, RING, MOST_RING = 9, 6, 24
 # Markers in one cell of this share of the axis cover each other.
@@ -65,7 +67,8 @@ def over_ranks(
         [spread.high for _, spreads in drawn for _, spread in spreads]
         + [fit.throughput(fit.farthest).value for fit in fits.values()]
     )
-    both_log = ranks[-1] > LARGEST_LINEAR_RATIO * ranks[0] and (metric is m.SPEEDUP or metric in RATES)
+    # Ideal scaling is then a straight line in both figures.
+    both_log = is_logarithmic(sorted(measured)) and (metric is m.SPEEDUP or metric in RATES)
     # With one rank count there is no axis of ranks: the lines, now single markers, stand side by side.
     side_by_side = len(ranks) == 1
     places = [[i if side_by_side else point.ranks for point, _ in spreads] for i, (_, spreads) in enumerate(drawn)]
@@ -74,7 +77,13 @@ def over_ranks(
         plot.add_trace(line(group, spreads, x, metric, styles[group.label], sizes=sizes))
     add_ideal(plot, metric, [group for group, _ in drawn], ranks)
     add_extrapolated(plot, metric, fits, styles)
-    plot.update_xaxes(**(lines_axis([group for group, _ in drawn]) if side_by_side else values_axis("Ranks", ranks)))
+    plot.update_xaxes(
+        **(
+            lines_axis([group for group, _ in drawn])
+            if side_by_side
+            else values_axis("Ranks", ranks, logarithmic=is_logarithmic(sorted(measured)))
+        )
+    )
     plot.update_yaxes(title_text=title(metric))
     if both_log:
         plot.update_yaxes(type="log", dtick="D2", tickformat="~s")
@@ -83,6 +92,7 @@ def over_ranks(
         plot.update_yaxes(range=[0, 1.08 * top / unit_size(metric)])
     plot.update_layout(**legend(0 if side_by_side else len(drawn)))
     caption = caption_over_ranks(metric, [group for group, _ in drawn], groups) + extrapolated_words(fits)
+    caption += " Both axes are logarithmic." if both_log else ""
     return Figure(metric.name, heading, caption, plot)
 
 
@@ -109,7 +119,8 @@ def over_values(
     for (group, spreads), x, style in zip(drawn, places, styles.values(), strict=False):
         settings = [f"{axis.title}: {value:,}<br>" for value in x]
         plot.add_trace(line(group, spreads, x, metric, style, sizes=[MARKER] * len(x), settings=settings))
-    plot.update_xaxes(**values_axis(axis.title, sorted({value for x in places for value in x})))
+    values = sorted({value for x in places for value in x})
+    plot.update_xaxes(**values_axis(axis.title, values, logarithmic=is_logarithmic(values)))
     largest = max(spread.high for _, spreads in drawn for _, spread in spreads)
     plot.update_yaxes(title_text=title(metric), range=[0, 1.08 * largest / unit_size(metric)])
     plot.update_layout(**legend(len(drawn)))
@@ -226,9 +237,15 @@ def extrapolated_words(fits: Mapping[str, Fit]) -> str:
     )
 
 
-def values_axis(name: str, values: Sequence[int]) -> dict[str, Any]:
+def is_logarithmic(values: Sequence[int]) -> bool:
+    """Return True if an axis of these values, in order, is logarithmic."""
+    doubling = len(values) > 2 and all(later >= DOUBLING * earlier for earlier, later in itertools.pairwise(values))
+    return doubling or values[-1] > LARGEST_LINEAR_RATIO * values[0]
+
+
+def values_axis(name: str, values: Sequence[int], *, logarithmic: bool) -> dict[str, Any]:
     """Return an axis with the measured values, in order, as its ticks and room at both ends."""
-    if values[-1] > LARGEST_LINEAR_RATIO * values[0]:
+    if logarithmic:
         scale: dict[str, Any] = {"type": "log"}
     else:
         room = max(0.5, 0.08 * (values[-1] - values[0]))

@@ -122,6 +122,7 @@ def time_split(groups: Sequence[Group]) -> Iterator[Figure]:
         caption + (f" Left out: {plural(left_out, 'slower point')}." if left_out else ""),
         plot,
         wide=True,
+        metrics=[part for part, *_ in PARTS],
     )
 
 

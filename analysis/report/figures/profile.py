@@ -49,4 +49,4 @@ def profile_bars(groups: Sequence[Group]) -> list[Figure]:
         "Profiling slows a step down: compare shares, not times."
     )
     rest = f" Left out: {plural(left_out, 'further run')}." if left_out else ""
-    return [Figure("profile", HEADING, caption + rest, plot, wide=True)]
+    return [Figure("profile", HEADING, caption + rest, plot, wide=True, metrics=[part for part, *_ in PARTS])]

@@ -56,4 +56,4 @@ def startup_bars(groups: Sequence[Group]) -> list[Figure]:
     plot.update_xaxes(title_text="Start-up of rank 0 (s)")
     left_out = len([run for run in runs if m.STARTUP_IMPORT_TIME in run.values]) - len(bars)
     rest = f" Left out: {plural(left_out, 'run')} that started faster." if left_out else ""
-    return [Figure("startup", HEADING, f"{word(groups)}: {MEANING}{rest}", plot, wide=True)]
+    return [Figure("startup", HEADING, f"{word(groups)}: {MEANING}{rest}", plot, wide=True, metrics=known)]

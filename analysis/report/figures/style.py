@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 
 from analysis.run import RunResult, hardware
 from analysis.scaling.groups import Group
+from jobs.metrics import Metric
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 GREY = "#6b7280"
@@ -43,6 +44,8 @@ class Figure:
     plot: go.Figure | None
     wide: bool = False
     """Takes the page's whole width."""
+    metrics: Sequence[Metric] = ()
+    """The metrics of its parts, if it shows several; the name of other figures is that of their metric."""
 
 
 @dataclass(frozen=True)

@@ -152,14 +152,16 @@ def test_the_page_has_its_parts_in_order(tmp_path: Path) -> None:
     parts = [
         "Scaling report: demo",
         "CPU runs on Test CPU, 1 to 2 ranks on 1 node, 2026-01-02 03:04 UTC; 8 of 8 runs used.",
-        "CPU: from 1 to 2 ranks, tiny with ddp speeds up 1.87 times",
-        "Results",
-        *ALL_FIGURES,
+        "CPU: tiny with ddp speeds up 1.87 times from 1 to 2 ranks",
+        "Throughput",
+        "Results One row a point",
+        "Further figures",
+        *ALL_FIGURES[1:],
         "All measured runs",
         "Definitions of the metrics",
         "Provenance",
     ]
-    places = [text.find(part, text.find("Figures") if part in ALL_FIGURES else 0) for part in parts]
+    places = [text.find(part, text.find("Further figures") if part in ALL_FIGURES[1:] else 0) for part in parts]
     assert -1 not in places
     assert places == sorted(places)
 
@@ -257,11 +259,28 @@ def test_what_a_reader_must_know_is_reported(tmp_path: Path) -> None:
         assert message in text
 
 
-def test_the_page_defines_every_metric(tmp_path: Path) -> None:
+def test_the_page_defines_what_it_shows_and_links_it_from_the_heads_of_columns(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run())
-    text = page_of(tmp_path).text
-    assert all(metric.definition in text for metric in m.REGISTRY.values())
-    assert "the first 2 steps of every attempt are not measured" in text
+    page = page_of(tmp_path)
+    known = {str(attributes["id"]) for _, attributes in page.elements if "id" in attributes}
+    links = {str(attributes["href"])[1:] for tag, attributes in page.elements if tag == "a"}
+    assert links <= known
+    shown = (m.TOKENS_PER_S, m.STEP_TIME_MEDIAN, m.MEMORY_PEAK, m.STARTUP_TIME)
+    assert {f"metric-{metric.name}" for metric in shown} <= known
+    assert all(metric.definition in page.text for metric in shown)
+    defined = {each for each in known if each.startswith("metric-")}
+    assert {each for each in links if each.startswith("metric-")} <= defined
+    assert len(defined) < len(m.REGISTRY) / 4
+    assert "the first 2 steps of every attempt are not measured" in page.text
+
+
+def test_a_page_has_a_main_part_a_link_to_it_and_tables_with_captions(tmp_path: Path) -> None:
+    a_sweep_of_layouts(tmp_path)
+    page = page_of(tmp_path)
+    tags = [tag for tag, _ in page.elements]
+    assert tags.count("main") == 1
+    assert tags.count("caption") == tags.count("table") > 5
+    assert page.elements[tags.index("body") + 1] == ("a", {"class": "skip", "href": "#main"})
 
 
 def test_plots_hold_the_measured_numbers(tmp_path: Path) -> None:
@@ -350,7 +369,7 @@ def test_the_page_fetches_nothing(tmp_path: Path) -> None:
         value for _, attributes in page.elements for name, value in attributes.items() if name in {"src", "href"}
     ]
     # The others are places on the page.
-    assert [address for address in addresses if not str(address).startswith("#section-")] == ["data:,"]
+    assert [address for address in addresses if not str(address).startswith("#")] == ["data:,"]
     policy = next(attributes["content"] for tag, attributes in page.elements if "http-equiv" in attributes)
     assert policy is not None
     assert policy.startswith("default-src 'none';")
