@@ -246,6 +246,7 @@ def parser() -> Parser:
     sub.add_argument(
         "-o", "--output", type=folder, help="output directory (default: DIR if only one is given, else this one)"
     )
+    sub.add_argument("--open", action="store_true", help="open the page in a browser")
     sub.add_argument(
         "--format",
         action="append",
@@ -560,23 +561,27 @@ def calibrate(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """Write a report, a comparison of A and B, or a comparison with a reference."""
+    from analysis.load.paths import require
     from jobs.errors import ReportError
 
     if options.reference is None and (options.tolerance is not None or options.allow_missing):
         raise ReportError(
             "--tolerance and --allow-missing apply to a comparison with a reference. Add --reference runs.csv."
         )
+    if options.open and options.reference:
+        raise ReportError("--open shows the page of a report or of --compare. Leave it out with --reference.")
+    if options.compare and options.paths:
+        raise ReportError("--compare takes its two directories itself. Run `slurmscale report --compare A B`.")
+    if not options.paths and not options.compare:
+        raise ReportError("no DIR given. Pass sweep or run directories, for instance: slurmscale report runs/demo")
+    for path in options.compare or options.paths:
+        require(path)  # before pandas and plotly are imported
     if options.compare:
-        if options.paths:
-            raise ReportError("--compare takes its two directories itself. Run `slurmscale report --compare A B`.")
         from analysis.report.compare import compare
 
-        a, b = options.compare
-        answer, page = compare(a, b, options.output, options.format)
+        answer, page = compare(*options.compare, options.output, options.format)
         print(*answer, page, sep="\n")
-        return 0
-    if not options.paths:
-        raise ReportError("no DIR given. Pass sweep or run directories, for instance: slurmscale report runs/demo")
+        return open_page(page) if options.open else 0
     if options.reference:
         from analysis.report.against_reference import regress
 
@@ -588,10 +593,22 @@ def report(options: argparse.Namespace) -> int:
             allow_missing=options.allow_missing,
             formats=options.format,
         )
-    from analysis.report.report import report as write_report
+    from analysis.formatting import one_line
+    from analysis.report.report import ALWAYS, answered
 
-    print(write_report(options.paths, options.output, options.format, options.cost_of))
-    return 0
+    answer, page = answered(options.paths, options.output, options.format, options.cost_of)
+    print(*map(one_line, answer), *(page.with_name(name) for name in ALWAYS), sep="\n")
+    return open_page(page) if options.open else 0
+
+
+def open_page(page: Path) -> int:
+    """Open a page in the browser of this session; return 1 if there is none."""
+    import webbrowser
+
+    if webbrowser.open(page.resolve().as_uri()):
+        return 0
+    print(f"No browser could be opened. Copy {page} to a machine with one, or set BROWSER.", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Any
 
 from analysis.failures.sacct import accounted
 from analysis.load.account import FileUse, Use, use_of
+from analysis.load.paths import require
 from analysis.load.read import Task, read_all
 from analysis.load.run_files import FILES
 from analysis.logs.facts import read_facts
@@ -160,11 +161,9 @@ def files_below(path: Path) -> tuple[set[Path], list[Path]]:
 
     Omit files inside a run or a sweep, and the parts of a benchmark result whose manifest is present.
     """
+    require(path)
     if path.is_file():
         return set(), [path]
-    if not path.is_dir():
-        what = "is neither a file nor a directory" if path.exists() else "does not exist"
-        raise ReportError(f"{path} {what}. Pass sweeps, runs, logs or directories of them, for example runs/demo")
     runs: set[Path] = set()
     others: list[Path] = []
     parts: set[Path] = set()

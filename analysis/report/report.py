@@ -28,9 +28,19 @@ from jobs.errors import ReportError
 from jobs.output import own_directory, write_file
 from jobs.visible import visible
 
+# The page, its text, and a row a run.
+ALWAYS = ("report.html", "report.md", "runs.csv")
+
 
 def report(paths: list[Path], output: Path | None, formats: Iterable[str] = (), cost_of: str | None = None) -> Path:
-    """Write report.html, report.md, runs.csv and the files of `formats` into `output`; return the page's path.
+    """Write report.html, report.md, runs.csv and the files of `formats` into `output`; return the page's path."""
+    return answered(paths, output, formats, cost_of)[1]
+
+
+def answered(
+    paths: list[Path], output: Path | None, formats: Iterable[str] = (), cost_of: str | None = None
+) -> tuple[list[str], Path]:
+    """Write a report; return the sentences of its headline and the page's path.
 
     Without `output`, write into the directory given, or into the current one if several are given. `cost_of` is the
     training whose cost is reported: `100B`. Raise ReportError if a path does not exist or contains no run, a format is
@@ -43,7 +53,8 @@ def report(paths: list[Path], output: Path | None, formats: Iterable[str] = (), 
     gc.disable()
     try:
         content = build(read(paths, may_spawn=True), training)
-        return write(content, output or (paths[0] if len(paths) == 1 else Path()), chosen)
+        page = write(content, output or (paths[0] if len(paths) == 1 else Path()), chosen)
+        return list(content.headlines), page
     finally:
         if collecting:
             gc.enable()
@@ -51,11 +62,8 @@ def report(paths: list[Path], output: Path | None, formats: Iterable[str] = (), 
 
 def write(content: Report, folder: Path, formats: Iterable[str]) -> Path:
     """Write the three files and those of `formats`; return the page's path. Raise ReportError if writing fails."""
-    files: dict[str, str | bytes] = {
-        "runs.csv": visible(to_csv(content.rows)),
-        "report.md": visible(markdown(content)),
-        "report.html": page(content),
-    }
+    contents = page(content), visible(markdown(content)), visible(to_csv(content.rows))
+    files: dict[str, str | bytes] = dict(zip(ALWAYS, contents, strict=True))
     if board := leaderboard_csv([row.run for row in content.rows]):
         files[LEADERBOARD] = visible(board)
     if profiles := profile_csv([row.run for row in content.rows]):
