@@ -28,10 +28,11 @@ class PlainConsole(Console):
     def print(self, *objects: Any, **how: Any) -> None:
         """Print texts, which rich would shorten at control characters, and renderables.
 
-        A line in a file is not folded, so that a search finds its words.
+        A line in a file is neither folded, so that a search finds its words, nor cut.
         """
-        if not self.is_terminal and all(isinstance(each, str) for each in objects):
-            how.setdefault("soft_wrap", True)
+        if not self.is_terminal:
+            how.setdefault("soft_wrap", all(isinstance(each, str) for each in objects))
+            how.setdefault("crop", False)
         super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **how)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
@@ -42,6 +43,11 @@ class PlainConsole(Console):
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console as wide as the terminal, or wide enough for any table in a file."""
-    how: dict[str, Any] = {"markup": False, "emoji": False, "file": unguarded(sys.stderr if stderr else sys.stdout)}
+    how: dict[str, Any] = {
+        "markup": False,
+        "emoji": False,
+        "highlight": False,
+        "file": unguarded(sys.stderr if stderr else sys.stdout),
+    }
     probe = PlainConsole(**how)
     return probe if probe.is_terminal else PlainConsole(width=LOG_WIDTH, **how)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from analysis.compare.campaign import (
     Entry,
@@ -32,6 +31,7 @@ from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.console import console, plain
 from jobs.errors import ReportError
+from jobs.fitted_table import FittedTable
 from jobs.metrics import Metric
 
 FILE_NAME = "leaderboard.csv"
@@ -59,29 +59,29 @@ def show(path: Path) -> int:
 
 def print_board(board: Leaderboard, out: Console) -> None:
     """Print the leaderboard, the trials that do not count, and the ledger, for a terminal of 80 columns or more."""
-    out.print(lead(board), highlight=False)
+    out.print(lead(board))
     rows, below = leader_rows(board), [entry for entry in board.entries if entry.verdict is Verdict.invalid]
     out.print(rich_table(HEADINGS, rows[: len(rows) - len(below)]))
     if below:
-        out.print("\nNot ranked, because they do not count:", highlight=False)
+        out.print("\nNot ranked, because they do not count:")
     for entry in below:
-        out.print(f"  {entry.trial.name}: {reasons(entry)}", highlight=False)
-    out.print("\nLedger: seconds per repeat, medians", highlight=False)
+        out.print(f"  {entry.trial.name}: {reasons(entry)}")
+    out.print("\nLedger: seconds per repeat, medians")
     ledger = ledger_rows(board)
     out.print(rich_table(LEDGER_HEADINGS[:-1], [row[:-1] for row in ledger]))
-    out.print("\nChanges of each attempt against the one before:", highlight=False)
+    out.print("\nChanges of each attempt against the one before:")
     for row in ledger[1:]:
-        out.print(f"  {row[0]}: {row[-1]}", highlight=False)
+        out.print(f"  {row[0]}: {row[-1]}")
     out.print()
     for note in notes(board):
-        out.print(note, highlight=False)
+        out.print(note)
 
 
-def rich_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+def rich_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> FittedTable:
     """Return a table of names, numbers and, under that heading, a verdict in words."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = FittedTable()
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in {"Attempt", "Verdict"} else "right", overflow="fold")
+        {"Attempt": table.whole, "Verdict": table.text}.get(heading, table.number)(heading)
     for row in rows:
         table.add_row(*(plain(cell) for cell in row))
     return table

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.table import Table
-
 from jobs import metrics as m
 from jobs.console import console, plain
 from jobs.data import open_dataset
@@ -15,6 +13,7 @@ from jobs.data.sources import source_files
 from jobs.data.tokenized import encoded_documents
 from jobs.data.tokenizer import load_tokenizer
 from jobs.errors import ConfigError
+from jobs.fitted_table import FittedTable
 from jobs.plan.compose import compose
 from jobs.runtime.steps import batches_of, samples_of
 from jobs.schema import Run, Source
@@ -44,10 +43,10 @@ def make_data(overrides: list[str], *, multirun: bool, megatron: Path | None = N
         first.setdefault(samples_of(run, made).directory, run)
     if megatron is not None:
         refuse_megatron(runs, len(first))
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("data", overflow="fold")
+    table = FittedTable()
+    table.whole("data")
     for column in (*COLUMNS, "padding to the sequence length", "padding in an epoch"):
-        table.add_column(column, justify="right")
+        table.number(column)
     for directory, run in first.items():
         dataset = open_dataset(directory)
         table.add_row(
@@ -56,10 +55,10 @@ def make_data(overrides: list[str], *, multirun: bool, megatron: Path | None = N
     out = console()
     out.print(table)
     for directory in first:
-        out.print(f"{open_dataset(directory).description} In {directory}", soft_wrap=True, highlight=False)
+        out.print(f"{open_dataset(directory).description} In {directory}", soft_wrap=True)
     if megatron is not None:
         count = write_megatron(runs[0], next(iter(first)), megatron)
-        out.print(f"{count:,} documents in {megatron}.bin and {megatron}.idx", soft_wrap=True, highlight=False)
+        out.print(f"{count:,} documents in {megatron}.bin and {megatron}.idx", soft_wrap=True)
     return 0
 
 

@@ -55,7 +55,7 @@ def on_nodes(run: Run, nodes: int, node_list: str | None, before: list[Finding],
     out.print("", table(", ".join(job.nodes) or "nodes", found), "", sep="\n")
     path = job.directory / "report.json"
     write(path, before + found, run=run.name, cluster=run.cluster.name, nodes=job.reports, pairs=job.pairs)
-    out.print(f"written to {path}", highlight=False, soft_wrap=True)
+    out.print(f"written to {path}", soft_wrap=True)
     return found
 
 

@@ -96,7 +96,7 @@ def run_on_nodes(run: Run, nodes: int, node_list: str | None, out: Console) -> N
         shutil.rmtree(sweep.path)
         raise
     where = node_list or ("1 node" if nodes == 1 else f"{nodes} nodes")
-    out.print(f"job {job_id} on {where}; Ctrl-C cancels it", highlight=False)
+    out.print(f"job {job_id} on {where}; Ctrl-C cancels it")
     wait_for(job_id, sweep.path, out)
     return collected(sweep, job_id)
 
@@ -138,7 +138,7 @@ def wait_for(job_id: str, directory: Path, out: Console) -> None:
                 # Slurm reports the reason None until it has determined one.
                 why = f"waits: {state.reason}{start}" if state.reason not in {None, "None"} else shown
                 if why != shown:
-                    out.print(why, highlight=False)
+                    out.print(why)
                 shown = why
             time.sleep(POLL_S)
     except BaseException:

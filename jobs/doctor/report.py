@@ -8,9 +8,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from jobs.console import plain
+from jobs.fitted_table import FittedTable
 from jobs.rundir import now, write_json
 from jobs.secrets import redact
 
@@ -39,12 +38,12 @@ class Finding:
     """The remedy."""
 
 
-def table(title: str, findings: list[Finding]) -> Table:
+def table(title: str, findings: list[Finding]) -> FittedTable:
     """Return a table with one row per finding, the advice below it."""
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    shown.add_column("", no_wrap=True)
-    shown.add_column(title, no_wrap=True)
-    shown.add_column("found", overflow="fold")
+    shown = FittedTable(key=1)
+    shown.whole("")
+    shown.whole(title)
+    shown.text("found")
     for finding in findings:
         colour = COLOURS[finding.verdict]
         found = plain(redact(finding.found))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from rich.table import Table
-
 from jobs.console import plain
+from jobs.fitted_table import FittedTable
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.memory import memory
 from jobs.plan.predict.speed import speed
@@ -30,7 +29,7 @@ def predicted_columns(run: Run) -> dict[str, str]:
         "memory": "" if compared is None else compared.value,
         "step (s)": with_interval(found.step_time_s),
         "tokens/s per GPU": with_interval(found.tokens_per_s_per_gpu),
-        "MFU (%)": with_interval(found.mfu.scaled(100)),
+        "MFU (%)": with_interval(found.mfu.scaled(100).at_most(100)),
         "hours": "depends on the data" if found.hours is None else with_interval(found.hours),
         "GPU-hours": "" if found.gpu_hours is None else with_interval(found.gpu_hours),
     }
@@ -47,32 +46,32 @@ def shown(value: float) -> str:
     return f"{value:,.2g}" if value < 100 else f"{value:,.0f}"
 
 
-def predicted_table(runs: list[Run]) -> Table | None:
+def predicted_table(runs: list[Run]) -> FittedTable | None:
     """Return a table with a row per run; None where no run has a predicted speed."""
     rows = [(run, predicted_columns(run)) for run in runs]
     headings = next((list(columns) for _, columns in rows if columns), None)
     if headings is None:
         return None
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("predicted (90 %)", overflow="fold")
+    table = FittedTable()
+    table.whole("predicted (90 %)")
     for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.number(heading)
     for run, columns in rows:
         table.add_row(plain(run.name or ""), *(columns.get(heading, NOT_PREDICTED) for heading in headings))
     return table
 
 
-def step_time_table(runs: list[Run]) -> Table | None:
+def step_time_table(runs: list[Run]) -> FittedTable | None:
     """Return the terms of the predicted step time of each run, with their shares; None where no run has one."""
     found = [(run, predicted) for run in runs if (predicted := speed(run)) is not None]
     if not found:
         return None
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("name", overflow="fold")
-    table.add_column("term", no_wrap=True)
+    table = FittedTable()
+    table.whole("name")
+    table.whole("term")
     for column in ("s", "share"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("prediction", overflow="fold")
+        table.number(column)
+    table.text("prediction")
     for run, predicted in found:
         terms = sorted(vars(predicted.terms).items(), key=lambda item: -item[1])
         for i, (term, seconds) in enumerate(each for each in terms if each[1]):

@@ -37,10 +37,10 @@ def show(
         out.print(line, highlight=False, soft_wrap=True)
     if values:
         for run in runs:
-            out.print(*([f"# {run.name}"] if len(runs) > 1 else []), dump_run(run), sep="\n", highlight=False)
+            out.print(*([f"# {run.name}"] if len(runs) > 1 else []), dump_run(run), sep="\n")
     for run in runs:
         if run.engine.kind is EngineKind.litgpt:
-            out.print(f"{described(run)}\n", highlight=False, soft_wrap=True)
+            out.print(f"{described(run)}\n", soft_wrap=True)
     out.print(plan_table(runs))
     if (predicted := predicted_table(runs)) is not None:
         out.print(predicted)
@@ -56,7 +56,7 @@ def show(
     for mesh, names in meshes(runs, min(WIDTH, out.width)).items():
         heading = f"\n{listed(names)}:\n" if len(runs) > 1 else "\n"
         # soft_wrap: a drawing that a narrow terminal breaks is better than one that is cut.
-        out.print(heading + mesh, highlight=False, soft_wrap=True)
+        out.print(heading + mesh, soft_wrap=True)
     return 0
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from jobs.console import plain
+from jobs.fitted_table import FittedTable
 from jobs.layout import accumulation, has_gpus, layout_of, loss_chunk, replicas_of
 from jobs.parallelism import TABLE_AXES
 from jobs.plan.cost import checkpoint_bytes, gpu_hours_limit, parameters_of, trained_parameters
@@ -30,10 +29,10 @@ MOST_FITTING = 20
 """Runs of a plan that has a line on memory for each that fits."""
 
 
-def plan_table(runs: list[Run]) -> Table:
+def plan_table(runs: list[Run]) -> FittedTable:
     """Return a table with one row per run."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("name", overflow="fold")
+    table = FittedTable()
+    table.whole("name")
     layouts = [layout_of(run) for run in runs]
     axes = [axis for axis in TABLE_AXES if not axis.rare or any(layout.degree(axis) > 1 for layout in layouts)]
     frozen = any(not run.job.trains_all_weights for run in runs)
@@ -50,7 +49,7 @@ def plan_table(runs: list[Run]) -> Table:
         "time limit",
         "GPU-hours <=",
     ):
-        table.add_column(column, justify="right", no_wrap=True)
+        table.number(column)
     for run, layout in zip(runs, layouts, strict=True):
         hours = gpu_hours_limit(run)
         degrees = (layout.dp, *map(layout.degree, axes))
@@ -140,14 +139,14 @@ def memory_notes(run: Run, samples: Samples | None) -> list[str]:
             return [in_words(run, predicted, f"{known.value}, ")]
 
 
-def memory_table(runs: list[Run]) -> Table:
+def memory_table(runs: list[Run]) -> FittedTable:
     """Return the terms of the predicted memory of each run, with their intervals and sources."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("name", overflow="fold")
-    table.add_column("term", no_wrap=True)
+    table = FittedTable()
+    table.whole("name")
+    table.whole("term")
     for column in ("GB", "90 %"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("source", overflow="fold")
+        table.number(column)
+    table.text("source")
     for run in runs:
         predicted = memory(run)
         rows = {**predicted.terms, "GPU memory": predicted.device}

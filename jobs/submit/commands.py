@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from rich.table import Table
+from rich.text import Text
 
 from jobs.console import console, plain
 from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.event_fields import NO_JOB
 from jobs.failures import FailureCause, end_of, latest_attempt, recorded_cause
 from jobs.files import exists, opened
+from jobs.fitted_table import FittedTable
 from jobs.output import unguarded
 from jobs.plan.compose import Point, compose
 from jobs.plan.rules.rule import counted
@@ -47,6 +48,18 @@ PART_CHARACTERS = 1 << 20
 # For a longer sweep `submit` shows the first runs, `status` only those that may need attention.
 MOST_ROWS = 50
 QUIET = {State.finished, State.queued, State.waiting, State.prepared, State.cancelled}
+
+
+COLOURS = {
+    State.running: "cyan",
+    State.finished: "green",
+    State.failed: "red",
+    State.lost: "red",
+    State.held: "yellow",
+    State.suspended: "yellow",
+    State.stopped: "yellow",
+    State.cancelled: "yellow",
+}
 
 
 def submit(overrides: list[str], *, multirun: bool, wait: bool, skip_illegal: bool = False) -> int:
@@ -106,18 +119,18 @@ def status(path: Path, *, everything: bool = False, nodes: bool = False) -> int:
     sweep = open_sweep(path)
     found = look(sweep)
     shown = found if everything or len(found) <= MOST_ROWS else [item for item in found if item.state not in QUIET]
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("run", overflow="fold")
-    table.add_column("state", no_wrap=True)
-    table.add_column("step", justify="right", no_wrap=True)
-    table.add_column("job", no_wrap=True)
-    table.add_column("", overflow="fold")
+    table = FittedTable()
+    table.whole("run")
+    table.whole("state")
+    table.number("step")
+    table.whole("job")
+    table.text("")
     for item in shown:
         total = steps_planned(item.run)
         step = step_of(last_step(item.run), total)
         old = since_last_step(item.run) if item.state is State.running else ""
         words = "; ".join(filter(None, [item.detail, old]))
-        table.add_row(plain(item.run.name), item.state.value, step, item.job_id or "-", plain(words))
+        table.add_row(plain(item.run.name), state_cell(item.state), step, item.job_id or "-", plain(words))
     out = console()
     if shown:
         out.print(table)
@@ -131,6 +144,11 @@ def status(path: Path, *, everything: bool = False, nodes: bool = False) -> int:
     for line in stage_lines(stage_states(sweep)):
         out.print(line, soft_wrap=True)
     return 0
+
+
+def state_cell(state: State) -> Text:
+    """Return a state in its colour."""
+    return plain(state.value, COLOURS.get(state, ""))
 
 
 def lines_of_nodes(found: Collection[RunState]) -> list[str]:

@@ -14,12 +14,12 @@ from pathlib import Path
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from jobs.console import console, plain
+from jobs.fitted_table import FittedTable
 from jobs.rundir import SweepDir
-from jobs.submit.commands import exit_code, lines_of_nodes, look, not_shown, pause_s, step_of, summary
+from jobs.submit.commands import exit_code, lines_of_nodes, look, not_shown, pause_s, state_cell, step_of, summary
 from jobs.submit.progress import Progress, last_step, progress_of, since_last_step
 from jobs.submit.stage_states import StageState, stage_lines, stage_states
 from jobs.submit.states import RunState, State, open_sweep
@@ -31,7 +31,6 @@ LINES_BESIDE_ROWS = 4
 BAR_WIDTH = 12
 # A narrower terminal needs its columns for text.
 WIDTH_WITH_BARS = 110
-COLOURS = {State.running: "cyan", State.finished: "green", State.failed: "red", State.lost: "red"}
 
 
 def watch(path: Path, *, nodes: bool = False, tensorboard: bool = False) -> int:
@@ -105,19 +104,18 @@ def view(found: list[RunState], below: list[str], out: Console) -> Group:
     """Return the table of the most important runs, as high as the terminal, the numbers of all runs, and more lines."""
     shown = fitting(found, out.height - LINES_BESIDE_ROWS - len(below))
     bars = out.width >= WIDTH_WITH_BARS
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    # rich narrows the columns that may wrap; their texts never wrap.
-    table.add_column("run")
-    table.add_column("state", no_wrap=True)
+    table = FittedTable(one_line=True)
+    table.whole("run")
+    table.whole("state")
     for name in (*([""] if bars else []), "step", "tokens/s", "left", "attempt"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
+        table.number(name)
+    table.text("")
     for item in shown:
         now = progress_of(item.run)
         bar = ProgressBar(total=now.total, completed=now.step or 0, width=BAR_WIDTH) if now.total else ""
         table.add_row(
             one_line(item.run.name),
-            plain(item.state.value, COLOURS.get(item.state, "")),
+            state_cell(item.state),
             *([bar] if bars else []),
             step_of(now.step, now.total),
             *pace(now if item.state is State.running else None),

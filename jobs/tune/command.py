@@ -341,15 +341,13 @@ class Tuning:
             f"{plural(len(trials), 'trial')} of {plural(len({each.choices for each in trials}), 'configuration')} in "
             f"{significant(hours, 3)} rank-hours; {sum(failed.values())} do not count"
             f"{''.join(f'; {count} {reason}' for reason, count in failed.most_common(3))}",
-            highlight=False,
         )
         out.print(
             f"best of {found.steps} steps: {' '.join(found.choices)} with {significant(found.value or 0, 4)} {unit}, "
             f"the baseline {significant(first.value or 0, 4)} {unit}",
-            highlight=False,
             soft_wrap=True,
         )
-        out.print(verdict, highlight=False, soft_wrap=True)
+        out.print(verdict, soft_wrap=True)
 
 
 def leaders(trials: Sequence[TrialRun]) -> dict[int, TrialRun]:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from rich.table import Table
-
 from analysis.compare.loss import FINAL_LOSS_TOLERANCE
 from analysis.compare.regression import FAILING, WORSE, Check, Regression, Verdict
 from analysis.formatting import ABSENT, one_line, plural, shown, shown_spread, title
 from analysis.report.figures.style import Section
 from jobs.console import console, plain
+from jobs.fitted_table import FittedTable
 
 HEADING = "Against the reference"
 COLOURS = {Verdict.passed: "green", Verdict.better: "cyan", Verdict.unjudged: "yellow"}
@@ -79,13 +78,12 @@ def section(found: Regression) -> Section:
 
 def show(found: Regression, page: Path) -> None:
     """Print the table, the page's path and, last, the verdict."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("", no_wrap=True)
-    for heading in ("point", "metric"):
-        table.add_column(heading, overflow="fold")
+    table = FittedTable(key=1)
+    for heading in ("", "point", "metric"):
+        table.whole(heading)
     for heading in ("reference", "now", "change"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
+        table.number(heading)
+    table.text("")
     checks = ordered(found)
     for check in checks[:MOST_SHOWN]:
         numbers = [shown(check.metric, each.median if each else None) if check.metric else ABSENT

@@ -28,6 +28,10 @@ class Interval:
         """Return the interval times a factor."""
         return Interval(self.point * factor, self.low * factor, self.high * factor)
 
+    def at_most(self, limit: float) -> Interval:
+        """Return the interval without the part above a limit that no measurement can exceed."""
+        return Interval(min(self.point, limit), min(self.low, limit), min(self.high, limit))
+
     def divides(self, numerator: float) -> Interval:
         """Return a numerator divided by the interval."""
         return Interval(numerator / self.point, numerator / self.high, numerator / self.low)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.table import Table
-
 from jobs.console import console
 from jobs.errors import ConfigError
+from jobs.fitted_table import FittedTable
 from jobs.layout import accumulation, data_degree
 from jobs.plan.compose import Point
 from jobs.plan.fitting import MOST_NODES, doublings
@@ -60,12 +59,12 @@ def search(overrides: list[str], picture: Path | None) -> int:
     return 0
 
 
-def table(found: Sequence[Candidate]) -> Table:
+def table(found: Sequence[Candidate]) -> FittedTable:
     """Return a table with a row per candidate, which ends with the overrides to type."""
-    made = Table(box=None, header_style="bold", pad_edge=False)
+    made = FittedTable(key=len(HEADINGS))
     for heading in HEADINGS:
-        made.add_column(heading, justify="right", no_wrap=True)
-    made.add_column("overrides", overflow="fold")
+        made.number(heading)
+    made.whole("overrides")
     for each in found:
         made.add_row(*cells(each), each.layout.overrides)
     return made

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from jobs.console import console
 from jobs.errors import ConfigError
+from jobs.fitted_table import FittedTable
 from jobs.plan.compose import Point, compose
 from jobs.plan.predict.calibration import STEP_TIME_PRIOR, Fit, calibration_of
 from jobs.plan.predict.constants import StepTimeConstants, deviations
@@ -160,12 +160,12 @@ def composed(overrides: list[str]) -> Point:
     return point
 
 
-def table(proposal: Proposal) -> Table:
+def table(proposal: Proposal) -> FittedTable:
     """Return a row per probe: its cost, and what is expected to be known after it."""
-    made = Table(box=None, header_style="bold", pad_edge=False)
+    made = FittedTable()
     for heading in ("probe", "nodes", "minutes", "GPU-hours", "step time within (90 %, median layout)"):
-        made.add_column(heading, justify="right", no_wrap=True)
-    made.add_column("identifies", overflow="fold")
+        made.number(heading)
+    made.text("identifies")
     made.add_row("before", "", "", "", limits(proposal.factor), "")
     for number, probe in enumerate(proposal.probes, 1):
         ranks, seconds = probe.candidate.layout.run.ranks, duration_s(probe.candidate)
