@@ -13,36 +13,53 @@ Overrides are those of the command line. Every refusal is a `SuiteError` whose t
 folders of these names; a program that needs both must import slurmscale in a process of its own.
 """
 
-from __future__ import annotations
-
+# No syntax or import here that an old Python lacks: it must come as far as the sentence on its version.
 import sys
 
 if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
     # `python -m` puts the current directory first, where anybody may have put modules.
     del sys.path[0]
 
-from collections.abc import Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
+NEEDED = (3, 11)
+HERE = Path(__file__).resolve().parent
+REQUIRED = (
+    "hydra", "omegaconf", "submitit", "rich", "yaml", "numpy", "scipy", "pandas", "tabulate", "plotly", "jinja2",
+    "markupsafe", "tokenizers", "sentencepiece", "filelock", "psutil", "ahocorasick_rs", "orjson", "zstandard",
+    "argcomplete",
+)  # fmt: skip
+"""Modules of the dependencies of pyproject.toml."""
+PACKAGES = ("jobs", "analysis", "conf", "sbatch")
+
+if tuple(sys.version_info[:2]) < NEEDED:
+    TOO_OLD = "slurmscale needs Python {}.{}; this is {}.{}".format(*(NEEDED + sys.version_info[:2]))
+    if __name__ == "__main__":
+        sys.exit(TOO_OLD)
+    raise ImportError(TOO_OLD)
+
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
     from analysis.report.export.data_frames import Frames
     from jobs.schema import Run
     from jobs.submit.states import RunState
 
 __all__ = ["SuiteError", "compose", "frames", "main", "plan", "report", "status", "submit"]
 
-HERE = Path(__file__).resolve().parent
-PACKAGES = ("jobs", "analysis", "conf", "sbatch")
-
 
 class OwnPackages:
     """A finder of slurmscale's packages beside this file, whatever else PYTHONPATH or the current directory holds."""
 
     @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
         """Return the spec of an own package; None for all other modules."""
         del path, target
         return PathFinder.find_spec(name, [str(HERE)]) if name in PACKAGES else None
@@ -74,14 +91,14 @@ sys.meta_path.insert(0, OwnPackages)
 from jobs.errors import SuiteError  # noqa: E402 (found by the finder above)
 
 
-def compose(*overrides: str, multirun: bool = False) -> list[Run]:
+def compose(*overrides: str, multirun: bool = False) -> "list[Run]":
     """Compose and check the runs of some overrides; prepare nothing. Raises SuiteError if one is illegal."""
     from jobs.plan.compose import compose as compose_points
 
     return [point.run for point in compose_points(list(overrides), multirun=multirun, to_submit=False)]
 
 
-def plan(*overrides: str, multirun: bool = False) -> list[dict[str, Any]]:
+def plan(*overrides: str, multirun: bool = False) -> "list[dict[str, Any]]":
     """Return the plan of each run, as in its plan.json: layout, ranks, parameters, warnings."""
     from jobs.submit.prepare import plan_of
 
@@ -101,7 +118,7 @@ def submit(*overrides: str, multirun: bool = False, wait: bool = False) -> Path:
     return Path(points[0].run.runs_dir) / str(points[0].run.sweep)
 
 
-def status(sweep: str | Path) -> list[RunState]:
+def status(sweep: "str | Path") -> "list[RunState]":
     """Return the state of every run of a sweep directory."""
     from jobs.submit.commands import look
     from jobs.submit.states import open_sweep
@@ -110,10 +127,10 @@ def status(sweep: str | Path) -> list[RunState]:
 
 
 def report(
-    *paths: str | Path,
-    output: str | Path | None = None,
-    formats: Sequence[str] = (),
-    cost_of: str | None = None,
+    *paths: "str | Path",
+    output: "str | Path | None" = None,
+    formats: "Sequence[str]" = (),
+    cost_of: "str | None" = None,
 ) -> Path:
     """Write report.html, report.md and runs.csv of run or sweep directories, and return the path of the page.
 
@@ -127,24 +144,37 @@ def report(
     )
 
 
-def frames(*paths: str | Path) -> Frames:
+def frames(*paths: "str | Path") -> "Frames":
     """Return the tables of a report as data frames: `.runs`, `.points`, `.steps`, `.measurements`, in SI units."""
     from analysis import frames as read_frames
 
     return read_frames(*paths)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: "list[str] | None" = None) -> int:
     """Run the command line and return its exit code."""
-    import gc
+    try:
+        import gc
 
-    # A command ends after a second and keeps nearly all that it makes: collect seldom (a tenth of its time).
-    gc.set_threshold(50_000)
-    if arguments is None:
-        forget_current_directory()
-    from jobs.cli import main as run_command
+        # A command ends after a second and keeps nearly all that it makes: collect seldom (a tenth of its time).
+        gc.set_threshold(50_000)
+        if arguments is None:
+            forget_current_directory()
+        from jobs.cli import main as run_command
 
-    return run_command(arguments)
+        return run_command(arguments)
+    except KeyboardInterrupt:
+        # While modules are imported; later the command line itself answers.
+        print("slurmscale: interrupted", file=sys.stderr)
+        return 130
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in REQUIRED:
+            raise
+        import shlex
+
+        install = shlex.join([sys.executable, "-m", "pip", "install", "--editable", str(HERE)])
+        print(f"slurmscale needs the package {error.name}, which this Python lacks. Run: {install}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jobs.errors import SuiteError
+from jobs.output import exit_code_of, guarded_streams, output_is_closed
 from jobs.schema import LauncherKind
+from jobs.secrets import redact
+from jobs.visible import visible
 
 OVERRIDES = "Hydra overrides, such as model=llama2_7b nodes=4 job.steps=100; `slurmscale explain` lists all keys"
 SHELLS = ("bash", "zsh", "fish")
@@ -38,12 +41,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 a run or check failed, 2 refused, 3 below a reference."""
     if "_ARGCOMPLETE" in os.environ:
         complete()
-    from jobs.output import guarded_streams
-    from jobs.secrets import redact
-    from jobs.visible import visible
-
-    with guarded_streams(lambda text: visible(redact(text))):
-        return run_command(sys.argv[1:] if arguments is None else arguments)
+    try:
+        with guarded_streams(lambda text: visible(redact(text))):
+            return run_command(sys.argv[1:] if arguments is None else arguments)
+    except BrokenPipeError:
+        output_is_closed()
 
 
 def run_command(arguments: list[str]) -> int:
@@ -66,14 +68,8 @@ def run_command(arguments: list[str]) -> int:
         print(f"slurmscale {options.command}: {error.filename} cannot be {refused}: permission denied", file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
-        from jobs.submit.ledger import exit_code_of
-
         print(f"slurmscale {options.command}: interrupted", file=sys.stderr)
         return exit_code_of(interrupt)
-    except BrokenPipeError:
-        # The reader of the output, `head` for instance, has closed the pipe.
-        sys.stderr.close()
-        return 0
 
 
 def answer_about_itself(arguments: list[str]) -> bool:

@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from jobs.output import unguarded
+from jobs.output import output_is_closed, unguarded
 from jobs.visible import visible
 
 # Wide enough for any table: a log file must not lose columns.
@@ -34,6 +34,10 @@ class PlainConsole(Console):
             how.setdefault("soft_wrap", all(isinstance(each, str) for each in objects))
             how.setdefault("crop", False)
         super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **how)
+
+    def on_broken_pipe(self) -> None:
+        """End the command as for any closed output; rich would end it with 1, the code of a failed run."""
+        output_is_closed()
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of a renderable; those of rich itself move the cursor, those of text do not."""

@@ -10,18 +10,20 @@ import errno
 import io
 import os
 import secrets
+import signal
 import stat
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, NoReturn, TextIO, cast
 
 from jobs.errors import RunDirError
 from jobs.secrets import redact, redacted_traceback
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+CLOSED_PIPE = 128 + signal.SIGPIPE
 
 
 def write_file(path: Path, data: str | bytes, mode: int = 0o666) -> None:
@@ -100,7 +102,7 @@ class Guarded:
         with self._lock:
             lines, end, self._pending = (self._pending + text).rpartition("\n")
             if end:
-                self.unguarded.write(self._clean(lines + end))
+                self._write(self._clean(lines + end))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -112,12 +114,21 @@ class Guarded:
         with self._lock:
             rest, self._pending = self._pending, ""
             if rest:
-                self.unguarded.write(self._clean(rest))
+                self._write(self._clean(rest))
 
     def flush(self) -> None:
         """Pass on everything."""
         self.pass_on()
-        self.unguarded.flush()
+        try:
+            self.unguarded.flush()
+        except BrokenPipeError:
+            output_is_closed()
+
+    def _write(self, text: str) -> None:
+        try:
+            self.unguarded.write(text)
+        except BrokenPipeError:
+            output_is_closed()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.unguarded, name)
@@ -126,6 +137,26 @@ class Guarded:
 def unguarded(stream: TextIO) -> TextIO:
     """Return the stream behind a guarded one, for text that is clean."""
     return stream.unguarded if isinstance(stream, Guarded) else stream
+
+
+def exit_code_of(interrupt: KeyboardInterrupt) -> int:
+    """Return the exit code of a shell command that a signal ended: 128 and the number of the signal."""
+    return 128 + int(interrupt.args[0] if interrupt.args else signal.SIGINT)
+
+
+def output_is_closed() -> NoReturn:
+    """End the command in silence: the reader of its output, `head` for instance, has closed the pipe.
+
+    Raises SystemExit, which no handler of errors takes for a fault of a file, with the code of a program that SIGPIPE
+    ends. What is still to be printed is dropped.
+    """
+    for stream in map(unguarded, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            with Path(os.devnull).open("wb") as nowhere:
+                os.dup2(nowhere.fileno(), stream.fileno())
+    raise SystemExit(CLOSED_PIPE)
 
 
 @contextmanager
@@ -137,8 +168,8 @@ def guarded_streams(clean: Callable[[str], str]) -> Iterator[None]:
         try:
             yield
         finally:
-            out.pass_on()
-            err.pass_on()
+            out.flush()
+            err.flush()
 
 
 def print_errors_redacted() -> None:

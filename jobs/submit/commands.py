@@ -18,7 +18,7 @@ from jobs.event_fields import NO_JOB
 from jobs.failures import FailureCause, end_of, latest_attempt, recorded_cause
 from jobs.files import exists, opened
 from jobs.fitted_table import FittedTable
-from jobs.output import unguarded
+from jobs.output import exit_code_of, unguarded
 from jobs.plan.compose import Point, compose
 from jobs.plan.rules.rule import counted
 from jobs.plan.table import plan_notes, plan_table
@@ -30,7 +30,7 @@ from jobs.submit.cancellation import ForeignJobsError
 from jobs.submit.intents import settle
 from jobs.submit.launch import launch
 from jobs.submit.launchers import by_launcher, launcher_of
-from jobs.submit.ledger import exit_code_of, held, record_cancelled, record_given_up, uninterrupted
+from jobs.submit.ledger import held, record_cancelled, record_given_up, uninterrupted
 from jobs.submit.prepare import prepared
 from jobs.submit.progress import last_step, node_lines, since_last_step, steps_planned
 from jobs.submit.stage_states import StageState, missing_stages, stage_lines, stage_states

@@ -63,11 +63,6 @@ def uninterrupted() -> Iterator[None]:
         raise KeyboardInterrupt(received[0])
 
 
-def exit_code_of(interrupt: KeyboardInterrupt) -> int:
-    """Return the exit code of a shell command that a signal ended: 128 and the number of the signal."""
-    return 128 + int(interrupt.args[0] if interrupt.args else signal.SIGINT)
-
-
 def record_cancelled(sweep: SweepDir, job_ids: Iterable[str]) -> None:
     """Append to the ledger that these jobs were cancelled: one record per job array."""
     records = ({"time": now(), "event": "cancelled", "job_id": each} for each in in_brackets(job_ids))

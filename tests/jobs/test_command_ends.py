@@ -1,0 +1,115 @@
+"""How a command ends when its reader, its user or its Python does not let it finish: one line or none, no traceback."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import slurmscale
+from tests.support.fake_runs import a_run, prepared
+from tests.support.waiting import limit_s
+
+HERE = Path(slurmscale.HERE)
+COMMANDS = (
+    ["help"],
+    ["--version"],
+    ["report", "--help"],
+    ["explain"],
+    ["explain", "launcher"],
+    ["completion", "bash"],
+    ["plan", "model=tiny", "--cfg", "job"],
+    ["plan", "model=tiny", "--values"],
+    ["status", "SWEEP"],
+    ["watch", "SWEEP"],
+)
+
+
+def started(*words: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    """Start a command of slurmscale."""
+    command = [sys.executable, "-m", "slurmscale", *words]
+    return subprocess.Popen(command, cwd=HERE, text=True, stdout=stdout, stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_command_whose_reader_is_gone_ends_in_silence_with_141(command: list[str], tmp_path: Path) -> None:
+    prepared(tmp_path, a_run("r"))
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [str(tmp_path) if word == "SWEEP" else word for word in command]
+    ended = started(*words, stdout=writer)
+    os.close(writer)
+    _, said = ended.communicate(timeout=limit_s(180))
+    assert (ended.returncode, said) == (141, "")
+
+
+def test_a_reader_that_leaves_early_is_no_failed_run() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m slurmscale explain job 2>&1 | head -1; exit ${{PIPESTATUS[0]}}",
+        shell=True, executable="/bin/bash", cwd=HERE, capture_output=True, text=True, timeout=limit_s(180), check=False,
+    )  # fmt: skip
+    assert done.returncode in {0, 141}
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("module", ["hydra", "rich.console", "jobs.plan.compose", "jobs.cli"])
+def test_ctrl_c_while_modules_are_imported_is_one_line(module: str, tmp_path: Path) -> None:
+    interrupting = (
+        "import os, signal, sys, slurmscale\n"
+        "class Interrupt:\n"
+        "    @staticmethod\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt)\n"
+        "sys.exit(slurmscale.main(['plan', 'model=tiny']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", interrupting], cwd=HERE, capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    assert re.fullmatch(r"slurmscale( plan)?: interrupted\n", done.stderr)
+
+
+def test_ctrl_c_at_any_early_time_leaves_no_traceback() -> None:
+    for delay_s in (0.3, 0.8, 1.5):
+        ended = started("plan", "model=tiny")
+        time.sleep(delay_s)
+        ended.send_signal(signal.SIGINT)
+        _, said = ended.communicate(timeout=limit_s(180))
+        assert ended.returncode in {0, 130}
+        assert said.count("\n") <= 1
+
+
+def test_the_entry_is_parsed_by_old_pythons_which_print_the_version_they_lack() -> None:
+    source = (HERE / "slurmscale.py").read_text(encoding="utf-8")
+    ast.parse(source, feature_version=(3, 6))
+    assert "from __future__ import annotations" not in source
+    pretending = "import sys, runpy; sys.version_info = (3, 9, 18); runpy.run_module('slurmscale', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", pretending], cwd=HERE, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "slurmscale needs Python 3.11; this is 3.9\n")
+
+
+def test_a_python_without_the_packages_gets_the_command_that_installs_them() -> None:
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "slurmscale", "plan"], cwd=HERE, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert re.fullmatch(
+        r"slurmscale needs the package \w+, which this Python lacks\. Run: .* install .*\n", done.stderr
+    )
+
+
+def test_each_dependency_has_its_module_among_the_required() -> None:
+    project = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = {re.split(r"[<>=;\[ ]", each)[0].lower().replace("-", "_") for each in project["dependencies"]}
+    modules = metadata.packages_distributions()
+    found = {name.lower().replace("-", "_") for module in slurmscale.REQUIRED for name in modules.get(module, [])}
+    assert names <= found
