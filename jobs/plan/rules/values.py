@@ -22,8 +22,8 @@ BFLOAT16_CAPABILITY = (8, 0)
 
 # Above these, later rules would calculate proposals that nobody can set.
 MOST_NODES, MOST_COUNT = 1_000_000, 10**12
-# Usual values, as examples; rates and norms with ranges of their own.
-EXAMPLES = {
+# Usual values to propose, of hyperparameters with a range of their own.
+USUAL = {
     "job.learning_rate": 3e-4,
     "job.min_learning_rate": 3e-5,
     "job.weight_decay": 0.1,
@@ -104,7 +104,7 @@ def numbers_are_finite(run: Run) -> str | None:
     wrong = [
         f"{key}={value:g} is not a number to calculate with. Set {key}=NUMBER, which is finite."
         for key, value in flat(sections(run)).items()
-        if isinstance(value, float) and not math.isfinite(value) and key not in EXAMPLES
+        if isinstance(value, float) and not math.isfinite(value) and key not in USUAL
     ]
     return "\n".join(wrong) or None
 
@@ -126,7 +126,8 @@ def hyperparameters_are_in_range(run: Run) -> str | None:
         "data.max_line_mb": (run.data.max_line_mb, 1e-3, 1e5),
     }
     wrong = [
-        f"{key}={value:g} is outside {low:g} to {high:g}. Set {key}=NUMBER in that range{such_as(key, low, high)}."
+        f"{key}={value:g} is outside {low:g} to {high:g}. Set {key}={usual(key, low, high):g}, or another in that "
+        "range."
         for key, (value, low, high) in ranges.items()
         if not low <= value <= high
     ]
@@ -139,9 +140,9 @@ def hyperparameters_are_in_range(run: Run) -> str | None:
     return "\n".join(wrong) or None
 
 
-def such_as(key: str, low: float, high: float) -> str:
-    """Return a usual value of a hyperparameter as an example, if it is in range."""
-    return f", such as {EXAMPLES[key]:g}" if low <= EXAMPLES[key] <= high else ""
+def usual(key: str, low: float, high: float) -> float:
+    """Return a usual value of a hyperparameter, or the end of the range that is next to it."""
+    return max(low, min(high, USUAL[key]))
 
 
 def adapters_have_a_size(run: Run) -> str | None:

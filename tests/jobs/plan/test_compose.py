@@ -222,7 +222,7 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
         ("~model", "~model: Set model=NAME with one of "),
         ("+model=tiny", "+model=tiny: model is chosen already. Set model=tiny to choose another one."),
         ("=3", "'=3' has no key. Write KEY=VALUE."),
-        ("model", "'model' cannot be read: missing EQUAL at '<EOF>'. Write KEY=VALUE; a value with blanks,"),
+        ("model", "'model' cannot be read: missing EQUAL at '<EOF>'. Write KEY=VALUE; a value with = ("),
         ("job.lora={rank: 8,", "needs two kinds of quotes: 'KEY=\"a b\"'."),
         ("job.lora=3", "(key: job.lora). It is a section: set job.lora.KEY=VALUE with one of rank, "),
         ("cluster=gadi_gpuvolta", "cluster.account has no value, and this choice needs one. Set cluster.account="),

@@ -36,6 +36,7 @@ ILLEGAL = (
     "job.warmup_steps=-1 launcher.requeues=-1 cluster.memory_gb_per_node=-4 model.experts=-1",
     "job.learning_rate=-1 job.beta1=1.5 job.seed=-1 job.clip_norm=0",
     "job.min_learning_rate=1",
+    "job.clip_norm=nan",
     "name=a/b",
     "name=code-x",
     "sweep=a:b",
