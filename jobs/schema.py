@@ -401,6 +401,17 @@ class PromptTuning:
     """Inner width of the encoder, of an LSTM in each direction; null: the model's hidden size."""
 
 
+class WeightDecayOn(Enum):
+    """Weights that AdamW's weight decay shrinks."""
+
+    all = "all"
+    """All trained weights: norms, biases and embeddings too."""
+    matrices = "matrices"
+    """Matrices, embeddings included: not norms and biases."""
+    layers = "layers"
+    """Matrices but the embedding: not norms, biases and embeddings."""
+
+
 @dataclass(kw_only=True)
 class Job:
     """Length, batches and hyperparameters of a training."""
@@ -428,7 +439,9 @@ class Job:
     warmup_steps: int
     """Steps of linear warm-up of the learning rate."""
     weight_decay: float
-    """AdamW's weight decay, of every trained weight: norms, biases and embeddings decay too."""
+    """AdamW's weight decay; `weight_decay_on` chooses the weights."""
+    weight_decay_on: WeightDecayOn = WeightDecayOn.all
+    """Weights that weight decay shrinks (native; all others: all)."""
     beta1: float
     """AdamW's decay of the mean of gradients."""
     beta2: float

@@ -31,6 +31,7 @@ from jobs.engines.native.loss_scale import LossScale
 from jobs.engines.native.model import layers
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.engines.native.traffic import Traffic, parameters_held
+from jobs.engines.native.weight_decay import decay_groups
 from jobs.engines.trainer import Saves, TrainerOf, Trains
 from jobs.layout import layout_of, uses_fsdp
 from jobs.lease import Lease
@@ -181,7 +182,7 @@ class Trainer:
         self.parameters = by_mesh(p for p in self.model.gpt.parameters() if p.requires_grad)
         # Created after sharding, so its moments are shards as well. One parameter group per placement (see by_mesh).
         self.optimizer = torch.optim.AdamW(
-            [{"params": parameters} for parameters in self.parameters],
+            decay_groups(self.parameters, job, self.model.gpt),
             lr=job.learning_rate,
             betas=(job.beta1, job.beta2),
             weight_decay=job.weight_decay,

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from jobs.failures import KnownCauseError
 from jobs.serving.link import LONGEST_MESSAGE, Link
 from jobs.serving.piece import Piece
 from jobs.serving.ports import is_answered_by, reserved_port, url_of
-from jobs.serving.probe import fetched
+from jobs.serving.probe import fetched, is_healthy
 from jobs.serving.replica import answers
 from jobs.visitors import first_line, hear
 from jobs.workloads.serve import hello_of
@@ -63,7 +64,7 @@ def test_a_port_that_another_user_takes_while_the_server_starts_does_not_answer_
             assert not answers(piece, url, "/health")
             thief = ["/usr/bin/env", "python3", "-c", SERVER, taken, str(port), "0"]
             with subprocess.Popen(thief, user=stranger.name, group=stranger.name, extra_groups=[], cwd="/") as process:
-                wait_until(lambda url=url: fetched(url, "/health", 1) is not None, 30)
+                wait_until(partial(is_healthy, url, "/health", 1), 30)
                 with pytest.raises(KnownCauseError, match=f"another program on .* has taken port {port} at 127.0.0.1"):
                     answers(piece, url, "/health")
                 process.kill()
