@@ -20,7 +20,7 @@ def decay_groups(groups: Iterable[list[nn.Parameter]], job: Job, model: nn.Modul
     kept = {id(p) for p in model.parameters() if p.ndim < 2}
     if job.weight_decay_on is WeightDecayOn.layers:
         kept |= {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    divided = []
+    divided: list[dict[str, Any]] = []
     for parameters in groups:
         decayed = [parameter for parameter in parameters if id(parameter) not in kept]
         others = [parameter for parameter in parameters if id(parameter) in kept]
