@@ -114,8 +114,8 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
         if values or texts:
             yield Record(kind, line.number, values, texts, line.rank, line.host)
     for record in losses:
-        score = {a.EVALUATION_SCORE: value for metric, value in record.values.items() if metric is m.EVALUATION_LOSS}
-        yield record._replace(values={**record.values, **score})
+        score = record.values.get(m.EVALUATION_LOSS)
+        yield record if score is None else record._replace(values={**record.values, a.EVALUATION_SCORE: score})
     if stop is not None and "run_start" in starts:
         number, entry = stop
         values = {a.TIME_TO_TRAIN: entry.time_s - starts["run_start"]}

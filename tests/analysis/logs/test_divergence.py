@@ -1,0 +1,238 @@
+"""Losses and norms that are NaN or infinite, and skipped updates: such a log is doubted, and never named fastest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from analysis.load.discover import read_runs
+from analysis.parsers import log_metrics as a
+from analysis.report.content import build
+from analysis.load.discover import read
+from analysis.run import RunResult
+from jobs import metrics as m
+from tests.support.megatron_logs import megatron, write
+
+STEPS = 24
+# The first step whose loss is not a number.
+BAD = 9
+
+
+def one(path: Path) -> RunResult:
+    """The only run at a path."""
+    (run,) = read_runs([path])
+    return run
+
+
+def losses(spelling: str) -> list[str]:
+    """Printed losses, of which all from BAD on are not numbers."""
+    return [f"{4 - step / 50:.4f}" if step < BAD else spelling for step in range(1, STEPS + 1)]
+
+
+def megatron_lines(spelling: str) -> str:
+    return "".join(
+        f" iteration {step:8d}/ 500 | elapsed time per iteration (ms): 740.0 | global batch size: 48 | lm loss: {loss} | "
+        "number of skipped iterations: 0 | number of nan iterations: 0 |\n"
+        for step, loss in enumerate(losses(spelling), 1)
+    )
+
+
+def hugging_face(spelling: str) -> str:
+    return "".join(
+        f"{{'loss': {loss}, 'grad_norm': 1.5, 'learning_rate': 2e-05, 'epoch': {step / 10}}}\n"
+        for step, loss in enumerate(losses(spelling), 1)
+    )
+
+
+def torchtitan(spelling: str) -> str:
+    return "".join(
+        f"[titan] 2026-04-05 06:07:{step:02d},120 - root - INFO - step: {step:2d}  loss: {loss}  grad_norm:  0.7  "
+        "memory: 31.20GiB(39.10%)  tps: 7,310  tflops: 260.10  mfu: 26.30%\n"
+        for step, loss in enumerate(losses(spelling), 1)
+    )
+
+
+def litgpt(spelling: str) -> str:
+    return "".join(
+        f"Epoch 1 | iter {step} step {step} | loss train: {loss}, val: n/a | iter time: 310.50 ms (step)\n"
+        for step, loss in enumerate(losses(spelling), 1)
+    )
+
+
+def nanogpt(spelling: str) -> str:
+    return "".join(f"iter {step}: loss {loss}, time 88.10ms, mfu 31.00%\n" for step, loss in enumerate(losses(spelling)))
+
+
+def modded(spelling: str) -> str:
+    return "".join(
+        f"step:{step}/90 train_loss:{loss} train_time:{50 * step}ms step_avg:50.00ms\n"
+        for step, loss in enumerate(losses(spelling), 1)
+    )
+
+
+def mllog(spelling: str) -> str:
+    return "".join(
+        ':::MLLOG {"time_ms": %d, "key": "train_loss", "value": %s, "metadata": {"samples_count": %d}}\n'
+        % (1000 * step, loss, 16 * step)
+        for step, loss in enumerate(losses(spelling), 1)
+    )
+
+
+def nanotron(spelling: str) -> str:
+    return "".join(
+        f"04/05/2026 06:07:{step:02d} [INFO|DP=0|PP=0|TP=0|h7]: iteration: {step} / 90 | consumed_tokens: 65.5K | "
+        f"elapsed_time_per_iteration_ms: 410 | tokens_per_sec: 159K | lm_loss: {loss} | lr: 0.0003\n"
+        for step, loss in enumerate(losses(spelling), 1)
+    )
+
+
+def nemo(spelling: str) -> str:
+    return "".join(
+        f"Training epoch 0, iteration {step}/89 | lr: 0.0001 | global_batch_size: 8 | global_step: {step} | "
+        f"reduced_train_loss: {loss} | train_step_timing in s: 0.61\n"
+        for step, loss in enumerate(losses(spelling))
+    )
+
+
+def torchtune(spelling: str) -> str:
+    return "".join(
+        f"Step {step} | loss:{loss} lr:2e-05 tokens_per_second_per_gpu:910.5 \n"
+        for step, loss in enumerate(losses(spelling), 1)
+    )
+
+
+def dllogger(spelling: str) -> str:
+    return "".join(
+        f"DLL 2026-04-05 06:07:{step:02d}.000000 - Epoch: 0 Iteration: {step}  train.loss : {loss} train.ips : 940.0 \n"
+        for step, loss in enumerate(losses(spelling), 1)
+    )
+
+
+def paddle(spelling: str) -> str:
+    return "".join(
+        f"[2026/04/05 06:07:{step:02d}] ppcls INFO: [Train][Epoch 1/3][Iter: {step}/900]lr: 0.10000, loss: {loss}, "
+        "batch_cost: 0.25000s, ips: 512.00000 samples/s\n"
+        for step, loss in enumerate(losses(spelling), 1)
+    )
+
+
+def aws(spelling: str) -> str:
+    return "".join(
+        f"I [train.py:99] Batch {step} Loss: {loss}, Speed: 7.25 samples/sec, lr: 0.000200\n"
+        for step, loss in enumerate(losses(spelling))
+    )
+
+
+def golden(spelling: str) -> str:
+    values = {str(step): loss if loss == spelling else float(loss) for step, loss in enumerate(losses(spelling), 1)}
+    return json.dumps({
+        "lm loss": {"start_step": 1, "end_step": STEPS, "step_interval": 1, "values": values},
+        "iteration-time": {"values": {str(step): 0.5 for step in range(1, STEPS + 1)}},
+    })  # fmt: skip
+
+
+def trainer_state(spelling: str) -> str:
+    history = ", ".join(
+        f'{{"epoch": {step / 10}, "loss": {loss}, "step": {step}}}' for step, loss in enumerate(losses(spelling), 1)
+    )
+    return f'{{"log_history": [{history}], "max_steps": 90, "train_batch_size": 2}}'
+
+
+SPELLED: dict[Callable[[str], str], tuple[str, ...]] = {
+    megatron_lines: ("NAN", "nan", "NaN", "-nan", "inf", "-INF", "Infinity", "nan.0", "1.#QNAN", "-nan(ind)"),
+    hugging_face: ("nan", "inf", "-inf", "'nan'"),
+    torchtitan: ("nan", "inf", "-inf"),
+    litgpt: ("nan", "inf"),
+    nanogpt: ("nan", "inf"),
+    modded: ("nan", "inf"),
+    mllog: ("NaN", "Infinity", "-Infinity"),
+    nanotron: ("nan", "inf"),
+    nemo: ("nan", "inf", "nan.0"),
+    torchtune: ("nan", "inf"),
+    dllogger: ("nan", "-inf", "NaN"),
+    paddle: ("nan", "inf"),
+    aws: ("nan", "inf"),
+    golden: ("nan", "inf"),
+    trainer_state: ("NaN", "Infinity"),
+}
+
+
+@pytest.mark.parametrize(("lines", "spelling"), [(lines, each) for lines, all_of in SPELLED.items() for each in all_of])
+def test_a_loss_that_is_no_number_is_a_doubt_without_a_final_loss(
+    tmp_path: Path, lines: Callable[[str], str], spelling: str
+) -> None:
+    run = one(write(tmp_path / "job.out", lines(spelling)))
+    assert m.FINAL_LOSS not in run.values
+    assert "the loss is NaN or infinite" in run.disbelieved
+    named = [f"step {BAD}", f"logged step {BAD}"]
+    assert any(f"from {each} on" in run.disbelieved for each in named)
+
+
+@pytest.mark.parametrize("lines", SPELLED)
+def test_the_same_log_with_finite_losses_has_no_doubt(tmp_path: Path, lines: Callable[[str], str]) -> None:
+    run = one(write(tmp_path / "job.out", lines("3.1415")))
+    assert run.values[m.FINAL_LOSS] == pytest.approx(3.1415)
+    assert not run.disbelieved
+
+
+def test_a_diverged_run_is_never_named_fastest(tmp_path: Path) -> None:
+    write(tmp_path / "slow.out", megatron([(step, 900.0) for step in range(1, 20)]))
+    bad = megatron([(step, 300.0) for step in range(1, 20)], batch=32).replace("loss scale: 1.0", "loss scale: 0.5")
+    lines = bad.splitlines()
+    write(tmp_path / "bad.out", "\n".join(line.replace("lm loss: 5", "lm loss: NAN #") for line in lines) + "\n")
+    page = build(read([tmp_path]))
+    assert "bad.out" in " ".join(page.warnings)
+    assert not any("106.7" in each for each in page.headlines), "32 samples in 0.3 s"
+    assert any("17.78" in each for each in page.headlines), "16 samples in 0.9 s"
+
+
+def test_megatrons_count_of_nan_iterations_is_a_doubt(tmp_path: Path) -> None:
+    text = megatron([(step, 500.0) for step in range(1, 20)]).replace("nan iterations:   0", "nan iterations:   1")
+    assert "19 of 19 logged steps" in one(write(tmp_path / "job.out", text)).disbelieved
+
+
+@pytest.mark.parametrize("norms", [("inf", "nan", "1.25"), ("1.25", "inf", "1.1"), ("nan", "0.9", "0.8")])
+def test_a_norm_that_is_finite_again_was_a_skipped_update_of_loss_scaling(
+    tmp_path: Path, norms: tuple[str, ...]
+) -> None:
+    every = (*norms, *["1.0"] * 60)
+    text = "".join(f"{{'loss': 2.25, 'grad_norm': {norm}, 'epoch': {i / 9}}}\n" for i, norm in enumerate(every))
+    assert not one(write(tmp_path / "job.out", text)).disbelieved
+
+
+@pytest.mark.parametrize("spelling", ["nan", "inf", "-inf"])
+def test_a_norm_that_stays_no_number_is_a_doubt(tmp_path: Path, spelling: str) -> None:
+    norms = ["1.0"] * 6 + [spelling] * 2
+    text = "".join(f"{{'loss': 0.0, 'grad_norm': {norm}, 'epoch': {i / 9}}}\n" for i, norm in enumerate(norms))
+    assert "gradient norm is NaN or infinite from logged step 7 on" in one(write(tmp_path / "job.out", text)).disbelieved
+
+
+@pytest.mark.parametrize(("skipped", "used", "doubted"), [(0, True, False), (1, True, False), (4, True, True),
+                                                          (15, False, True), (29, False, True)])  # fmt: skip
+def test_a_run_that_skipped_most_updates_has_no_useful_throughput(
+    tmp_path: Path, skipped: int, *, used: bool, doubted: bool
+) -> None:
+    lines = megatron([(step, 200.0) for step in range(1, 31)]).splitlines()
+    torn = [
+        line.replace("skipped iterations:   0", "skipped iterations:   1") if index > 30 - skipped else line
+        for index, line in enumerate(lines)
+    ]
+    run = one(write(tmp_path / "job.out", "\n".join(torn) + "\n"))
+    assert (run.used, bool(run.disbelieved)) == (used, doubted)
+    assert (a.SAMPLES_PER_S in run.values) is used
+
+
+def test_deepspeeds_skipped_steps_count(tmp_path: Path) -> None:
+    text = "".join(
+        f"[2026-04-05 06:{step:02d}:00,000] [INFO] [logging.py:96:log_dist] [Rank 0] step={step}, skipped={step - 1}, "
+        f"lr=[1e-05], mom=[[0.9, 0.999]]\n[2026-04-05 06:{step:02d}:00,001] [INFO] [timer.py:260:stop] "
+        f"epoch=0/micro_step={step}/global_step={step}, RunningAvgSamplesPerSec=9.5, CurrSamplesPerSec=9.5, "
+        "MemAllocated=1.5GB, MaxMemAllocated=2.5GB\n"
+        for step in range(1, 25)
+    )
+    run = one(write(tmp_path / "job.out", text))
+    assert not run.used
+    assert "skipped their update" in (run.reason or "")
