@@ -22,6 +22,7 @@ MOST_FAR_OUT_SHARE = 0.02
 SHORT_SHARE = 0.5
 # A lasting change of the step time has so many steps on either side.
 SHIFT_FEWEST_STEPS, SHIFT_SHARE = 10, 0.05
+SHIFT_SEARCHED = 5
 STEADY_RULE = (
     "Rates are work divided by time over the steady steps. Slow steps (slow_steps below) are left out of the rate and "
     f"named if there is one or they are at most {100 * MOST_FAR_OUT_SHARE:g} % of the steady steps: one pause of the "
@@ -135,7 +136,12 @@ def level_shift(step_times_s: Mapping[int, float]) -> Shift | None:
     ranks = times_s.argsort(kind="stable").argsort(kind="stable") + 1.0
     ends = np.arange(SHIFT_FEWEST_STEPS, len(times_s) - SHIFT_FEWEST_STEPS + 1)
     balance = 2 * ranks.cumsum()[ends - 1] - ends * (len(times_s) + 1)
-    end = int(ends[np.abs(balance).argmax()])
+    near = int(ends[np.abs(balance).argmax()])
+    # Ranks find the split but for a few steps; the medians of both sides fit best at the step itself.
+    around = [int(end) for end in ends if abs(end - near) <= SHIFT_SEARCHED]
+    end = min(
+        around, key=lambda end: sum(np.abs(side - np.median(side)).sum() for side in (times_s[:end], times_s[end:]))
+    )
     sides = times_s[:end], times_s[end:]
     before_s, after_s = (float(np.median(side)) for side in sides)
     low, high = sorted(sides, key=np.median)

@@ -25,10 +25,11 @@ ROW_MARKS = tuple(f"{kind}{operation:>8}" for kind in TYPES for operation in OPE
 # lines of NCCL_DEBUG may follow it without a line end, and the figures after them.
 HEAD = re.compile(
     rf"^\s*(\d{{1,18}})\s+\d{{1,18}}\s+(?:{'|'.join((*TYPES, 'fp8_e4m3', 'fp8_e5m2', 'f8e4m3', 'f8e5m2'))})"
-    rf"(?:\s+(?:{'|'.join((*OPERATIONS, 'all', 'mulsum'))}))?(?=\s|$)"
+    rf"(?:\s+(?:{'|'.join((*OPERATIONS, 'all', 'mulsum'))}))?(?=\s|$|[\w.-]{{1,64}}:\d+:\d+ )"
 )
 ROOT = re.compile(r"\s+-?\d{1,9}(?![\d.])")
 FIGURE = re.compile(r"\s*(N/A|\d[\d.]{0,20}(?:e[-+]?\d{1,3})?)(?=\s|$|[A-Za-z\[])")
+WRONG = re.compile(r"\s*(\S+?)(?=\s|$|[A-Za-z][\w.-]{0,63}:\d+:\d+ )")
 FIGURES = 8
 DEVICE = re.compile(r"\bRank\s+(\d{1,9})\s+(?:Group\s+\d+\s+)?Pid\s+\d+ on\s+(\S+) device\s+\d+ \[\S+\] (.+?)\s*$")
 AVERAGE = re.compile(r"# Avg bus bandwidth\s*:\s*([\d.]+)\s*$")
@@ -95,7 +96,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             if root and len(row.columns) == FIGURES - 1:
                 # No root: the time of a slow call has no decimals.
                 row.columns = figures(rest)
-        elif row is not None and (further := figures(line.text)):
+        elif row is not None and (further := figures(line.text, len(row.columns))):
             row.columns += further
         if row is not None and len(row.columns) >= FIGURES:
             yield from halves(row, program, ranks)
@@ -125,10 +126,11 @@ class Row:
     columns: list[str] = field(default_factory=list)
 
 
-def figures(text: str) -> list[str]:
-    """Return the figures with which a text begins."""
-    found, at = [], 0
-    while each := FIGURE.match(text, at):
+def figures(text: str, before: int = 0) -> list[str]:
+    """Return the figures with which a text begins, after so many of its row; every fourth is a count or an error."""
+    found: list[str] = []
+    at = 0
+    while each := (WRONG if (before + len(found)) % 4 == 3 else FIGURE).match(text, at):
         found.append(each[1])
         at = each.end()
     return found

@@ -12,7 +12,6 @@ from analysis.parsers import log_metrics as a
 from analysis.parsers.base import DocumentFormat, Kind, Names, Record, numbers, value_of
 from analysis.untrusted import as_list, as_number, lookup, printed_number
 from jobs import metrics as m
-from jobs.metrics import Metric
 
 SERIES = {
     "lm loss": m.LOSS,
