@@ -25,9 +25,9 @@ def test_the_step_is_written_in_three_ways() -> None:
     assert steps[3].values == {a.EPOCH: 0, a.ITERATION: 30, m.LOSS: 11.25, m.LEARNING_RATE: 0.00061}
 
 
-def test_a_line_behind_a_bar_is_found_and_its_nan_and_0_are_absent() -> None:
+def test_a_line_behind_a_bar_is_found_and_its_nan_is_marked_and_its_0_absent() -> None:
     second = [each.values for each in records(SAMPLE, NAME) if each.kind is Kind.step][1]
-    assert second == {a.EPOCH: 0, a.ITERATION: 39, m.LEARNING_RATE: 0.512}
+    assert second == {a.EPOCH: 0, a.ITERATION: 39, m.LEARNING_RATE: 0.512, a.LOSS_NOT_FINITE: 1}
 
 
 def test_a_torn_field_is_not_believed() -> None:
