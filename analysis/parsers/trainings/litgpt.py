@@ -102,7 +102,9 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             texts[Text.precision] = found[1]
         elif found := CHECKPOINT.match(line.text):
             # checkpoints/meta-llama/Llama-2-7b-hf names the model that is tuned.
-            texts.setdefault(Text.model, found[1].rstrip("/").rpartition("/")[2])
+            name = found[1].rstrip("/").rpartition("/")[2]
+            # Not a folder that is called checkpoints: names of models have a size or a version.
+            texts |= {Text.model: name} if any(map(str.isdigit, name)) else {}
         elif found := RESUMING.match(line.text):
             event = {Text.event: RESUMED, Text.checkpoint: found[1]}
             yield Record(Kind.event, line.number, {}, event, line.rank, line.host)

@@ -194,7 +194,40 @@ def test_a_file_with_speeds_that_no_parser_reads_is_no_mere_description(tmp_path
 # Read from logs and shown nowhere yet, because nothing of the report is about them: timers of phases, memory at a
 # moment, readings of monitors, and rows of sacct, of which only states and times are used.
 WITHOUT_READER = set(
-    ["a.BACKWARD_TIME", "a.COMMUNICATOR_SETUP_TIME", "a.COMPUTE_TIME", "a.CPUS", "a.DATA_PARALLEL_SIZE", "a.DATA_TIME", "a.DEVICE_MEMORY", "a.DEVICE_MEMORY_USED", "a.GPUS", "a.GPU_BUSY", "a.GPU_MEMORY", "a.GPU_MEMORY_BUSY", "a.GPU_MEMORY_CLOCK", "a.GPU_MEMORY_TEMPERATURE", "a.GPU_MEMORY_USED", "a.GRADIENT_REDUCTION_TIME", "a.HELD_OUT_SAMPLES", "a.HOST_MEMORY_PEAK", "a.JOB_TIME", "a.MEAN_LOSS", "a.MEMORY_ALLOCATED", "a.OPTIMIZER_TIME", "a.PEAK_FLOPS_PER_S", "a.POWER_LIMIT", "a.RESTARTS", "a.TEMPERATURE", "a.TIME_LIMIT", "a.TRAINING_SAMPLES", "a.WAITING_TIME", "m.EVALUATION_TIME", "m.LOSS_SCALE", "m.PADDED_TOKENS"]
+    [
+        "a.BACKWARD_TIME",
+        "a.COMMUNICATOR_SETUP_TIME",
+        "a.COMPUTE_TIME",
+        "a.CPUS",
+        "a.DATA_PARALLEL_SIZE",
+        "a.DATA_TIME",
+        "a.DEVICE_MEMORY",
+        "a.DEVICE_MEMORY_USED",
+        "a.GPUS",
+        "a.GPU_BUSY",
+        "a.GPU_MEMORY",
+        "a.GPU_MEMORY_BUSY",
+        "a.GPU_MEMORY_CLOCK",
+        "a.GPU_MEMORY_TEMPERATURE",
+        "a.GPU_MEMORY_USED",
+        "a.GRADIENT_REDUCTION_TIME",
+        "a.HELD_OUT_SAMPLES",
+        "a.HOST_MEMORY_PEAK",
+        "a.JOB_TIME",
+        "a.MEAN_LOSS",
+        "a.MEMORY_ALLOCATED",
+        "a.OPTIMIZER_TIME",
+        "a.PEAK_FLOPS_PER_S",
+        "a.POWER_LIMIT",
+        "a.RESTARTS",
+        "a.TEMPERATURE",
+        "a.TIME_LIMIT",
+        "a.TRAINING_SAMPLES",
+        "a.WAITING_TIME",
+        "m.EVALUATION_TIME",
+        "m.LOSS_SCALE",
+        "m.PADDED_TOKENS",
+    ]
 )
 
 
