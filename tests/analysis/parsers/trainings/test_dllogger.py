@@ -51,7 +51,7 @@ def test_parameters_name_the_model_and_the_precision() -> None:
 
 def test_the_json_stream_contains_the_same() -> None:
     (written,) = (each for each in records(SAMPLE, NAME) if each.values.get(a.ITERATION) == 59)
-    assert written.values == {a.EPOCH: 1, a.ITERATION: 59, a.SAMPLES_PER_S: 2075.5}
+    assert written.values == {a.EPOCH: 1, a.ITERATION: 59, a.LOSS_NOT_FINITE: 1, a.SAMPLES_PER_S: 2075.5}
     assert written.texts == {Text.timestamp: "2026-03-04 05:06:15.011212"}
 
 
