@@ -73,14 +73,29 @@ class Entry(NamedTuple):
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
+    """Return the records; an evaluated loss is also the score in a log that evaluates nothing else."""
+    losses: list[Record] = []
+    scored = False
+    for record in entries(lines):
+        scored = scored or a.EVALUATION_SCORE in record.values
+        if record.kind is Kind.evaluation and not scored:
+            losses.append(record)
+            continue
+        if scored:
+            yield from losses
+            losses = []
+        yield record
+    for record in losses:
+        score = record.values.get(m.EVALUATION_LOSS)
+        yield record if score is None else record._replace(values={**record.values, a.EVALUATION_SCORE: score})
+
+
+def entries(lines: Iterable[Line]) -> Iterator[Record]:
     """Return settings, events, losses, evaluations and throughputs in order, then the time to train."""
     rate: Metric | None = None
     batch: dict[Metric, float] = {}
     starts: dict[str, float] = {}
     stop: tuple[int, Entry] | None = None
-    # Evaluations by a loss, as long as no other score is known.
-    losses: list[Record] = []
-    scored = False
     for line in lines:
         fields = fields_of(line.text)
         if fields is None:
@@ -104,18 +119,8 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             batch = values
         elif m.STEP_TIME in values:
             values |= batch
-        scored = scored or a.EVALUATION_SCORE in values
-        if entry.key == EVALUATED_LOSS and values and not scored:
-            losses.append(Record(kind, line.number, values, texts, line.rank, line.host))
-            continue
-        if scored:
-            yield from losses
-            losses = []
         if values or texts:
             yield Record(kind, line.number, values, texts, line.rank, line.host)
-    for record in losses:
-        score = record.values.get(m.EVALUATION_LOSS)
-        yield record if score is None else record._replace(values={**record.values, a.EVALUATION_SCORE: score})
     if stop is not None and "run_start" in starts:
         number, entry = stop
         values = {a.TIME_TO_TRAIN: entry.time_s - starts["run_start"]}
