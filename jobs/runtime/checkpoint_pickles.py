@@ -45,6 +45,8 @@ METADATA_MODULES = (
     "torch.distributed.checkpoint.filesystem",
     "megatron.core.dist_checkpointing.",
 )
+# Megatron sets it on its metadata beside the fields.
+FURTHER = {"all_local_plans"}
 
 
 class MetadataUnpickler(DataUnpickler):
@@ -71,7 +73,7 @@ class MetadataUnpickler(DataUnpickler):
             raise pickle.UnpicklingError(f"{self.origin} changes {type(made).__name__}, which is no data class.")
         if isinstance(made, TensorProperties):
             made.__setstate__(state)
-        elif isinstance(state, dict) and state.keys() <= {field.name for field in fields(made)}:
+        elif isinstance(state, dict) and state.keys() <= {field.name for field in fields(made)} | FURTHER:
             vars(made).update(state)
         else:
             raise pickle.UnpicklingError(f"{self.origin} sets what {type(made).__name__} does not have.")
