@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch has it, and does not list it
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     _MEM_FORMAT_ENCODING,
@@ -181,7 +181,7 @@ def test_an_enumeration_in_files_of_torch_save_is_read_by_name_too() -> None:
     """DeepSpeed's checkpoints contain one, in files that torch.load reads without running code."""
     file = io.BytesIO()
     torch.save({"stage": Calls(getattr, Encoding, "TORCH_CHANNELS_LAST"), "a": torch.ones(2)}, file)
-    allowed = [Encoding, *((member_of, f"{module}.getattr") for module in ("builtins", "__builtin__"))]
+    allowed: list[Any] = [Encoding, *((member_of, f"{module}.getattr") for module in ("builtins", "__builtin__"))]
     with torch.serialization.safe_globals(allowed):
         file.seek(0)
         assert torch.load(file, weights_only=True)["stage"] is Encoding.TORCH_CHANNELS_LAST
