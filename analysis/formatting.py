@@ -6,6 +6,7 @@ the rest.
 
 from __future__ import annotations
 
+import functools
 import html
 import math
 import re
@@ -13,13 +14,19 @@ from collections.abc import Sequence
 
 from analysis.intervals import Spread
 from jobs.metrics import Metric
+from jobs.secrets import redact
 from jobs.visible import visible
 
 ABSENT = "—"
 COUNT_DIGITS = 9
 UNIT = re.compile(r"_(s|bytes|bytes_per_s|j|hz)$")
 ABBREVIATION = re.compile(r"\b(cpu|gpu|kv)\b")
-FORMULA = re.compile(r"\s*[=+\-@\t\r]")
+# Spreadsheets also read the full-width and small forms of these signs.
+FORMULA = re.compile(r"[\s'\u200b\ufeff]*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b\u2212]")
+# Shorter ones contain no secret.
+SHORTEST_SECRET_TEXT = 8
+# Markdown renderers make links of addresses, mentions of @name, references of #1 and formulas of $x$.
+LIVE = re.compile(r"://|(?i:(?<=www)\.)|(?i:(?<=mailto)|(?<=xmpp)):|[@$#]")
 
 
 def significant(value: float, digits: int) -> str:
@@ -130,9 +137,31 @@ def per_second(rate: Metric) -> str:
     return rate.name.replace("_per_s", "/s").replace("_", " ")
 
 
+@functools.lru_cache(maxsize=1 << 16)
+def published(text: str) -> str:
+    """Return text as each file of a report contains it: without secrets, with hidden characters shown as text.
+
+    Logs, received files and the environment contain secrets, and reports are shared. `published.cache_clear()` is due
+    before each report: the secrets of the environment may be others then.
+    """
+    return visible(redact(text) if len(text) >= SHORTEST_SECRET_TEXT else text)
+
+
+def published_values(value: object) -> object:
+    """Return data, of a plot for instance, with `published` applied to every text in it."""
+    match value:
+        case str():
+            return published(value)
+        case dict():
+            return {key: published_values(item) for key, item in value.items()}
+        case list() | tuple():
+            return [published_values(item) for item in value]
+    return value
+
+
 def one_line(text: str) -> str:
-    """Return text without line breaks, and with other control characters shown as text."""
-    return visible(re.sub(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+", " ", text).strip())
+    """Return text without line breaks, secrets and hidden characters."""
+    return published(re.sub(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+", " ", text).strip())
 
 
 def unbroken(text: str) -> str:
@@ -153,15 +182,17 @@ def plot_text(text: str, limit: int = 60) -> str:
 
 
 def markdown_cell(text: str) -> str:
-    """Return text escaped for a Markdown table."""
-    return re.sub(r"([\\`*\[\]|~])", r"\\\1", html.escape(one_line(text), quote=False))
+    """Return text escaped for a Markdown table; nothing in it is a link, a mention or a formula."""
+    inert = re.sub(r"([\\`*\[\]|~])", r"\\\1", html.escape(one_line(text), quote=False))
+    return LIVE.sub(lambda sign: f"<span>{sign[0][0]}</span>{sign[0][1:]}", inert)
 
 
 def csv_cell(value: object) -> object:
     """Return a value that a spreadsheet reads as data: text that looks like a formula gets an apostrophe."""
     if not isinstance(value, str):
         return "" if value is None else value
-    return f"'{value}" if FORMULA.match(value) and not is_number(value) else value
+    text = published(value)
+    return f"'{text}" if FORMULA.match(value) and not is_number(value) else text
 
 
 def is_number(text: str) -> bool:

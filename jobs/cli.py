@@ -238,6 +238,9 @@ def parser() -> Parser:
         metavar="TOKENS[@RANKS]",
         help="report the cost of a training: 100B tokens, or 100B@64,128 on ranks that were not measured (default 1B)",
     )
+    sub.add_argument(
+        "--follow", action="store_true", help="read links that lead out of DIR, in folders that you did not submit too"
+    )
     sub.add_argument("--allow-missing", action="store_true", help="accept points of FILE that were not measured")
     sub.add_argument(
         "-o", "--output", type=folder, help="output directory (default: DIR if only one is given, else this one)"
@@ -575,7 +578,7 @@ def report(options: argparse.Namespace) -> int:
     if options.compare:
         from analysis.report.compare import compare
 
-        answer, page = compare(*options.compare, options.output, options.format)
+        answer, page = compare(*options.compare, options.output, options.format, follow=options.follow)
         print(*answer, page, sep="\n")
         return open_page(page) if options.open else 0
     if options.reference:
@@ -588,11 +591,12 @@ def report(options: argparse.Namespace) -> int:
             options.tolerance,
             allow_missing=options.allow_missing,
             formats=options.format,
+            follow=options.follow,
         )
     from analysis.formatting import one_line
     from analysis.report.report import ALWAYS, answered
 
-    answer, page = answered(options.paths, options.output, options.format, options.cost_of)
+    answer, page = answered(options.paths, options.output, options.format, options.cost_of, follow=options.follow)
     print(*map(one_line, answer), *(page.with_name(name) for name in ALWAYS), sep="\n")
     return open_page(page) if options.open else 0
 

@@ -20,7 +20,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -50,6 +50,7 @@ REASONS = {
     errno.ENOTDIR: "a part of its path is a file, not a directory",
     errno.ENAMETOOLONG: "it is a link to a name that is too long, or has one",
 }
+OUT_OF_THE_FOLDER = "it is a link out of the folder, which may come from somebody else"
 NO_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[^][{}"]+', re.DOTALL)
 # libyaml, if PyYAML was built with it, is ten times as fast.
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -80,10 +81,32 @@ def descriptor(path: str | Path) -> int:
         words = REASONS.get(error.errno or 0) or error.strerror or str(error)
         raise UnsuitableFileError(error.errno, words, str(path)) from error
     kind = stat.S_IFMT(os.fstat(opened).st_mode)
-    if kind == stat.S_IFREG:
+    if kind == stat.S_IFREG and not leads_out(path, opened):
         return opened
     os.close(opened)
+    if kind == stat.S_IFREG:
+        raise UnsuitableFileError(errno.EXDEV, OUT_OF_THE_FOLDER, str(path))
     raise UnsuitableFileError(errno.EINVAL, f"it is {KINDS.get(kind, 'special')}, not a regular file", str(path))
+
+
+CONFINED: list[str] = []
+"""Directories with a slash at the end; a file in one of them is read only if no link leads out of all of them."""
+
+
+def confine(directories: Iterable[Path]) -> None:
+    """Read files in these directories only where no link leads out of them: others may have made the links.
+
+    It holds until the next call. The directories have no links in their paths.
+    """
+    CONFINED[:] = [f"{str(directory).rstrip('/')}/" for directory in directories]
+
+
+def leads_out(path: str | Path, opened: int) -> bool:
+    """Return True if a file in a confined directory was opened through a link that leads out of all of them."""
+    if not CONFINED or not os.path.abspath(path).startswith(tuple(CONFINED)):  # noqa: PTH100 (resolve follows links)
+        return False
+    # The file that is open, whatever the link leads to by now.
+    return not os.readlink(f"/proc/self/fd/{opened}").startswith(tuple(CONFINED))  # noqa: PTH115 (faster)
 
 
 def exists(path: str | Path) -> bool:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import re
 
-# C0 without tab and line feed, C1, marks and isolates of direction, separators of lines, invisible characters, and
-# the bytes of file names that are not UTF-8.
+# Code points by the tables of Unicode 16: control characters without tab and line feed, format characters (category
+# Cf: marks of direction, joiners, tags), default-ignorable ones (variation selectors, fillers), separators of lines,
+# blank symbols and spaces of other widths than a space has, and surrogates, the bytes of file names that are not UTF-8.
+# No-break, narrow no-break and ideographic spaces are ordinary in text.
 HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u1680"
+    "\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202e\u205f-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\ufffe\uffff\ud800-\udfff\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d159"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 # Escape sequences of colours in the output of programs.
 COLOUR = re.compile(r"(\x1b\[[0-9;:]*m)")
@@ -28,15 +32,3 @@ def coloured(text: str) -> str:
     parts = COLOUR.split(text)
     parts[::2] = ["\r".join(map(visible, part.split("\r"))) for part in parts[::2]]
     return "".join(parts)
-
-
-def visible_values(value: object) -> object:
-    """Return data, of a plot for instance, with `visible` applied to every text in it."""
-    match value:
-        case str():
-            return visible(value)
-        case dict():
-            return {key: visible_values(item) for key, item in value.items()}
-        case list() | tuple():
-            return [visible_values(item) for item in value]
-    return value

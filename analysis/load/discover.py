@@ -20,7 +20,7 @@ from analysis.load.account import FileUse, Use, use_of
 from analysis.load.paths import require
 from analysis.load.read import Task, read_all
 from analysis.load.run_files import FILES
-from analysis.logs.facts import read_facts
+from analysis.logs.facts import Facts, read_facts
 from analysis.logs.file import LogFile, read_log_file
 from analysis.logs.runs import log_runs, name_below
 from analysis.logs.streams import job_name, with_errors
@@ -33,9 +33,10 @@ from analysis.parsers.detect import document
 from analysis.progress import with_progress
 from analysis.run import FACTS_FILE, RunResult
 from analysis.untrusted import canonical
-from jobs.errors import ReportError
-from jobs.files import DEEPEST, reason
+from jobs.errors import ReportError, SuiteError
+from jobs.files import DEEPEST, confine, reason
 from jobs.rundir import FIGURES, TUNING, WRITTEN, RunDir, SweepDir, read_records
+from jobs.submit.trust.own_sweeps import is_own
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,10 @@ class Found:
     """The use of each run directory and file that was given."""
 
 
-def read(paths: Iterable[Path], *, may_spawn: bool = False) -> Found:
+def read(paths: Iterable[Path], *, may_spawn: bool = False, follow: bool = False) -> Found:
     """Read every run and log at and below these paths, each once, in the order of their paths.
+
+    Links out of these directories are read only in sweeps that the user submitted or trusted, or with `follow`.
 
     Without `may_spawn` this process reads all of them: a spawned process would execute the lines of a caller's script
     again. Raise ReportError if a path does not exist or if there is neither a run nor a log.
@@ -66,16 +69,18 @@ def read(paths: Iterable[Path], *, may_spawn: bool = False) -> Found:
         root = path.resolve()
         directories |= runs
         files |= {below(root, other): root for other in others}
+    confined = [] if follow else strange(map(Path.resolve, paths), directories)
+    confine(confined)
     # A link out of its folder, to a file of another folder of this report.
     files = {path: root for path, root in files.items() if path.resolve() == path or path.resolve() not in files}
     ledger = functools.cache(submissions)
     tasks = [
-        Task(path, ledger(path.parent).get(path.name, []))
+        Task(path, ledger(path.parent).get(path.name, []), confined)
         # Equal to the order of paths, which would split their parts at each comparison.
         for path in sorted(directories, key=lambda path: path.parts)
     ]
     own = read_all(tasks, may_spawn=may_spawn)
-    facts = {path.parent: read_facts(path) for path in sorted(files) if path.name == FACTS_FILE}
+    facts, wrong = facts_in(path for path in sorted(files) if path.name == FACTS_FILE)
     paths_of_logs = [path for path in sorted(files) if path.name != FACTS_FILE]
     read_files = {
         path: read_or_refuse(path) for path in with_progress(paths_of_logs, len(paths_of_logs), "Reading logs")
@@ -86,6 +91,7 @@ def read(paths: Iterable[Path], *, may_spawn: bool = False) -> Found:
     trainings = [
         run for root in roots for run in log_runs([log for log in recognized if files[log.path] == root], root, facts)
     ]
+    trainings = [without_facts(run, wrong) for run in trainings]
     if not own and not recognized:
         given = ", ".join(str(path) for path in paths) or "nothing"
         raise ReportError(
@@ -106,6 +112,39 @@ def read(paths: Iterable[Path], *, may_spawn: bool = False) -> Found:
         *(use_of(log, name_below(files[path], path), ran, jobs) for path, log in logs.items()),
     ]
     return Found(with_derived([*without_copies(own), *trainings]), recognized, unknown, uses)
+
+
+def strange(roots: Iterable[Path], runs: Iterable[Path]) -> list[Path]:
+    """Return the directories given, and those of sweeps of runs, unless all are the user's own by record."""
+    places = {root if root.is_dir() else root.parent for root in roots} | {run.parent for run in runs}
+    own = {place for place in places if is_recorded(place)}
+    return [] if own == places else sorted(places)
+
+
+def is_recorded(place: Path) -> bool:
+    """Return True if a directory is a sweep of the user's own record, or a run in one."""
+    with suppress(SuiteError, OSError):
+        return is_own(SweepDir(place)) or is_own(SweepDir(place.parent))
+    return False
+
+
+def facts_in(paths: Iterable[Path]) -> tuple[dict[Path, Facts], dict[Path, str]]:
+    """Return the facts by their directories, and the reasons of those that are wrong."""
+    facts, wrong = {}, {}
+    for path in paths:
+        try:
+            facts[path.parent] = read_facts(path)
+        except ReportError as error:
+            wrong[path.parent] = str(error)
+    return facts, wrong
+
+
+def without_facts(run: RunResult, wrong: Mapping[Path, str]) -> RunResult:
+    """Return a training of a log, unused if a facts.yaml beside or above it is wrong: its numbers may be others."""
+    for place, why in wrong.items():
+        if run.used and run.path.is_relative_to(place):
+            return replace(run, state="unreadable", reason=why)
+    return run
 
 
 def below(root: Path, path: Path) -> Path:

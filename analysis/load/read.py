@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from analysis.load.run_directory import read_run
 from analysis.progress import with_progress
 from analysis.run import RunResult
+from jobs.files import confine
 
 # Reading fewer runs takes less time than starting processes.
 FEWEST_FOR_PROCESSES = 500
@@ -29,6 +30,8 @@ class Task(NamedTuple):
     path: Path
     submissions: Sequence[Mapping[str, Any]]
     """The records of the sweep's ledger on this run."""
+    confined: Sequence[Path] = ()
+    """The directories that no link of the run may lead out of."""
 
 
 def read_all(tasks: Sequence[Task], *, may_spawn: bool) -> list[RunResult]:
@@ -62,4 +65,5 @@ def results(tasks: Sequence[Task], *, may_spawn: bool) -> Iterator[RunResult]:
 
 def read_task(task: Task) -> RunResult:
     """Return the result of one run."""
+    confine(task.confined)
     return read_run(task.path, task.submissions)

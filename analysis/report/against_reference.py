@@ -33,6 +33,7 @@ def regress(
     *,
     allow_missing: bool,
     formats: Iterable[str] = (),
+    follow: bool = False,
 ) -> int:
     """Write the report of these runs and print the comparison with a reference; return 0 if they pass, else 3.
 
@@ -49,7 +50,7 @@ def regress(
             f"This report would overwrite {reference} with its own runs.csv. Keep the reference elsewhere, or write "
             "the report elsewhere with --output DIR."
         )
-    content = build(read(paths, may_spawn=True))
+    content = build(read(paths, may_spawn=True, follow=follow))
     now = parsed(to_csv(content.rows), "the runs")
     found = regression_of(kept, now, reference, share, allow_missing=allow_missing)
     headlines = [sentence(found), *content.headlines]

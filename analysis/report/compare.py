@@ -21,13 +21,15 @@ from analysis.scaling.groups import scaling_groups
 from jobs.errors import ReportError
 
 
-def compare(a: Path, b: Path, output: Path | None, formats: Iterable[str] = ()) -> tuple[list[str], Path]:
+def compare(
+    a: Path, b: Path, output: Path | None, formats: Iterable[str] = (), *, follow: bool = False
+) -> tuple[list[str], Path]:
     """Write the report of A and B into `output`, or the current directory; return the sentences and the page's path.
 
     Raises ReportError if one of them does not exist or contains no run, or if they share a run.
     """
     chosen = chosen_formats(formats)
-    sides = found_in("A", a), found_in("B", b)
+    sides = found_in("A", a, follow=follow), found_in("B", b, follow=follow)
     shared = {run.path for run in sides[0].runs} & {run.path for run in sides[1].runs}
     if shared:
         where = "are the same" if a.resolve() == b.resolve() else f"share {len(shared)} of their runs"
@@ -40,10 +42,10 @@ def compare(a: Path, b: Path, output: Path | None, formats: Iterable[str] = ()) 
     return text, write(replace(content, title=title), output or Path(), chosen)
 
 
-def found_in(side: str, path: Path) -> Found:
+def found_in(side: str, path: Path, *, follow: bool) -> Found:
     """Return the runs and logs of one side; raise ReportError with the name of the side if there is none."""
     try:
-        return read([path], may_spawn=True)
+        return read([path], may_spawn=True, follow=follow)
     except ReportError as error:
         raise ReportError(
             f"--compare: {side}: {error}\nPass two directories: slurmscale report --compare runs/before runs/after"

@@ -82,5 +82,5 @@ def markdown(content: Report) -> str:
         names = "".join(f"- {escaped(path)}\n" for path in content.unknown[:MOST_LISTED])
         parts.append(f"\n## Files of unknown format: {len(content.unknown):,}\n\n{names}{rest}")
     parts.append(f"\n## Files given\n\n{content.account}\n")
-    parts += [f"- {escaped(each.name)}: {each.reason}\n" for each in content.listed]
+    parts += [f"- {escaped(each.name)}: {escaped(each.reason)}\n" for each in content.listed]
     return "".join(parts)

@@ -14,7 +14,7 @@ from importlib import resources
 import jinja2
 from markupsafe import Markup
 
-from analysis.formatting import listed, title, unbroken
+from analysis.formatting import listed, published, published_values, title, unbroken
 from analysis.logs.steps import WARM_UP_RULE
 from analysis.metrics.step_variation import STEADY_RULE
 from analysis.report.content import MOST_LISTED, Report
@@ -25,7 +25,6 @@ from analysis.report.sections.layouts import memory_and_communication
 from analysis.scaling.places import RULE
 from jobs import metrics as m
 from jobs.metrics import Metric
-from jobs.visible import visible, visible_values
 
 
 def page(content: Report) -> str:
@@ -37,7 +36,7 @@ def page(content: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         # Of each value: the page as a whole contains the script of plotly.
-        finalize=lambda value: visible(value) if type(value) is str else value,
+        finalize=lambda value: published(value) if type(value) is str else value,
     )
     environment.filters["unbroken"] = unbroken
     template = environment.from_string(resource("page.html.j2"))
@@ -48,7 +47,9 @@ def page(content: Report) -> str:
     shown = shown_metrics(
         content, [*point_headings, *held_headings, *(str(column.heading) for column in columns if content.used)]
     )
-    plots = {figure.name: visible_values(figure.plot.to_plotly_json()) for figure in content.all_figures if figure.plot}
+    plots = {
+        figure.name: published_values(figure.plot.to_plotly_json()) for figure in content.all_figures if figure.plot
+    }
     own = [row.run for row in content.used if row.run.log is None]
     unmeasured = sorted({run.config["job"]["unmeasured_steps"] for run in own})
     # Neither contains a closing script tag.

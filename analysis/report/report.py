@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from analysis.formatting import listed, one_line
+from analysis.formatting import listed, one_line, published
 from analysis.load.discover import read
 from analysis.report.content import MOST_LISTED, Report, build
 from analysis.report.export.formats import chosen_formats, exported, exports_in
@@ -26,25 +26,37 @@ from analysis.report.runs_table import to_csv
 from analysis.report.sections.training_cost import DEFAULT, training_of
 from jobs.errors import ReportError
 from jobs.output import own_directory, write_file
-from jobs.visible import visible
 
 # The page, its text, and a row a run.
 ALWAYS = ("report.html", "report.md", "runs.csv")
 
 
-def report(paths: list[Path], output: Path | None, formats: Iterable[str] = (), cost_of: str | None = None) -> Path:
+def report(
+    paths: list[Path],
+    output: Path | None,
+    formats: Iterable[str] = (),
+    cost_of: str | None = None,
+    *,
+    follow: bool = False,
+) -> Path:
     """Write report.html, report.md, runs.csv and the files of `formats` into `output`; return the page's path."""
-    return answered(paths, output, formats, cost_of)[1]
+    return answered(paths, output, formats, cost_of, follow=follow)[1]
 
 
 def answered(
-    paths: list[Path], output: Path | None, formats: Iterable[str] = (), cost_of: str | None = None
+    paths: list[Path],
+    output: Path | None,
+    formats: Iterable[str] = (),
+    cost_of: str | None = None,
+    *,
+    follow: bool = False,
 ) -> tuple[list[str], Path]:
     """Write a report; return the sentences of its headline and the page's path.
 
     Without `output`, write into the directory given, or into the current one if several are given. `cost_of` is the
-    training whose cost is reported: `100B`. Raise ReportError if a path does not exist or contains no run, a format is
-    unknown or lacks its package, `cost_of` is no number of tokens, or writing fails.
+    training whose cost is reported: `100B`. `follow` reads links that lead out of the directories. Raise ReportError if
+    a path does not exist or contains no run, a format is unknown or lacks its package, `cost_of` is no number of
+    tokens, or writing fails.
     """
     chosen = chosen_formats(formats)
     training = DEFAULT if cost_of is None else training_of(cost_of)
@@ -52,7 +64,7 @@ def answered(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        content = build(read(paths, may_spawn=True), training)
+        content = build(read(paths, may_spawn=True, follow=follow), training)
         page = write(content, output or (paths[0] if len(paths) == 1 else Path()), chosen)
         return list(content.headlines), page
     finally:
@@ -62,14 +74,15 @@ def answered(
 
 def write(content: Report, folder: Path, formats: Iterable[str]) -> Path:
     """Write the three files and those of `formats`; return the page's path. Raise ReportError if writing fails."""
-    contents = page(content), visible(markdown(content)), visible(to_csv(content.rows))
+    published.cache_clear()
+    contents = page(content), markdown(content), to_csv(content.rows)
     files: dict[str, str | bytes] = dict(zip(ALWAYS, contents, strict=True))
     if board := leaderboard_csv([row.run for row in content.rows]):
-        files[LEADERBOARD] = visible(board)
+        files[LEADERBOARD] = board
     if profiles := profile_csv([row.run for row in content.rows]):
-        files[PROFILE] = visible(profiles)
+        files[PROFILE] = profiles
     if content.measurements:
-        files[MEASUREMENTS] = visible(measurements_csv(content.measurements))
+        files[MEASUREMENTS] = measurements_csv(content.measurements)
     files |= exported(formats, content.rows, content.groups, content.all_figures)
     earlier = [name for name in exports_in(folder) if name not in files]
     try:

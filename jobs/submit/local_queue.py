@@ -94,7 +94,7 @@ def do_stage(name: str, directory: RunDir, code: str) -> None:
 def checked_environment(sweep: SweepDir, directory: RunDir, code_name: str) -> dict[str, str]:
     """Return the environment of a run, with its code; raises RunDirError if that is not as it was submitted."""
     code, cluster = submitted_code(sweep, directory, code_name), load_run(directory.config).cluster
-    refuse_changed(sweep.path, cluster.trusted_group, [code])
+    refuse_changed(sweep.path, cluster.trusted_group, [code], [directory.path])
     return code_environment(code, cluster.env)
 
 
@@ -124,9 +124,10 @@ def run_to_its_end(sweep: SweepDir, directory: RunDir, code: str) -> None:
 
 def start_and_wait(sweep: SweepDir, directory: RunDir, code: str) -> tuple[str, Sequence[int | None]]:
     """Start a run as a submitit local job; return its id and the exit codes of its ranks when all have ended."""
+    environment = checked_environment(sweep, directory, code)
     run = load_run(directory.config)
     executor = RankExecutor(sweep.logs, max_num_timeout=0)
-    executor.environment = checked_environment(sweep, directory, code) | {START: secrets.token_hex(8)}
+    executor.environment = environment | {START: secrets.token_hex(8)}
     executor.update_parameters(
         tasks_per_node=run.ranks, timeout_min=run.wall_time_min, signal_delay_s=stop_before_limit_s(run)
     )

@@ -34,7 +34,7 @@ from jobs.submit.pilot_packing import Point, pack
 from jobs.submit.requeue import end_by_slurm, failed_twice, its_submission, planned_restart, record_silent_end
 from jobs.submit.slurm_call import BATCH_S, patience
 from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
-from jobs.submit.trust.integrity import submitted_code
+from jobs.submit.trust.integrity import refuse_changed, submitted_code
 
 POLL_S = 0.5
 
@@ -131,6 +131,7 @@ class Pilot:
         """Start a run as a step on these nodes."""
         try:
             code = submitted_code(self.sweep, turn.directory, self.codes.get(turn.directory.name, "no code"))
+            refuse_changed(self.sweep.path, turn.run.cluster.trusted_group, [code], [turn.directory.path])
         except RunDirError as refusal:
             cause, restart = FailureCause.launch_failure, turn.launches
             record_failure(turn.directory, cause, rank=0, node=nodes[0], error=str(refusal), restart=restart)

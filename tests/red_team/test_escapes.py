@@ -158,7 +158,7 @@ def test_what_is_visible_has_nothing_hidden_and_stays_as_it_is(text: str) -> Non
 
 
 def test_text_without_controls_is_not_changed() -> None:
-    for text in ("tiny-ddp-n1x1\t1,024\n", "größer ± 5 µs", "日本語 עברית العربية", "👩\u200d💻"):
+    for text in ("tiny-ddp-n1x1\t1,024\n", "größer ± 5 µs", "日本語 עברית العربية", "👩 💻", "1\u00a0%"):
         assert visible(text) == text
 
 

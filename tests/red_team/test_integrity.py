@@ -7,6 +7,7 @@ import os
 import py_compile
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from jobs.rundir import SweepDir, load_run, read_events
 from jobs.submit.launchers.pilot import job_script
 from jobs.submit.pilot import Pilot, Turn
 from jobs.submit.provenance import code_digest
+from jobs.submit.trust.integrity import submitted_as
 from tests.red_team.conftest import Stranger
 from tests.support.cli import printed_words, small
 from tests.support.paths import ROOT
@@ -127,7 +129,7 @@ def test_a_local_queue_does_not_start_changed_code(tmp_path: Path, capsys: pytes
     sweep = SweepDir(tmp_path / "runs/s")
     (snapshot(script) / "jobs/run.py").write_text("")
     queue = [sys.executable, "-m", "jobs.submit.local_queue", str(sweep.path)]
-    subprocess.run(queue, cwd=ROOT, input=json.dumps({"r": snapshot(script).name}), text=True, check=True)
+    subprocess.run(queue, cwd=ROOT, input=json.dumps(submitted_as([sweep.run("r")])), text=True, check=True)
     (failed,) = [event for event in run_events(sweep.run("r")) if event["event"] == "failed"]
     assert failed["cause"] == "launch_failure"
     assert "is not the code that was submitted" in failed["error"]
@@ -138,9 +140,10 @@ def test_a_local_queue_does_not_start_changed_code(tmp_path: Path, capsys: pytes
 def test_a_local_queue_starts_only_the_code_that_a_run_was_submitted_with(tmp_path: Path) -> None:
     script = prepared_script(tmp_path / "runs")
     sweep, submitted = SweepDir(tmp_path / "runs/s"), snapshot(script).name
+    codes = submitted_as([sweep.run("r")])
     led_to_other_code(sweep)
     queue = [sys.executable, "-m", "jobs.submit.local_queue", str(sweep.path)]
-    subprocess.run(queue, cwd=ROOT, input=json.dumps({"r": submitted}), text=True, check=True)
+    subprocess.run(queue, cwd=ROOT, input=json.dumps(codes), text=True, check=True)
     (failed,) = [event for event in run_events(sweep.run("r")) if event["event"] == "failed"]
     assert (failed["cause"], f"was submitted with {submitted}" in failed["error"]) == ("launch_failure", True)
 
@@ -151,14 +154,121 @@ def test_a_pilot_starts_only_the_code_that_a_run_was_submitted_with(tmp_path: Pa
     run, directory = load_run(sweep.run("r").config), sweep.run("r")
     submitted = directory.code.resolve().name
     script = job_script(sweep, [(run, directory)], "s")
-    assert f'<<< \'{{"r": "{submitted}"}}\'' in script
+    codes = submitted_as([directory])
+    assert f"<<< '{json.dumps(codes)}'" in script
     led_to_other_code(sweep)
     pilot = Pilot.__new__(Pilot)
-    pilot.sweep, pilot.codes, pilot.running = sweep, {"r": submitted}, {}
+    pilot.sweep, pilot.codes, pilot.running = sweep, codes, {}
     pilot.launch(Turn(run, directory, 0), ["n1"])
     assert not pilot.running
     (failed,) = [event for event in run_events(directory) if event["event"] == "failed"]
     assert (failed["cause"], f"was submitted with {submitted}" in failed["error"]) == ("launch_failure", True)
+
+
+@pytest.mark.parametrize("change", ["edited", "gone", "a link"])
+def test_a_queue_and_a_pilot_start_only_the_configuration_that_was_submitted(change: str, tmp_path: Path) -> None:
+    prepared_script(tmp_path / "runs", "launcher.pilot_nodes=1", "launcher.pilot_wall_time_min=30")
+    sweep = SweepDir(tmp_path / "runs/s")
+    directory = sweep.run("r")
+    codes, run = submitted_as([directory]), load_run(directory.config)
+    text = directory.config.read_text().replace("env: {}", f"env: {{PYTHONPATH: {tmp_path}}}")
+    assert str(tmp_path / "witness") not in text
+    (tmp_path / "sitecustomize.py").write_text(f"open({str(tmp_path / 'witness')!r}, 'w')")
+    directory.config.unlink()
+    if change == "edited":
+        directory.config.write_text(text)
+    if change == "a link":
+        (tmp_path / "theirs.yaml").write_text(text)
+        directory.config.symlink_to(tmp_path / "theirs.yaml")
+    pilot = Pilot.__new__(Pilot)
+    pilot.sweep, pilot.codes, pilot.running = sweep, codes, {}
+    pilot.launch(Turn(run, directory, 0), ["n1"])
+    assert not pilot.running
+    queue = [sys.executable, "-m", "jobs.submit.local_queue", str(sweep.path)]
+    subprocess.run(queue, cwd=ROOT, input=json.dumps(codes), text=True, check=True)
+    failed = [event for event in run_events(directory) if event["event"] == "failed"]
+    assert len(failed) == 2
+    assert all("config.yaml was changed since the run was submitted" in event["error"] for event in failed)
+    assert not (tmp_path / "witness").exists()
+
+
+WRITES, READS = 7, 5
+
+
+def listed(path: Path, *, user: int | None = None, group: int | None = None, may: int = WRITES) -> None:
+    """Give a user or group access to a path by an access control list of POSIX, as setfacl does."""
+    none = 0xFFFFFFFF
+    named = [(0x02, may, user)] if user is not None else []
+    of_groups = [(0x08, may, group)] if group is not None else []
+    entries = [(0x01, 7, none), *named, (0x04, 0, none), *of_groups, (0x10, may, none), (0x20, 0, none)]
+    data = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(path, "system.posix_acl_access", data)
+    except OSError as error:
+        pytest.skip(f"the file system of {path} has no access control lists: {error.strerror}")
+
+
+@pytest.mark.parametrize("who", ["user", "group"])
+@pytest.mark.parametrize("place", ["", "s", "s/logs", "s/r/code/jobs"])
+def test_a_path_that_an_access_control_list_lets_others_write_is_refused(
+    place: str, who: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = prepared_script(tmp_path / "runs")
+    assert "started\n" in started(script, tmp_path).stdout
+    listed((tmp_path / "runs" / place).resolve(), **{who: 4242})
+    refused = started(script, tmp_path)
+    assert refused.returncode == 1
+    assert "access control list" in refused.stderr or "is writable by group" in refused.stderr
+    assert main(["resume", "--launcher", "local", str(tmp_path / "runs/s")]) == 2
+    capsys.readouterr()
+
+
+def test_an_access_control_list_that_lets_others_only_read_is_taken(tmp_path: Path) -> None:
+    script = prepared_script(tmp_path / "runs")
+    for place in ("", "s", "s/logs"):
+        listed(tmp_path / "runs" / place, user=4242, may=READS)
+    assert "started\n" in started(script, tmp_path).stdout
+
+
+def test_a_stranger_with_an_access_control_list_gets_no_job_to_start_what_she_wrote(
+    stranger: Stranger, project: Path
+) -> None:
+    runs = project / "runs"
+    script = prepared_script(runs)
+    for place in (runs, runs / "s", runs / "s/r"):
+        listed(place, user=int(stranger.run("id", "-u").stdout))
+    assert stranger.run("mv", runs / "s/r/config.yaml", runs / "s/r/moved.yaml").returncode == 0
+    refused = started(script, project)
+    assert refused.returncode == 1
+    assert "access control list" in refused.stderr
+
+
+def test_the_writers_of_a_list_of_nfs4_are_named_in_a_warning(tmp_path: Path) -> None:
+    script = prepared_script(tmp_path / "runs")
+    program = tmp_path / "programs/nfs4_getfacl"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\necho 'A::OWNER@:rwaDxtTnNcCoy'\necho 'A:g:team@site:rxtncy'\necho 'A::mallory@site:rwax'\n"
+    )
+    program.chmod(0o755)
+    done = started(script, tmp_path)
+    assert "started\n" in done.stdout
+    assert "slurmscale: warning: " in done.stderr
+    assert "(A::mallory@site:rwax)" in done.stderr
+
+
+def test_the_first_screen_of_a_batch_script_calls_one_program_that_is_checked_itself(tmp_path: Path) -> None:
+    script = prepared_script(tmp_path / "runs")
+    lines = script.read_text().splitlines()
+    (called,) = [number for number, line in enumerate(lines) if line.startswith("refuse_changed ")]
+    assert called < 40
+    check = snapshot(script) / "jobs/submit/trust/integrity.sh"
+    sound = check.read_text()
+    check.write_text("refuse_changed() { :; }\n")
+    assert "is gone or was changed" in started(script, tmp_path).stderr
+    # The check may be changed together with the name of the code: the digest in the script stays.
+    check.write_text(sound)
+    assert "started\n" in started(script, tmp_path).stdout
 
 
 def led_to_other_code(sweep: SweepDir) -> None:

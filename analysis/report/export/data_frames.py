@@ -17,6 +17,7 @@ import pandas as pd
 from pandas.api.types import infer_dtype
 
 from analysis.compare.loss import loss_doubts
+from analysis.formatting import published
 from analysis.load.discover import read
 from analysis.load.run_directory import latest, step_records
 from analysis.logs.measurements import measurements
@@ -54,6 +55,7 @@ class Frames:
 
 def read_frames(paths: Iterable[Path]) -> Frames:
     """Return the frames of all runs below these directories; raise ReportError as `slurmscale report` does."""
+    published.cache_clear()
     found = read(paths)
     runs = found.runs
     doubts = loss_doubts(runs)
@@ -136,6 +138,5 @@ def typed(values: Sequence[Any], metric: Metric | None = None) -> Any:
     if kind != "string":
         with suppress(OverflowError):  # an integer of more than 64 bits
             return column.astype(kind).array
-    # File names may contain bytes that are not UTF-8; they are written as in runs.csv.
-    texts = [None if value is None else str(value).encode("utf-8", "replace").decode() for value in values]
+    texts = [None if value is None else published(str(value)) for value in values]
     return pd.array(texts, dtype="string")

@@ -14,7 +14,6 @@ from analysis.report.runs_columns import Row
 from analysis.scaling.groups import Group
 from jobs.errors import ReportError
 from jobs.files import is_file
-from jobs.visible import visible
 
 # The optional packages of each format; pyproject's extra `paper` names them too.
 PACKAGES: dict[str, Sequence[str]] = {
@@ -64,7 +63,7 @@ def exported(
     if "latex" in formats:
         from analysis.report.export.latex import latex_table
 
-        files["points.tex"] = visible(latex_table(groups))
+        files["points.tex"] = latex_table(groups)
     return files
 
 

@@ -26,7 +26,7 @@ from jobs.submit.job_state import UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher
 from jobs.submit.ledger import uninterrupted
 from jobs.submit.submissions import Submission
-from jobs.submit.trust.integrity import code_names
+from jobs.submit.trust.integrity import submitted_as
 from jobs.versions import is_missing
 
 PACKAGES = {
@@ -92,7 +92,7 @@ class Local(Launcher):
             append_record(sweep.submissions, *(common | task for task in tasks))
             # Without this text, which a shell that dies does not send, the queue ends and starts nothing.
             assert queue.stdin is not None
-            queue.stdin.write(json.dumps(code_names(directory for _, directory in queued)))
+            queue.stdin.write(json.dumps(submitted_as(directory for _, directory in queued)))
             queue.stdin.close()
         STARTED[:] = [queue, *(each for each in STARTED if each.poll() is None)]
         return [f"started {counted(len(queued))} on this machine, one after the other (process {queue.pid})"]

@@ -31,7 +31,7 @@ from jobs.submit.job_state import JobState
 from jobs.submit.launchers.launcher import Launch, Runs
 from jobs.submit.launchers.slurm import Slurm, cancel_submitted
 from jobs.submit.submissions import Submission
-from jobs.submit.trust.integrity import code_names
+from jobs.submit.trust.integrity import submitted_as
 
 
 class Pilot(Slurm):
@@ -151,7 +151,7 @@ def job_script(sweep: SweepDir, runs: Runs, name: str) -> str:
     }
     pilot = [sys.executable, "-m", "jobs.submit.pilot", str(sweep.path)]
     # The script is Slurm's copy: what it contains cannot be changed in the sweep.
-    codes = shlex.quote(json.dumps(code_names(directory for _, directory in runs)))
+    codes = shlex.quote(json.dumps(submitted_as(directory for _, directory in runs)))
     # exec: a shell that waits for its child would not handle the warning.
     return batch_script(f"exec {shlex.join(pilot)} <<< {codes}", sweep.logs, asked)
 

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# A job executes the code of its sweep; one of launcher=local also unpickles files in its logs. This text is part of
-# every script, since code that somebody has changed would not find that itself.
+# A job executes the code of its sweep; one of launcher=local also unpickles files in its logs. Each batch script reads
+# this file and compares it with a digest in the script, which Slurm keeps: a changed check would find nothing.
 
 not_started() {
     printf 'slurmscale: not started: %s\n' "$1" >&2
@@ -31,12 +31,39 @@ refuse_owner() {
     not_started "$1 belongs to user $(stat -L -c %u -- "$1"), who could inject code into your jobs. Set runs_dir=PATH to a directory of your own, or cluster.trusted_group=GROUP if you trust all members of its group."
 }
 
-# refuse_changed TRUSTED_GROUP SWEEP CODE...: end this script if another user could change the code snapshots, the sweep
+# refuse_listed TRUSTED PRIVATE PATH...: end this script if an access control list lets another user or group write. The
+# group bits of a mode are the mask of such a list, so only paths that are writable by their group are given.
+refuse_listed() {
+    local trusted=$1 private=$2 path writer
+    shift 2
+    for path in "$@"; do
+        case $(ls -ldL -- "$path") in ??????????+*) ;; *) continue ;; esac
+        command -v getfacl > /dev/null ||
+            not_started "$path has an access control list that may let others write, and getfacl is not installed here to read it. Run \`setfacl -b $(printf %q "$path")\`, or set runs_dir=PATH."
+        writer=$(getfacl --absolute-names --omit-header --numeric --access -- "$path" 2> /dev/null |
+            grep -E '^(user|group):[0-9]+:.w' |
+            grep -v -m 1 -E "^user:($(id -u)|0):|^group:(0|${private:-0}|${trusted:-0}):")
+        [ -z "$writer" ] ||
+            not_started "$path is writable by others through its access control list ($writer), who could inject code into your jobs. Run \`setfacl -b $(printf %q "$path")\`, or set runs_dir=PATH."
+    done
+}
+
+# Print a warning if an access control list of NFSv4 names somebody who may write: its mask is not in the mode.
+warn_of_nfs4() {
+    local path writer
+    command -v nfs4_getfacl > /dev/null || return 0
+    for path in "$@"; do
+        writer=$(nfs4_getfacl "$path" 2> /dev/null | grep -E '^A:[^:]*:[^:]*:[^:]*[wa]' | grep -v -m 1 -E ':(OWNER|GROUP|EVERYONE)@:|:root@')
+        [ -z "$writer" ] || printf 'slurmscale: warning: %s is writable by others through its access control list (%s). Run nfs4_editfacl to remove them if you do not trust them.\n' "$path" "$writer" >&2
+    done
+}
+
+# refuse_changed TRUSTED_GROUP SWEEP [--run RUN]... CODE...: end this script if another user could change the code snapshots, the sweep
 # or a directory above it, or if a snapshot is not the one that its name is the digest of.
 refuse_changed() {
-    local trusted=$1 sweep=$2 physical path private member digest
+    local trusted=$1 sweep=$2 physical path private member='' digest
     shift 2
-    local -a above=() own=() open=(-perm -020) foreign=(! -user "$(id -u)" ! -user 0)
+    local -a listed=() above=() own=() open=(-perm -020) foreign=(! -user "$(id -u)" ! -user 0)
     private=$(private_group)
     [ -z "$private" ] || open+=(! -group "$private")
     if [ -n "$trusted" ]; then
@@ -68,6 +95,11 @@ refuse_changed() {
     for path in "$sweep/logs" "$sweep"; do
         [ ! -e "$path" ] || own+=("$path")
     done
+    while [ "${1-}" = --run ]; do
+        [ ! -L "$2" ] || not_started "$2 is a link, and was a directory when the run was submitted. Submit the run again."
+        own+=("$2")
+        shift 2
+    done
     for path in "$@"; do
         [ -d "$path" ] || not_started "$path, the code of the run, is gone. Submit the run again."
         [ "${path%/*}" = "$physical" ] || not_started "$path, the code of the run, is not in $sweep. Submit the run again."
@@ -78,6 +110,12 @@ refuse_changed() {
     # In a sticky directory, such as /tmp, others cannot rename our directories, but they can add files.
     refuse_writable "$(find -H "${above[@]}" -maxdepth 0 ! -perm -1000 \( -perm -002 -o "${open[@]}" \) -print -quit)"
     refuse_owner "$(find -H "${own[@]}" "${above[@]}" -maxdepth 0 "${foreign[@]}" -print -quit)"
+    readarray -d '' listed < <(
+        find -H "${own[@]}" "${above[@]}" -maxdepth 0 -perm -020 ! -perm -1000 -print0
+        [ $# -eq 0 ] || find "$@" -perm -020 -print0
+    )
+    refuse_listed "$member" "$private" "${listed[@]}"
+    warn_of_nfs4 "${own[@]}" "$@"
     [ $# -gt 0 ] || return 0
     path=$(find "$@" ! -type f ! -type d -print -quit) || not_started "$* cannot be read."
     [ -z "$path" ] || not_started "$path is neither a file nor a directory. Submit the run again."
