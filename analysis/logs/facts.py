@@ -5,7 +5,7 @@
     model: llama3-8b
     gpu_name: NVIDIA H100 80GB HBM3
 
-Unlike a log it is the user's own file, so an invalid entry is an error.
+Unlike a log it is the user's own file, so the runs beside an invalid one are not used.
 """
 
 from __future__ import annotations

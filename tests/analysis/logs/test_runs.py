@@ -22,7 +22,6 @@ from analysis.run import RunResult
 from analysis.scaling.groups import scaling_groups
 from analysis.scaling.mlperf import systems_of
 from jobs import metrics as m
-from jobs.errors import ReportError
 from tests.analysis.parsers.reading import SAMPLES
 from tests.support.megatron_logs import megatron, write
 from tests.support.mlperf_logs import logged, result, system
@@ -154,13 +153,13 @@ def test_a_log_that_does_not_report_its_ranks_is_measured_and_states_what_to_wri
         ("ranks: [8\n", "cannot be read: while parsing a flow sequence"),
     ],
 )
-def test_facts_that_are_wrong_are_refused_in_words(tmp_path: Path, text: str, expected: str) -> None:
+def test_a_run_beside_wrong_facts_is_not_used_and_says_why(tmp_path: Path, text: str, expected: str) -> None:
     write(tmp_path / "job.out", megatron([(1, 1000.0)]))
     path = write(tmp_path / "facts.yaml", text)
-    with pytest.raises(ReportError) as caught:
-        read_runs([tmp_path])
-    assert str(path) in str(caught.value)
-    assert expected in str(caught.value)
+    (run,) = read_runs([tmp_path])
+    assert (run.used, run.state) == (False, "unreadable")
+    assert str(path) in str(run.reason)
+    assert expected in str(run.reason)
 
 
 def test_a_fact_that_the_log_contradicts_is_used_and_warned_of(tmp_path: Path) -> None:
