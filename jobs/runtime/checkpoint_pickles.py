@@ -53,7 +53,7 @@ class MetadataUnpickler(DataUnpickler):
     """Unpickler of the metadata of a distributed checkpoint."""
 
     origin = "The .metadata of a checkpoint"
-    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]  # noqa: SLF001 (its table of opcodes)
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)  # noqa: SLF001 (its table of opcodes)
     # It allocates as many bytes as the pickle claims to contain.
     del dispatch[pickle.BYTEARRAY8[0]]
 

@@ -238,8 +238,8 @@ class Saver:
 class Writer(FileSystemWriter):
     """DCP's writer with the file system's own error: the archive's error hides it on the way to other ranks."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
+    def __init__(self, directory: Path, **keywords: Any) -> None:
+        super().__init__(directory, **keywords)
         self.fs = self.files = SummedFiles()
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> TorchFuture[list[WriteResult]]:

@@ -113,7 +113,7 @@ def watched_rank(directory: Path, number: int, world: int, start: str) -> None:
     steps: list[tuple[list[str], int]] = []
     of_step, patch = Trainer.step, pytest.MonkeyPatch()
 
-    def watched(self: Trainer, step: int, batch: StepBatch) -> tuple[float, float, float]:
+    def watched(self: Trainer, step: int, batch: StepBatch) -> tuple[float, float | None, float]:
         waits = Waits()
         patch.setattr(workload, "on_host", partial(waits.allowed, on_host))
         with Called(waits), Dispatched(waits):

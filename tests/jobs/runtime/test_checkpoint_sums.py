@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch has it, and does not list it
 
 from jobs.engines.native.checkpoint import read_into, save_sharded
 from jobs.errors import CheckpointError

@@ -21,7 +21,7 @@ def watched_rank(directory: Path, number: int, world: int, place: str) -> None:
     compute = Trainer.step
     kept = []
 
-    def watched(self: Trainer, step: int, batch: StepBatch) -> tuple[float, float, float]:
+    def watched(self: Trainer, step: int, batch: StepBatch) -> tuple[float, float | None, float]:
         inside.append(step)
         try:
             return compute(self, step, batch)
