@@ -142,7 +142,7 @@ def facts_in(paths: Iterable[Path]) -> tuple[dict[Path, Facts], dict[Path, str]]
 def without_facts(run: RunResult, wrong: Mapping[Path, str]) -> RunResult:
     """Return a training of a log, unused if a facts.yaml beside or above it is wrong: its numbers may be others."""
     for place, why in wrong.items():
-        if run.used and run.path.is_relative_to(place):
+        if run.path.is_relative_to(place):
             return replace(run, state="unreadable", reason=why)
     return run
 
