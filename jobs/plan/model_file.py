@@ -1,16 +1,18 @@
 """Model files: from LitGPT's table, or from the config.json of a Hugging Face checkpoint; and the check of a file.
 
 A model is written only if its arithmetic is the same here: a value that the schema does not have is refused. LitGPT's
-table needs LitGPT and so torch, and is imported only for it.
+table is read from its file, without LitGPT's package, which imports torch.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
 from enum import Enum
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, cast
 
@@ -120,15 +122,20 @@ def from_litgpt(name: str) -> Model:
 
 def litgpt_config(name: str) -> Any:
     """Return LitGPT's configuration of a name."""
-    try:
-        from litgpt.config import Config
-    except ModuleNotFoundError as error:
+    package = find_spec("litgpt")
+    if package is None or package.origin is None:
         raise ConfigError(
-            f"LitGPT's table of models needs {error.name}, which this Python lacks. Run pip install --editable "
-            "'.[train]', or give a config.json."
-        ) from error
+            "LitGPT's table of models needs litgpt, which this Python lacks. Run pip install --editable '.[train]', or "
+            "give a config.json."
+        )
+    # The package itself imports torch and more, for half a minute of processor time; the file of the table does not.
+    spec = spec_from_file_location("litgpt_table", Path(package.origin).with_name("config.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    table = sys.modules.setdefault(spec.name, module_from_spec(spec))
+    spec.loader.exec_module(table)
     try:
-        return Config.from_name(name)
+        return table.Config.from_name(name)
     except ValueError as error:
         raise ConfigError(
             f"{name} is neither a file nor a name in LitGPT's table. Set a name that `litgpt download list` prints "

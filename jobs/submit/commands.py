@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -19,9 +20,7 @@ from jobs.failures import FailureCause, end_of, latest_attempt, recorded_cause
 from jobs.files import exists, opened
 from jobs.fitted_table import FittedTable
 from jobs.output import exit_code_of, unguarded
-from jobs.plan.compose import Point, compose
 from jobs.plan.rules.rule import counted
-from jobs.plan.table import plan_notes, plan_table
 from jobs.run_events import events_or_failure
 from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.schema import LauncherKind, Run
@@ -31,7 +30,6 @@ from jobs.submit.intents import settle
 from jobs.submit.launch import launch
 from jobs.submit.launchers import by_launcher, launcher_of
 from jobs.submit.ledger import held, record_cancelled, record_given_up, uninterrupted
-from jobs.submit.prepare import prepared
 from jobs.submit.progress import last_step, node_lines, since_last_step, steps_planned
 from jobs.submit.stage_states import StageState, missing_stages, stage_lines, stage_states
 from jobs.submit.states import RunState, State, open_sweep, states
@@ -39,6 +37,9 @@ from jobs.submit.submissions import is_in_slurm, kind_of, latest_submissions
 from jobs.submit.trust.own_sweeps import is_own
 from jobs.submit.trust.received import trust_or_refuse
 from jobs.visible import coloured
+
+if TYPE_CHECKING:
+    from jobs.plan.compose import Point
 
 POLL_S = 1.0
 # Each refresh needs two calls of Slurm: at most 12 calls a minute.
@@ -64,10 +65,12 @@ COLOURS = {
 
 def submit(overrides: list[str], *, multirun: bool, wait: bool, skip_illegal: bool = False) -> int:
     """Compose, show, prepare and launch runs; return the exit code. With `skip_illegal` list what is left out."""
+    from jobs.plan.compose import compose  # noqa: PLC0415 (Hydra, which commands on a sweep do without)
+
     left_out: list[str] | None = [] if skip_illegal else None
     points = compose(overrides, multirun=multirun, left_out=left_out)
     for line in left_out or ():
-        console().print(line, highlight=False, soft_wrap=True)
+        console().print(line, soft_wrap=True)
     return submit_points(points, wait=wait)
 
 
@@ -76,6 +79,9 @@ def submit_points(points: list[Point], *, wait: bool, try_large: bool = False) -
 
     With `try_large` also those whose samples are predicted to be too long for their GPUs.
     """
+    from jobs.plan.table import plan_notes, plan_table  # noqa: PLC0415 (NumPy, as the next one)
+    from jobs.submit.prepare import prepared  # noqa: PLC0415
+
     runs = [point.run for point in points]
     out = console()
     out.print(plan_table(runs[:MOST_ROWS]))
@@ -258,11 +264,14 @@ def cancel_all(sweep: SweepDir, jobs: Collection[str | None] | None = None) -> i
         for launcher, items in by_launcher(alive):
             job_ids = list(dict.fromkeys(str(item.job_id) for item in items if item.job_id != NO_JOB))
             # A script that the scheduler did not get is not on record.
+            if launcher.cancels_for_sure:
+                record_cancelled(sweep, job_ids)
             try:
                 launcher.cancel(sweep, job_ids)
             except ForeignJobsError as error:
                 foreign |= error.sentences
-            record_cancelled(sweep, [job_id for job_id in job_ids if job_id not in foreign])
+            if not launcher.cancels_for_sure:
+                record_cancelled(sweep, [job_id for job_id in job_ids if job_id not in foreign])
         record_given_up(sweep, waiting)
     for sentence in foreign.values():
         print(f"slurmscale cancel: {sentence}", file=sys.stderr)

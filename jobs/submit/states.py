@@ -105,15 +105,16 @@ def states(sweep: SweepDir) -> list[RunState]:
     histories = {name: History(sweep.run(name), submission) for name, submission in latest.items()}
     unfinished = {name: each for name, each in histories.items() if not is_finished(each.end)}
     known = held_by_schedulers([each.submission for each in unfinished.values()])
-    # Read again: a job that left the queue meanwhile has written its end.
-    histories |= {name: History(each.run, each.submission) for name, each in unfinished.items()}
+    # Read again: a job that left the queue meanwhile has written its end, or a shell that it cancels it.
+    again = latest_submissions(sweep) if unfinished else {}
+    histories |= {name: History(each.run, of_same_job(each.submission, again)) for name, each in unfinished.items()}
     known = with_accounting([histories[name] for name in unfinished], known)
     found = []
     for run in runs_on_record(sweep, latest, known):
-        submission = latest.get(run.name)
-        if submission is None:
+        if run.name not in latest:
             found.append(RunState(run, State.prepared))
             continue
+        submission = histories[run.name].submission
         job = known.get(run.name)
         state, detail = decide(histories[run.name], job)
         if not is_directory(run.path):
@@ -132,6 +133,12 @@ def states(sweep: SweepDir) -> list[RunState]:
             )
         )
     return found
+
+
+def of_same_job(submission: Submission, again: Mapping[str, Submission]) -> Submission:
+    """Return what is on record by now of a submission; itself if its run was submitted again as another job."""
+    now = again.get(submission.run, submission)
+    return now if (now.job_id, now.time) == (submission.job_id, submission.time) else submission
 
 
 def runs_on_record(sweep: SweepDir, latest: Mapping[str, Submission], known: Mapping[str, JobState]) -> list[RunDir]:

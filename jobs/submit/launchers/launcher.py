@@ -29,6 +29,12 @@ class Launch:
 class Launcher:
     """Starts prepared runs. A launcher that only writes files has no states and nothing to cancel."""
 
+    cancels_for_sure = False
+    """True if nobody can refuse a cancellation: it is recorded before, so that no reader finds a run dead without it.
+
+    A scheduler may refuse, and then nothing may be on record; it names the jobs that it cancelled itself.
+    """
+
     def check(self, runs: list[Run]) -> None:
         """Raise SubmitError for runs that this launcher cannot start, before anything is prepared."""
 

@@ -45,6 +45,8 @@ STARTED: list[subprocess.Popen[str]] = []
 class Local(Launcher):
     """Runs one run after the other, each with one process a rank."""
 
+    cancels_for_sure = True
+
     def check(self, runs: list[Run]) -> None:
         """Raise SubmitError for misnamed variables, and if this Python lacks the packages that the ranks import."""
         for run in runs:

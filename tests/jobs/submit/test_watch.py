@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from jobs.cli import main
 from jobs.ranks import started_after_boot_s
 from jobs.rundir import RunDir, SweepDir, append_record, now
 from jobs.submit.progress import progress_of
-from jobs.submit.states import RunState, State
+from jobs.submit.states import RunState, State, states
 from jobs.submit.watch import view
 from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started, step, with_job
 from tests.support.paths import ROOT
@@ -146,7 +147,7 @@ def submitted(run: RunDir, pid: int) -> None:
 def queue(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A local queue that waits for the names of its runs."""
     command = [sys.executable, "-m", "jobs.submit.local_queue", str(tmp_path)]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE)
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, start_new_session=True)
     yield process
     process.kill()
     process.communicate()
@@ -198,6 +199,25 @@ def test_on_a_terminal_the_table_is_drawn_and_ctrl_c_leaves_the_run_alone(
     assert "2,048" in text
     assert "No longer watching; the runs continue." in text
     assert queue.poll() is None
+
+
+def test_a_watcher_of_a_run_that_is_cancelled_sees_no_other_end(
+    tmp_path: Path, queue: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    submitted(running(tmp_path, "r"), queue.pid)
+    seen: list[State] = []
+
+    def look_on() -> None:
+        while not seen or seen[-1].is_open:
+            seen.append(states(SweepDir(tmp_path))[0].state)
+
+    watcher = Thread(target=look_on)
+    watcher.start()
+    assert main(["cancel", str(tmp_path)]) == 0
+    watcher.join(limit_s(60))
+    assert set(seen) <= {State.queued, State.running, State.cancelled}
+    assert seen[-1] is State.cancelled
+    assert "cancelled 1 run of" in capsys.readouterr().out
 
 
 @pytest.mark.slurm
