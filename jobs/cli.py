@@ -578,7 +578,8 @@ def report(options: argparse.Namespace) -> int:
     if options.compare:
         from analysis.report.compare import compare
 
-        answer, page = compare(*options.compare, options.output, options.format, follow=options.follow)
+        a, b = options.compare
+        answer, page = compare(a, b, options.output, options.format, follow=options.follow)
         print(*answer, page, sep="\n")
         return open_page(page) if options.open else 0
     if options.reference:

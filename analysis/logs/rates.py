@@ -135,7 +135,7 @@ def derived_rates(run: LogRun) -> tuple[dict[Metric, float], str | None]:
     summed_up = own_mean(run)
     if not summed_up and (mean_s := run.file.latest(a.MEAN_STEP_TIME)):
         summed_up = {a.STEPS_PER_S: 1 / mean_s}
-    own = {metric: statistics.harmonic_mean(rates) for metric in TOTAL_RATES if (rates := stated(run, metric))}
+    own = {metric: statistics.harmonic_mean(found) for metric in TOTAL_RATES if (found := stated(run, metric))}
     for rates, how in (
         (throughput_of_blocks(run.file), OF_BLOCKS),
         (throughput_of_epochs(run.file, batch_of(run)), OF_EPOCHS),

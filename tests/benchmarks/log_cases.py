@@ -57,7 +57,7 @@ def first(found: Found) -> RunResult | None:
 
 def value(found: Found, name: str) -> float | None:
     """Return a value of the run, or the peak of the measurements, in the unit of the figure."""
-    metric, unit = (VALUES | PEAKS)[name]
+    metric, unit = {**VALUES, **PEAKS}[name]
     if name in PEAKS:
         known = [each.values[metric] for each in measurements(found.logs) if metric in each.values]
         return max(known) * unit if known else None

@@ -21,8 +21,8 @@ from jobs.metrics import Metric
 TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16")
 OPERATIONS = ("sum", "prod", "max", "min", "avg", "none")
 ROW_MARKS = tuple(f"{kind}{operation:>8}" for kind in TYPES for operation in OPERATIONS)
-# size count type [redop] [root], then time algbw busbw wrong twice. The program prints the first part before it measures:
-# lines of NCCL_DEBUG may follow it without a line end, and the figures after them.
+# size count type [redop] [root], then time algbw busbw wrong twice. The program prints the first part before it
+# measures: lines of NCCL_DEBUG may follow it without a line end, and the figures after them.
 HEAD = re.compile(
     rf"^\s*(\d{{1,18}})\s+\d{{1,18}}\s+(?:{'|'.join((*TYPES, 'fp8_e4m3', 'fp8_e5m2', 'f8e4m3', 'f8e5m2'))})"
     rf"(?:\s+(?:{'|'.join((*OPERATIONS, 'all', 'mulsum'))}))?(?=\s|$|[\w.-]{{1,64}}:\d+:\d+ )"

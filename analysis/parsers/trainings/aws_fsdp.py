@@ -13,7 +13,8 @@ from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, Text, n
 from jobs import metrics as m
 
 STEP = re.compile(
-    r"\bBatch (?P<before>\d{1,12}) Loss: (?P<loss>\S{1,40}?), Speed: (?P<speed>\S{1,40}) samples/sec(?:, lr: (?P<rate>\S{1,40}))?"
+    r"\bBatch (?P<before>\d{1,12}) Loss: (?P<loss>\S{1,40}?), Speed: (?P<speed>\S{1,40}) samples/sec"
+    r"(?:, lr: (?P<rate>\S{1,40}))?"
 )
 VALIDATION = re.compile(r"\bBatch (?P<step>\d{1,12}) Validation loss: (?P<loss>\S{1,40})(?=\s|,|$)")
 STAMP = re.compile(r"\b(\d{4}-\d\d-\d\d [\d:]{8}(?:[.,]\d{1,6})?)")

@@ -96,25 +96,38 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
         elif known and (found := END.match(line.text)):
             values = numbers([(found[1].lower(), found[2])], END_NAMES)
             yield Record(Kind.summary, line.number, values, {}, line.rank, line.host)
-        elif found := SETTING.match(line.text):
-            settings |= numbers([(found[1], found[2])], SETTING_NAMES)
-        elif found := PRECISION.match(line.text):
-            texts[Text.precision] = found[1]
-        elif found := CHECKPOINT.match(line.text):
-            # checkpoints/meta-llama/Llama-2-7b-hf names the model that is tuned.
-            name = found[1].rstrip("/").rpartition("/")[2]
-            # Not a folder that is called checkpoints: names of models have a size or a version.
-            texts |= {Text.model: name} if any(map(str.isdigit, name)) else {}
         elif found := RESUMING.match(line.text):
             event = {Text.event: RESUMED, Text.checkpoint: found[1]}
             yield Record(Kind.event, line.number, {}, event, line.rank, line.host)
-        elif found := MLP.search(line.text):
-            settings |= {a.GATED: GATED[found[1]]} if found[1] in GATED else {}
-            texts |= {} if found[1] in GATED else {Text.uncovered: found[1]}
-        elif found := TIED.search(line.text):
-            settings[a.TIED_EMBEDDINGS] = float(found[1] == "True")
+        else:
+            stated, words = setting(line.text)
+            settings, texts = settings | stated, texts | words
     if configured is not None:
         yield Record(Kind.setting, configured, settings, texts)
+
+
+def setting(text: str) -> tuple[dict[Metric, float], dict[Text, str]]:
+    """Return what a line of the printed configuration states; both empty for any other line."""
+    if found := SETTING.match(text):
+        return numbers([(found[1], found[2])], SETTING_NAMES), {}
+    if found := PRECISION.match(text):
+        return {}, {Text.precision: found[1]}
+    if found := CHECKPOINT.match(text):
+        return {}, tuned(found[1])
+    if found := MLP.search(text):
+        return ({a.GATED: GATED[found[1]]}, {}) if found[1] in GATED else ({}, {Text.uncovered: found[1]})
+    if found := TIED.search(text):
+        return {a.TIED_EMBEDDINGS: float(found[1] == "True")}, {}
+    return {}, {}
+
+
+def tuned(checkpoint: str) -> dict[Text, str]:
+    """Return the model that is tuned, such as checkpoints/meta-llama/Llama-2-7b-hf; empty for a folder of another name.
+
+    Names of models have a size or a version.
+    """
+    name = checkpoint.rstrip("/").rpartition("/")[2]
+    return {Text.model: name} if any(map(str.isdigit, name)) else {}
 
 
 def step(found: re.Match[str]) -> dict[Metric, float]:

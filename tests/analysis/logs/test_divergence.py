@@ -34,8 +34,8 @@ def losses(spelling: str) -> list[str]:
 
 def megatron_lines(spelling: str) -> str:
     return "".join(
-        f" iteration {step:8d}/ 500 | elapsed time per iteration (ms): 740.0 | global batch size: 48 | lm loss: {loss} | "
-        "number of skipped iterations: 0 | number of nan iterations: 0 |\n"
+        f" iteration {step:8d}/ 500 | elapsed time per iteration (ms): 740.0 | global batch size: 48 | "
+        f"lm loss: {loss} | number of skipped iterations: 0 | number of nan iterations: 0 |\n"
         for step, loss in enumerate(losses(spelling), 1)
     )
 
@@ -77,8 +77,8 @@ def modded(spelling: str) -> str:
 
 def mllog(spelling: str) -> str:
     return "".join(
-        ':::MLLOG {"time_ms": %d, "key": "train_loss", "value": %s, "metadata": {"samples_count": %d}}\n'
-        % (1000 * step, loss, 16 * step)
+        f':::MLLOG {{"time_ms": {1000 * step}, "key": "train_loss", "value": {loss}, '
+        f'"metadata": {{"samples_count": {16 * step}}}}}\n'
         for step, loss in enumerate(losses(spelling), 1)
     )
 

@@ -84,16 +84,17 @@ def test_unlike_gpus_of_one_log_are_both_named(tmp_path: Path) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("times_first", [False, True])
 def test_times_of_mdtest_are_no_rates(tmp_path: Path, rates: str, times: str, *, times_first: bool) -> None:
+    columns = "   Operation    Max   Min   Mean   Std Dev"
     row = "   File stat       {0:.3f}     {0:.3f}     {0:.3f}     0.000\n"
-    tables = [f"{rates}\n   Operation    Max   Min   Mean   Std Dev\n{row.format(71234.5)}\n",
-              f"{times}\n   Operation    Max   Min   Mean   Std Dev\n{row.format(14.25)}\n" if times else ""]  # fmt: skip
+    tables = [f"{rates}\n{columns}\n{row.format(71234.5)}\n",
+              f"{times}\n{columns}\n{row.format(14.25)}\n" if times else ""]  # fmt: skip
     text = "mdtest-4.1.0 was launched with 8 total task(s) on 2 node(s)\n"
     text += "".join(reversed(tables) if times_first else tables) + "-- finished at 04/05/2026 06:07:08 --\n"
     found = measurements(read([write(tmp_path / "mdtest.txt", text)]).logs)
     assert [each.values.get(a.IO_OPERATIONS_PER_S) for each in found] == [71234.5]
 
 
-HEAD = "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong"
+HEAD = "#       size         count      type   redop    root" + 2 * "     time   algbw   busbw #wrong"
 DEBUG = "n3:7:9 [{}] NCCL INFO AllReduce: opCount 4 sendbuff 0x7f recvbuff 0x7e count 9 [nranks=4]\n"
 
 
@@ -106,7 +107,8 @@ def test_rows_of_nccl_tests_are_read_though_lines_of_nccl_cut_them(
     debug = "".join(DEBUG.format(rank) for rank in range(between))
     half = debug if halved else ""
     text = f"# nThread 1\n{HEAD}\n" + "".join(
-        f"{size:12d}  {size // 4:12d}   float{middle}{debug or '  '}   {time}   {size / 1e5:.2f}   {size / 2e5:.2f}      0"
+        f"{size:12d}  {size // 4:12d}   float{middle}"
+        f"{debug or '  '}   {time}   {size / 1e5:.2f}   {size / 2e5:.2f}      0"
         f"{half or '  '}   {time + 1}   {size / 1e5:.2f}   {size / 2e5:.2f}      0\n"
         for size, time in ((65536, 21.5), (131072, 30.25), (262144, 48.5))
     )
@@ -132,8 +134,9 @@ def child(code: int, at: str) -> str:
 def timed_out(at: str) -> str:
     """NCCL's watchdog of a rank that waited."""
     return (
-        f"[rank3]:[E506 {at}.250000000 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation timeout: "
-        "WorkNCCL(SeqNum=88, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600003 milliseconds "
+        f"[rank3]:[E506 {at}.250000000 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=88, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for "
+        "600003 milliseconds "
         "before timing out.\n"
     )
 
@@ -193,42 +196,40 @@ def test_a_file_with_speeds_that_no_parser_reads_is_no_mere_description(tmp_path
 
 # Read from logs and shown nowhere yet, because nothing of the report is about them: timers of phases, memory at a
 # moment, readings of monitors, and rows of sacct, of which only states and times are used.
-WITHOUT_READER = set(
-    [
-        "a.BACKWARD_TIME",
-        "a.COMMUNICATOR_SETUP_TIME",
-        "a.COMPUTE_TIME",
-        "a.CPUS",
-        "a.DATA_PARALLEL_SIZE",
-        "a.DATA_TIME",
-        "a.DEVICE_MEMORY",
-        "a.DEVICE_MEMORY_USED",
-        "a.GPUS",
-        "a.GPU_BUSY",
-        "a.GPU_MEMORY",
-        "a.GPU_MEMORY_BUSY",
-        "a.GPU_MEMORY_CLOCK",
-        "a.GPU_MEMORY_TEMPERATURE",
-        "a.GPU_MEMORY_USED",
-        "a.GRADIENT_REDUCTION_TIME",
-        "a.HELD_OUT_SAMPLES",
-        "a.HOST_MEMORY_PEAK",
-        "a.JOB_TIME",
-        "a.MEAN_LOSS",
-        "a.MEMORY_ALLOCATED",
-        "a.OPTIMIZER_TIME",
-        "a.PEAK_FLOPS_PER_S",
-        "a.POWER_LIMIT",
-        "a.RESTARTS",
-        "a.TEMPERATURE",
-        "a.TIME_LIMIT",
-        "a.TRAINING_SAMPLES",
-        "a.WAITING_TIME",
-        "m.EVALUATION_TIME",
-        "m.LOSS_SCALE",
-        "m.PADDED_TOKENS",
-    ]
-)
+WITHOUT_READER = {
+    "a.BACKWARD_TIME",
+    "a.COMMUNICATOR_SETUP_TIME",
+    "a.COMPUTE_TIME",
+    "a.CPUS",
+    "a.DATA_PARALLEL_SIZE",
+    "a.DATA_TIME",
+    "a.DEVICE_MEMORY",
+    "a.DEVICE_MEMORY_USED",
+    "a.GPUS",
+    "a.GPU_BUSY",
+    "a.GPU_MEMORY",
+    "a.GPU_MEMORY_BUSY",
+    "a.GPU_MEMORY_CLOCK",
+    "a.GPU_MEMORY_TEMPERATURE",
+    "a.GPU_MEMORY_USED",
+    "a.GRADIENT_REDUCTION_TIME",
+    "a.HELD_OUT_SAMPLES",
+    "a.HOST_MEMORY_PEAK",
+    "a.JOB_TIME",
+    "a.MEAN_LOSS",
+    "a.MEMORY_ALLOCATED",
+    "a.OPTIMIZER_TIME",
+    "a.PEAK_FLOPS_PER_S",
+    "a.POWER_LIMIT",
+    "a.RESTARTS",
+    "a.TEMPERATURE",
+    "a.TIME_LIMIT",
+    "a.TRAINING_SAMPLES",
+    "a.WAITING_TIME",
+    "m.EVALUATION_TIME",
+    "m.LOSS_SCALE",
+    "m.PADDED_TOKENS",
+}
 
 
 def metrics_in(paths: list[Path]) -> set[str]:

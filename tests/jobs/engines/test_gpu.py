@@ -64,7 +64,7 @@ def strict_rank(directory: Path, number: int, world: int, start: str) -> None:
     """One rank that fails where a step after the second waits for the GPU, but to read its loss and norm."""
     of_step, patch = Trainer.step, pytest.MonkeyPatch()
 
-    def strict(self: Trainer, step: int, batch: StepBatch) -> tuple[float, float, float]:
+    def strict(self: Trainer, step: int, batch: StepBatch) -> tuple[float, float | None, float]:
         # DDP sorts its buckets anew before the second step, which reads the order on the host.
         torch.cuda.set_sync_debug_mode("error" if step > 2 else "default")
         try:

@@ -22,6 +22,8 @@ from jobs.failures import FailureCause, recorded_cause
 from jobs.images import trainer as image_trainer
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.runtime.divergence import DivergedError, are_finite
+from jobs.runtime.steps import learning_rate
+from jobs.schema import Job
 from jobs.stages.evaluate import refuse_unfinished
 from jobs.submit.commands import divergence_warning, resume, submit
 from jobs.submit.requeue import planned_restart
@@ -130,12 +132,15 @@ def test_one_rank_with_a_norm_that_is_not_finite_ends_all_ranks_alike(
     }
 
 
+def infinite_at(bad: int) -> Callable[[Job, int, int], float]:
+    return lambda job, step, steps: math.inf if step == bad else learning_rate(job, step, steps)
+
+
 @pytest.mark.parametrize("further", [EVERY_STEP, ("job.export=true",), ("job.checkpoint_every_steps=4",)])
 def test_weights_that_an_update_made_infinite_are_neither_saved_nor_exported(
     further: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = native.learning_rate
-    monkeypatch.setattr(native, "learning_rate", lambda job, step, of: math.inf if step == 4 else honest(job, step, of))
+    monkeypatch.setattr(native, "learning_rate", infinite_at(4))
     run = make_run(tmp_path, *SINGLE, "job.steps=4", *further)
     assert diverged(run) == 4, "loss and norm of the last step are finite"
     assert "a weight is not finite after the update" in str(events(run, "failed")[0]["error"])
@@ -147,8 +152,7 @@ def test_a_checkpoint_with_weights_that_are_not_finite_is_not_continued_from(tmp
     with pytest.MonkeyPatch.context() as patch:
         # As a release without the check wrote them.
         patch.setattr(native, "refuse_not_finite", lambda *_: None)
-        honest = native.learning_rate
-        patch.setattr(native, "learning_rate", lambda job, step, of: math.inf if step == 6 else honest(job, step, of))
+        patch.setattr(native, "learning_rate", infinite_at(6))
         assert train(run) == [0], printed(run)
     assert checkpoints(run) == ["step-00000005", "step-00000006"]
     assert train(run) == [0], printed(run)
@@ -248,9 +252,8 @@ SMALL_IMAGES = (
 
 @pytest.mark.parametrize("ranks", [1, long(2)])
 def test_training_on_images_ends_as_diverged_too(ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = image_trainer.learning_rate
     monkeypatch.setattr(
-        image_trainer, "learning_rate", lambda job, step, of: 1e30 if step == 3 else honest(job, step, of)
+        image_trainer, "learning_rate", lambda job, step, of: 1e30 if step == 3 else learning_rate(job, step, of)
     )
     run = make_run(tmp_path, *SMALL_IMAGES, f"ranks_per_node={ranks}", small=False)
     step = diverged(run)
