@@ -13,7 +13,7 @@ import os
 import secrets
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing.context import ForkContext, ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -34,6 +34,11 @@ import_litgpt_alone()  # as jobs.run does
 importlib.import_module("jobs.workloads.train")
 
 # A model that trains in milliseconds and still has grouped-query attention, several layers and uneven shapes.
+def last_of_each(overrides: Iterable[str]) -> list[str]:
+    """Return overrides without those whose key a later one sets, since a sweep gives each key once."""
+    return list({override.partition("=")[0]: override for override in overrides}.values())
+
+
 SMALL = (
     "model.layers=2",
     "model.hidden_size=48",

@@ -44,7 +44,7 @@ def test_the_batch_finder_refuses_a_sweep_and_an_unknown_size_of_memory(
     assert "The memory of gpu=none is not known, so no share of it is. Set tune.memory_gb" in printed_words(capsys)
     assert main([*given, "tune.memory_gb=1", "parallelism=ddp,fsdp_full"]) == 2
     assert "finds the size for one configuration; these are 2. Give single values." in printed_words(capsys)
-    assert main([*command(tmp_path), "tune.objective=micro_batch", "job.micro_batch_size=1,2"]) == 2
+    assert main(command(tmp_path, "tune.objective=micro_batch", "job.micro_batch_size=1,2")) == 2
     assert "tune.objective=micro_batch belongs to tune=batch_finder." in printed_words(capsys)
     assert not list(tmp_path.iterdir())
 

@@ -87,7 +87,7 @@ def test_names_that_are_no_utf8_are_text(tmp_path: Path) -> None:
     os.mkdir(os.fsencode(tmp_path) + b"/caf\xe9")  # noqa: PTH102 (pathlib takes no bytes)
     (directory,) = tmp_path.iterdir()
     finished_run(directory, a_run())
-    assert analysis.frames(tmp_path).runs["path"][0].endswith("caf?/run")
+    assert analysis.frames(tmp_path).runs["path"][0].endswith(r"caf\udce9/run")
 
 
 def test_steps_that_a_log_does_not_number_have_no_number(tmp_path: Path) -> None:
