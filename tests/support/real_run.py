@@ -33,6 +33,7 @@ torch.set_num_threads(1)
 import_litgpt_alone()  # as jobs.run does
 importlib.import_module("jobs.workloads.train")
 
+
 # A model that trains in milliseconds and still has grouped-query attention, several layers and uneven shapes.
 def last_of_each(overrides: Iterable[str]) -> list[str]:
     """Return overrides without those whose key a later one sets, since a sweep gives each key once."""

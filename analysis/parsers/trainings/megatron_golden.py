@@ -13,6 +13,7 @@ from analysis.parsers.base import DocumentFormat, Kind, Names, Record, numbers, 
 from analysis.untrusted import as_list, as_number, lookup, printed_number
 from jobs import metrics as m
 
+NOT_LOGGED = "nan"
 SERIES = {
     "lm loss": m.LOSS,
     "iteration-time": m.STEP_TIME,
@@ -40,7 +41,8 @@ def parse(document: Any) -> Iterator[Record]:
     steps = {step: {m.STEP: step, **numbers(each.items(), BY_STEP)} for step, each in by_step(document).items()}
     for name, metric in SERIES.items():
         for step, printed in values_of(lookup(document, name)):
-            if (values := value_of(metric, printed)) and as_number(step) is not None:
+            # The text stands for a step that was not logged; the NaN of a diverged run is a number.
+            if printed != NOT_LOGGED and (values := value_of(metric, printed)) and as_number(step) is not None:
                 steps.setdefault(step, {m.STEP: step}).update(values)
     for step in sorted(steps):
         yield Record(Kind.step, 0, steps[step])

@@ -33,6 +33,11 @@ def one(path: Path) -> RunResult:
     return run
 
 
+def known_device(messages: list[str]) -> list[str]:
+    """Leave out the advice to name the GPU, which small logs do not."""
+    return [message for message in messages if not message.startswith("Device unknown in ")]
+
+
 def test_the_first_step_and_slow_ones_after_it_are_not_measured(tmp_path: Path) -> None:
     times_ms = [9000, 3000, *[1000] * 8]
     run = one(write(tmp_path / "job.out", megatron(enumerate(times_ms, 1))))
@@ -127,7 +132,7 @@ def test_a_log_that_does_not_report_its_ranks_is_measured_and_states_what_to_wri
     found = read([tmp_path])
     assert found.runs[0].used
     assert scaling_groups(found.runs) == []
-    (message,) = warnings(found.runs, {})
+    (message,) = known_device(warnings(found.runs, {}))
     assert message.startswith("1 log does not contain the number of ranks (job.out)")
     assert message.endswith("Write `ranks: N` into a facts.yaml beside it.")
     answer = (
@@ -165,11 +170,11 @@ def test_a_run_beside_wrong_facts_is_not_used_and_says_why(tmp_path: Path, text:
 def test_a_fact_that_the_log_contradicts_is_used_and_warned_of(tmp_path: Path) -> None:
     write(tmp_path / "job.out", megatron(((step, 1000.0) for step in range(1, 9)), ranks=16))
     write(tmp_path / "facts.yaml", "ranks: 16\nmodel: llama3-8b\n")
-    assert warnings(read_runs([tmp_path]), {}) == []
+    assert known_device(warnings(read_runs([tmp_path]), {})) == []
     write(tmp_path / "facts.yaml", "ranks: 8\nglobal_batch_size: 32\n")
     runs = read_runs([tmp_path])
     assert runs[0].ranks == 8
-    assert warnings(runs, {}) == [
+    assert known_device(warnings(runs, {})) == [
         "facts.yaml has ranks 8, job.out has 16; the value of facts.yaml is used.",
         "facts.yaml has global_batch_size 32, job.out has 16; the value of the log is used.",
     ]
@@ -192,7 +197,7 @@ def test_nodes_that_are_known_of_some_runs_only_are_not_reported_of_all(tmp_path
 def test_more_nodes_than_ranks_in_facts_are_warned_of(tmp_path: Path) -> None:
     write(tmp_path / "job.out", megatron((step, 1000.0) for step in range(1, 9)))
     write(tmp_path / "facts.yaml", "nodes: 16\n")
-    assert warnings(read_runs([tmp_path]), {}) == [
+    assert known_device(warnings(read_runs([tmp_path]), {})) == [
         "With facts.yaml, job.out has 8 ranks on 16 nodes, which is impossible: correct nodes, ranks_per_node or "
         "ranks in facts.yaml."
     ]
@@ -235,7 +240,7 @@ def test_a_repeat_that_is_far_from_the_others_is_named(tmp_path: Path) -> None:
         write(tmp_path / name / "result_0.txt", result(10, rate=rate))
     write(tmp_path / "facts.yaml", "nodes: 1\nranks_per_node: 8\n")
     runs = read_runs([tmp_path])
-    (message,) = warnings(runs, {}, scaling_groups(runs))
+    (message,) = known_device(warnings(runs, {}, scaling_groups(runs)))
     assert message.startswith(
         "d/result_0.txt has 8.000 samples/s, 20 % from the median of its 5 repeats, llama2_70b_lora"
     )

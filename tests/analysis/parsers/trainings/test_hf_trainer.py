@@ -62,11 +62,11 @@ def test_settings_are_one_record_though_every_rank_prints_them() -> None:
     }  # fmt: skip
 
 
-def test_a_loss_that_is_no_number_is_absent_and_a_torn_step_is_not_read() -> None:
+def test_a_loss_that_is_not_a_number_is_marked_and_a_torn_step_is_not_read() -> None:
     steps = [each.values for each in records(VERSIONS, NAME) if each.kind is Kind.step]
     assert steps == [
         {m.LOSS: 3.25, m.LEARNING_RATE: 5e-5, a.EPOCH: 0.5},
-        {m.LEARNING_RATE: 1e-5, a.EPOCH: 1.5},
+        {a.LOSS_NOT_FINITE: 1, a.NORM_NOT_FINITE: 1, m.LEARNING_RATE: 1e-5, a.EPOCH: 1.5},
     ]
 
 

@@ -43,10 +43,14 @@ def test_litgpt_counts_micro_batches_there() -> None:
     }  # fmt: skip
 
 
-def test_what_is_no_number_is_absent_and_a_torn_row_too(tmp_path: Path) -> None:
+def test_a_loss_of_nan_is_marked_other_words_and_a_torn_row_are_absent(tmp_path: Path) -> None:
     table = tmp_path / "metrics.csv"
     table.write_text("\ufeffepoch,step,train/loss,val/loss\r\n0,0,nan,\r\n0,1,2.5,inf\r\n0,2,2.2")
-    assert [each.values for each in records(table, NAME)] == [{a.EPOCH: 0, m.STEP: 2, m.LOSS: 2.5}]
+    assert [each.values for each in records(table, NAME)] == [
+        {a.EPOCH: 0, m.STEP: 1, a.LOSS_NOT_FINITE: 1},
+        {a.EPOCH: 0, m.STEP: 2, m.LOSS: 2.5},
+        {a.EPOCH: 0, m.STEP: 2, a.LOSS_NOT_FINITE: 1},
+    ]
 
 
 @pytest.mark.parametrize(

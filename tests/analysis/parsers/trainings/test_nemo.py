@@ -19,7 +19,7 @@ def test_a_bar_gives_each_step_once_and_no_rounded_step() -> None:
     assert [each.values for each in found if each.line in range(3, 7)] == [
         {a.EPOCH: 0, m.STEP: 5, m.STEP_TIME: 41.5, m.LOSS: 3.09, a.SAMPLES_DONE: 640},
         # Its loss is nan.0, and its rate 1.6 steps a second.
-        {a.EPOCH: 0, m.STEP: 6, m.STEP_TIME: 0.625, a.SAMPLES_DONE: 768},
+        {a.EPOCH: 0, m.STEP: 6, m.STEP_TIME: 0.625, a.LOSS_NOT_FINITE: 1, a.SAMPLES_DONE: 768},
         {a.EPOCH: 0, m.STEP: 2001, m.STEP_TIME: 1.9, m.LOSS: 2.6, a.SAMPLES_DONE: 256000, m.EVALUATION_LOSS: 2.8},
         # In a later epoch only an exact global_step identifies the step.
         {a.EPOCH: 1, m.STEP: 52, m.STEP_TIME: 3.5, m.LOSS: 0.75, a.SAMPLES_DONE: 6656, a.SAMPLES_PER_S: 14.5},
@@ -40,7 +40,7 @@ def test_iterations_of_nemo_2_are_read_whatever_the_order_of_fields() -> None:
         a.EPOCH: 0, m.STEP: 2, a.FLOPS_PER_S_PER_RANK: 412.5e12, a.SAMPLES_DONE: 8, a.GLOBAL_BATCH_SIZE: 4,
         m.GRADIENT_NORM: 1.25, m.LEARNING_RATE: 1.961e-7, m.MEMORY_PEAK: 44271689728,
         m.MEMORY_RESERVED_PEAK: 70833405952, m.TOKENS_PER_S_PER_RANK: 10740, m.STEP_TIME: 2.008,
-        m.EVALUATION_LOSS: 4.106,
+        m.EVALUATION_LOSS: 4.106, a.LOSS_NOT_FINITE: 1,
     }  # fmt: skip
 
 

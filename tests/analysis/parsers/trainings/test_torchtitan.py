@@ -38,9 +38,11 @@ def test_until_2024_tokens_were_called_words_and_before_that_not_counted() -> No
     assert oldest == {m.STEP: 3, m.LOSS: 7.25, a.COMPUTE_TIME: 0.125, a.DATA_TIME: 0.0125}
 
 
-def test_of_a_torn_line_only_whole_numbers_count_and_a_loss_of_nan_is_absent() -> None:
+def test_of_a_torn_line_only_whole_numbers_count_and_a_loss_of_nan_is_marked() -> None:
     torn = records(SAMPLE, NAME)[-1].values
-    assert torn == pytest.approx({m.STEP: 3, m.GRADIENT_NORM: 0, m.MEMORY_RESERVED_PEAK: 1.25 * 2**30})
+    assert torn == pytest.approx(
+        {m.STEP: 3, a.LOSS_NOT_FINITE: 1, m.GRADIENT_NORM: 0, m.MEMORY_RESERVED_PEAK: 1.25 * 2**30}
+    )
 
 
 def test_a_validation_is_an_evaluation() -> None:
