@@ -357,9 +357,6 @@ CHANGES: dict[str, Callable[[Path, Data], Any]] = {
     "too_long": lambda _, data: setattr(data, "too_long", TooLong.truncate),
     "bpe_vocab_size": lambda _, data: setattr(data, "bpe_vocab_size", 290),
     "tokenizer_config.json": lambda path, _: tokenizer_config(path.parent / "tok", **BOS_EOS, add_bos_token=True),
-    "name of the tokenizer's directory": lambda path, data: setattr(
-        data, "tokenizer", str((path.parent / "tok").rename(path.parent / "Llama-3"))
-    ),
 }
 
 

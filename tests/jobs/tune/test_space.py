@@ -19,13 +19,14 @@ from jobs.tune.budget import Spent, first_rung, rungs
 from jobs.tune.sampler import needs_as_much, proposals
 from jobs.tune.space import Candidate, Space, read_space
 from tests.support.cli import printed_words
-from tests.support.real_run import SMALL
+from tests.support.real_run import SMALL, last_of_each
 
 SIZES = "job.micro_batch_size=1,2"
 
 
 def tuned(where: Path, *overrides: str) -> list[str]:
-    return [*SMALL, f"runs_dir={where}", "sweep=t", "scaling.global_batch_size=8", "ranks_per_node=1", *overrides]
+    given = [*SMALL, f"runs_dir={where}", "sweep=t", "scaling.global_batch_size=8", "ranks_per_node=1", *overrides]
+    return last_of_each(given)
 
 
 def test_illegal_points_are_counted_by_their_refusal_and_named_where_memory_is_short(tmp_path: Path) -> None:
