@@ -85,9 +85,10 @@ def unreadable(error: OverrideParseException) -> str:
     key, equals, value = error.override.partition("=")
     reason = next(line for line in error.message.splitlines() if not line.startswith("Error parsing override"))
     if "LexerNoViableAltException" in reason:
-        # The second line of the message points at the character.
-        place = error.message.splitlines()[1].index("^") - len("LexerNoViableAltException: ")
-        reason = f"{error.override[place]!r} has to stand in quotes" if place < len(error.override) else "it ends early"
+        # A line of the message points at the character; line breaks in the override shift it to another line.
+        pointer = next((line for line in error.message.splitlines() if line.strip() == "^"), "")
+        at = error.override[max(0, pointer.find("^") - len("LexerNoViableAltException: ")) :][:1]
+        reason = f"{at!r} has to stand in quotes" if at else "it ends early"
     quotes = "'\"" if '"' not in value else "\"'"
     can = equals and not set(value) & set("'\"[]{}")
     quoted = f"{quotes[0]}{key}={quotes[1]}{value}{quotes[::-1]}" if can else "'KEY=\"a b\"'"

@@ -344,7 +344,7 @@ def test_a_stranger_who_can_replace_the_sweep_gets_no_job_to_start_it(
     assert stranger.run("sh", "-c", planted).returncode == 0
     refused = started(kept, project)
     assert refused.returncode == 1
-    assert "who could inject code into your jobs." in refused.stderr
+    assert "the code of the run, is gone or was changed. Submit the run again." in refused.stderr
     assert not (project / "team/witness").exists()
 
 

@@ -43,7 +43,7 @@ def check_lines(sweep: Path | str, trusted_group: str | None, codes: Iterable[Pa
     refusal = f"{NOT_STARTED}{snapshots[0]}, the code of the run, is gone or was changed. Submit the run again."
     return [
         "# End this script if others changed the code or the directories of this job, or could. The check is",
-        "# a file of that code, and its digest is here: Slurm keeps its own copy of this script.",
+        "# a file of that code, and its digest is here: the scheduler keeps its own copy of this script.",
         f"check=$(cat -- {shlex.quote(str(file))} 2> /dev/null)",
         f"""[ "$(sha256sum <<< "$check")" = "{digest}  -" ] ||""",
         f"    {{ echo {shlex.quote(refusal)} >&2; exit 1; }}",

@@ -277,7 +277,7 @@ def test_json_of_another_shape_is_refused(tmp_path: Path, content: str, found: s
     assert refusal(tmp_path / "a.json", content) == (
         f"{tmp_path}/a.json contains {found}. data.source=alpaca reads a list, or lines, of objects with "
         "instruction, output and optionally input, in JSON or Parquet, or a directory with such a train.json or such "
-        ".parquet files."
+        ".parquet, .jsonl or .json files."
     )
 
 
