@@ -195,11 +195,14 @@ class SameFiles:
     def converted(self, values: list[Override]) -> tuple[Run, tuple[str, ...]]:
         """Return the run of some values and the keys that stay unset, from the configuration."""
         config = pickle.loads(self.config)  # noqa: S301 (our own)
+        last = {override.key_or_group: override for override in values}
         for override in values:
             refuse_unset_section(config, override)
             refuse_list_for_mapping(override)
             key, value = override.key_or_group, override.value()
             if key == "gpu.memory_gb" and value is None and config.gpu.memory_gb is not None:
+                if last[key] is not override:
+                    continue
                 # The size of a GPU also decides how a run computes its loss: only the check is left out.
                 key, value = "gpu.memory_check", False
             OmegaConf.update(config, key, value, merge=True)
