@@ -22,7 +22,7 @@ from jobs.submit.states import State, states
 from tests.support.cli import printed_words, run_cli
 from tests.support.paths import ROOT
 from tests.support.processes import process_of
-from tests.support.real_run import SMALL, events
+from tests.support.real_run import SMALL, events, last_of_each
 from tests.support.waiting import wait_until
 
 CHAIN = ("stages=all", "data.held_out_samples=4", "job.checkpoint_every_steps=20")
@@ -30,7 +30,8 @@ on_slurm = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("empty_
 
 
 def chained(where: Path, *overrides: str) -> list[str]:
-    return [*SMALL, *CHAIN, f"runs_dir={where}", "sweep=s", f"data.cache_dir={where}/cache", *overrides]
+    given = [*SMALL, *CHAIN, f"runs_dir={where}", "sweep=s", f"data.cache_dir={where}/cache", *overrides]
+    return last_of_each(given)
 
 
 def stage_event(sweep: SweepDir, kind: str) -> list[dict[str, object]]:
