@@ -146,6 +146,7 @@ def test_a_run_on_images_does_so_too(tmp_path: Path) -> None:
     assert_falls_back(run, 1, STATE)
 
 
+@pytest.mark.long
 def test_a_run_of_deepspeed_does_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("deepspeed", reason="this Python has no DeepSpeed")
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")

@@ -87,7 +87,7 @@ def test_a_chain_for_finished_runs_only_has_the_stages_after_them(tmp_path: Path
 
 
 def test_one_submission_has_one_chain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["submit", "-m", *chained(tmp_path, "launcher=dry"), "stages=all,train"]) == 2
+    assert main(["submit", "-m", *chained(tmp_path, "launcher=dry", "stages=all,train")]) == 2
     assert "stages cannot be swept over" in printed_words(capsys)
     assert not (tmp_path / "s").exists()
 

@@ -214,6 +214,7 @@ def test_a_rank_that_still_imports_torch_ends_at_once_and_says_that_it_was_asked
 # --- a real Slurm --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")
 def test_a_rank_that_dies_while_the_controller_is_away_is_recorded_then_and_its_run_restarts_later(

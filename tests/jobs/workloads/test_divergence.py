@@ -220,7 +220,7 @@ def deepspeed() -> None:
         ("parallelism=single", "ranks_per_node=1"),
         long(("parallelism=zero1", "ranks_per_node=2", "job.precision=bfloat16")),
         ("parallelism=zero2", "ranks_per_node=2", "job.precision=bfloat16"),
-        ("parallelism=zero3", "ranks_per_node=2"),
+        long(("parallelism=zero3", "ranks_per_node=2")),
     ],
     ids=" ".join,
 )
@@ -267,7 +267,7 @@ LITGPT = ("engine=litgpt", *SINGLE, "engine.compile=true", "job.clip_norm=1.0", 
 
 @pytest.mark.parametrize(
     ("at", "loss", "what"),
-    [(2, math.nan, "the loss is nan"), (2, 1.0, "the gradient norm"), (3, 1.0, "the gradient norm")],
+    [(2, math.nan, "the loss is nan"), (2, 1.0, "the gradient norm"), long(3, 1.0, "the gradient norm")],
 )
 def test_litgpts_loop_ends_as_diverged_too(
     at: int, loss: float, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -289,6 +289,7 @@ def test_litgpts_loop_ends_as_diverged_too(
     assert what in str(events(run, "failed")[0]["error"])
 
 
+@pytest.mark.long
 def test_weights_of_litgpt_that_are_not_finite_are_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from jobs.engines.litgpt.record import Record
 
