@@ -88,7 +88,7 @@ def forget_current_directory() -> None:
 refuse_strangers()
 sys.meta_path.insert(0, OwnPackages)
 
-from jobs.errors import SuiteError  # noqa: E402 (found by the finder above)
+from jobs.errors import SuiteError, interrupt_behind  # noqa: E402 (found by the finder above)
 
 
 def compose(*overrides: str, multirun: bool = False) -> "list[Run]":
@@ -163,12 +163,12 @@ def main(arguments: "list[str] | None" = None) -> int:
         from jobs.cli import main as run_command
 
         return run_command(arguments)
-    except KeyboardInterrupt:
-        # While modules are imported; later the command line itself answers.
-        print("slurmscale: interrupted", file=sys.stderr)
-        return 130
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in REQUIRED:
+    except (Exception, KeyboardInterrupt) as error:
+        if interrupt_behind(error):
+            # While modules are imported; later the command line itself answers.
+            print("slurmscale: interrupted", file=sys.stderr)
+            return 130
+        if not isinstance(error, ModuleNotFoundError) or (error.name or "").partition(".")[0] not in REQUIRED:
             raise
         import shlex
 

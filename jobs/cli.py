@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jobs.errors import SuiteError
+from jobs.errors import SuiteError, interrupt_behind
 from jobs.output import exit_code_of, guarded_streams, output_is_closed
 from jobs.schema import LauncherKind
 from jobs.secrets import redact
@@ -55,11 +55,14 @@ def run_command(arguments: list[str]) -> int:
     options = parsed(arguments)
     try:
         return dispatch(options)
-    except SuiteError as error:
-        print(f"slurmscale {options.command}: {error}", file=sys.stderr)
-        return 2
-    except PermissionError as error:
-        if error.filename is None:
+    except (Exception, KeyboardInterrupt) as error:
+        if interrupt := interrupt_behind(error):
+            print(f"slurmscale {options.command}: interrupted", file=sys.stderr)
+            return exit_code_of(interrupt)
+        if isinstance(error, SuiteError):
+            print(f"slurmscale {options.command}: {error}", file=sys.stderr)
+            return 2
+        if not isinstance(error, PermissionError) or error.filename is None:
             raise
         # A file that does not exist yet is refused by its directory.
         there = os.access(error.filename, os.F_OK)
@@ -67,9 +70,6 @@ def run_command(arguments: list[str]) -> int:
         refused = "written" if readable else "read"
         print(f"slurmscale {options.command}: {error.filename} cannot be {refused}: permission denied", file=sys.stderr)
         return 2
-    except KeyboardInterrupt as interrupt:
-        print(f"slurmscale {options.command}: interrupted", file=sys.stderr)
-        return exit_code_of(interrupt)
 
 
 def answer_about_itself(arguments: list[str]) -> bool:

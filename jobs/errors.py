@@ -57,3 +57,13 @@ def before_torch_archive(error: BaseException) -> BaseException:
     """
     refusal = error.__context__
     return refusal if isinstance(refusal, OSError) and "inline_container.cc" in str(error) else error
+
+
+def interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
+    """Return the interrupt that an error is or came from, None without one.
+
+    Ctrl-C in the middle of a library can break its cleaning up, whose error is then raised in place of the interrupt.
+    """
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,8 @@ LISTEN = "0A"
 """State of a listening socket in /proc/net/tcp."""
 SOCKET = re.compile(r"socket:\[(\d+)\]")
 ANY = ("0.0.0.0", "::")  # noqa: S104 (compared, not bound)
+LOOKS_AFTER_S = (0.0, 0.1, 0.4)
+"""Pauses before each look at a socket that nobody of ours holds."""
 
 
 @contextmanager
@@ -39,10 +42,16 @@ def is_answered_by(session: int, host: str, port: int) -> bool | None:
     then answers in its place. The kernel lists each listening socket with its inode, and the descriptors of our own
     processes name the inodes that they hold (proc(5): /proc/net/tcp, /proc/PID/fd).
     """
-    sockets = listening(host, port)
-    if not sockets:
-        return None
-    return set(sockets) <= held_by(session) if all_readable(session) else set(sockets.values()) == {os.getuid()}
+    # The two lists are read one after the other. A process that ends or forks between them holds nothing for a moment,
+    # and its socket is listed: only one that stays is another program's.
+    for pause_s in LOOKS_AFTER_S:
+        time.sleep(pause_s)
+        sockets = listening(host, port)
+        if not sockets:
+            return None
+        if set(sockets) <= held_by(session) if all_readable(session) else set(sockets.values()) == {os.getuid()}:
+            return True
+    return False
 
 
 def listening(host: str, port: int) -> dict[int, int]:

@@ -62,14 +62,17 @@ def test_a_reader_that_leaves_early_is_no_failed_run() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("cleanup", ["pass", "raise AttributeError('half made')"])
 @pytest.mark.parametrize("module", ["hydra", "rich.console", "jobs.plan.compose", "jobs.cli"])
-def test_ctrl_c_while_modules_are_imported_is_one_line(module: str, tmp_path: Path) -> None:
+def test_ctrl_c_while_modules_are_imported_is_one_line(module: str, cleanup: str) -> None:
     interrupting = (
         "import os, signal, sys, slurmscale\n"
         "class Interrupt:\n"
         "    @staticmethod\n"
         "    def find_spec(name, path=None, target=None):\n"
-        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        f"        if name == {module!r}:\n"
+        "            try: os.kill(os.getpid(), signal.SIGINT)\n"
+        f"            finally: {cleanup}\n"
         "sys.meta_path.insert(0, Interrupt)\n"
         "sys.exit(slurmscale.main(['plan', 'model=tiny']))\n"
     )
@@ -79,11 +82,17 @@ def test_ctrl_c_while_modules_are_imported_is_one_line(module: str, tmp_path: Pa
 
 
 def test_ctrl_c_at_any_early_time_leaves_no_traceback() -> None:
-    for delay_s in (0.3, 0.8, 1.5):
-        ended = started("plan", "model=tiny")
-        time.sleep(delay_s)
-        ended.send_signal(signal.SIGINT)
-        _, said = ended.communicate(timeout=limit_s(180))
+    entered = "import slurmscale, sys; print('entered', flush=True); sys.exit(slurmscale.main(['plan', 'model=tiny']))"
+    for delay_s in (0.05, 0.3, 0.8):
+        ended = subprocess.Popen(
+            [sys.executable, "-c", entered], cwd=HERE, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        with ended:
+            assert ended.stdout is not None
+            assert ended.stdout.readline() == "entered\n"
+            time.sleep(delay_s)
+            ended.send_signal(signal.SIGINT)
+            _, said = ended.communicate(timeout=limit_s(180))
         assert ended.returncode in {0, 130}
         assert said.count("\n") <= 1
 

@@ -94,6 +94,27 @@ def test_a_child_of_the_server_that_leaves_its_session_is_still_its_own(tmp_path
                 subprocess.run(["/bin/kill", "-9", pid], check=False)
 
 
+def test_a_server_that_ends_while_it_is_looked_at_is_not_taken_for_another_program() -> None:
+    with reserved_port("127.0.0.1") as port:
+        program = (
+            "import socket, sys\n"
+            "with socket.socket() as door:\n"
+            "    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+            f"    door.bind(('127.0.0.1', {port})); door.listen(); print('listens', flush=True); sys.stdin.read()\n"
+        )
+        for _ in range(20):
+            with subprocess.Popen(
+                [sys.executable, "-S", "-c", program],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+            ) as server:  # fmt: skip
+                assert server.stdin is not None
+                assert server.stdout is not None
+                assert server.stdout.readline() == b"listens\n"
+                server.stdin.close()
+                while server.poll() is None:
+                    assert is_answered_by(server.pid, "127.0.0.1", port) in {True, None}
+
+
 # --- first lines -------------------------------------------------------------------------------------------------
 
 TOKEN = "a" * 32

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -276,8 +277,10 @@ def test_each_task_of_an_array_has_the_state_that_the_controller_reports(command
     }  # fmt: skip
 
 
-def submission(mark: str | None = "s-0a1b2c3d", time: str = "2026-11-28T04:00:00+00:00") -> Submission:
-    return Submission("r", "slurm", "24", 0, mark=mark, time=time)
+def submission(mark: str | None = "s-0a1b2c3d") -> Submission:
+    # Slurm prints the time of its own zone, without naming it.
+    submitted_at = datetime.fromisoformat("2026-11-28T04:00:00").astimezone()
+    return Submission("r", "slurm", "24", 0, mark=mark, time=submitted_at.isoformat())
 
 
 @pytest.mark.parametrize(
