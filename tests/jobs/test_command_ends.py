@@ -21,14 +21,11 @@ from tests.support.waiting import limit_s
 
 HERE = Path(slurmscale.HERE)
 COMMANDS = (
-    ["help"],
     ["--version"],
     ["report", "--help"],
-    ["explain"],
     ["explain", "launcher"],
     ["completion", "bash"],
     ["plan", "model=tiny", "--cfg", "job"],
-    ["plan", "model=tiny", "--values"],
     ["status", "SWEEP"],
     ["watch", "SWEEP"],
 )

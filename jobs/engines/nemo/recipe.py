@@ -26,6 +26,7 @@ from nemo.lightning.pytorch.callbacks.megatron_comm_overlap import MegatronCommO
 from jobs.engines.native.weights import values_of
 from jobs.engines.nemo.weights import load_sharded
 from jobs.layout import pipeline_stages_per_rank, sequence_parallel
+from jobs.plan.pipeline_stages import layer_counts
 from jobs.plan.rules.nemo import ADAPTED
 from jobs.schema import ActivationCheckpointing, Mlp, Precision, Run
 
@@ -170,6 +171,7 @@ def strategy(run: Run) -> nemo_run.Config:
         tensor_model_parallel_size=p.tensor,
         pipeline_model_parallel_size=p.pipeline,
         virtual_pipeline_model_parallel_size=stages if stages > 1 else None,
+        pipeline_model_parallel_layout=unequal_stages(run),
         context_parallel_size=p.context,
         sequence_parallel=sequence_parallel(run),
         pipeline_dtype=DTYPES[run.job.precision],
@@ -186,6 +188,15 @@ def strategy(run: Run) -> nemo_run.Config:
         ckpt_optim_fully_reshardable=True,
         replace_progress_bar=False,
     )
+
+
+def unequal_stages(run: Run) -> list[list[str]] | None:
+    """Return the kinds of layers of each pipeline stage by Megatron's names, first to last; None if all are equal."""
+    counts = layer_counts(run)
+    if len(set(counts)) == 1:
+        return None
+    layout = [["decoder"] * count for count in counts]
+    return [["embedding", *layout[0]], *layout[1:-1], [*layout[-1], "loss"]]
 
 
 def overlaps(run: Run) -> nemo_run.Config:

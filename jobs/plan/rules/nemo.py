@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.layout import accumulation, pipeline_stages_per_rank, sequence_parallel
-from jobs.parallelism import Schedule, StageSplit, Strategy
+from jobs.parallelism import Schedule, Strategy
 from jobs.plan.rules.batch import batch_to_set, one_stage_a_rank
 from jobs.plan.rules.native_only import choices_are_native, prompts_are_native, quantized_bases_are_native
 from jobs.plan.rules.rule import Rule, divisors, either
@@ -39,17 +39,6 @@ def schedule_is_megatrons(run: Run) -> str | None:
         return (
             f"engine=nemo does not run parallelism.schedule={p.schedule.name}. Set parallelism.schedule=1F1B or "
             "Interleaved1F1B, or engine=native."
-        )
-    return None
-
-
-def pipeline_stages_are_even(run: Run) -> str | None:
-    """Require the same number of layers in every pipeline stage."""
-    p = run.parallelism
-    if p.pipeline > 1 and (p.stage_layers is not None or p.stage_split is not StageSplit.even):
-        return (
-            "engine=nemo gives every pipeline stage the same number of layers. Set parallelism.stage_layers=null "
-            "parallelism.stage_split=even, or engine=native."
         )
     return None
 
@@ -162,7 +151,6 @@ def adapters_are_of_whole_matrices(run: Run) -> str | None:
 RULES: tuple[Rule, ...] = (
     weights_are_replicated,
     schedule_is_megatrons,
-    pipeline_stages_are_even,
     micro_batches_make_whole_rounds,
     loss_stays_cut,
     sequence_is_cut_on_gpus_only,

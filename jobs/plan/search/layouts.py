@@ -16,8 +16,8 @@ from typing import Any
 import conf
 from jobs.errors import ConfigError
 from jobs.files import read_yaml
-from jobs.layout import data_degree
-from jobs.parallelism import MODEL_AXES, TP, Sharding, Strategy
+from jobs.layout import data_degree, pipeline_stages_per_rank
+from jobs.parallelism import MODEL_AXES, TP, Sharding, StageSplit, Strategy
 from jobs.plan.compose import Point, compose
 from jobs.plan.fitting import Values, typed
 from jobs.plan.legality import layout_is_illegal, problems_but_memory
@@ -27,6 +27,7 @@ from jobs.schema import ActivationCheckpointing, Run
 
 GROUP = "parallelism"
 STRATEGY, SHARDING, NAME = f"{GROUP}.strategy", f"{GROUP}.sharding", f"{GROUP}.name"
+SPLIT, LAYERS = f"{GROUP}.stage_split", f"{GROUP}.stage_layers"
 MICRO_BATCH, RECOMPUTATION = "job.micro_batch_size", "engine.activation_checkpointing"
 METHODS = (
     *((strategy, None) for strategy in Strategy if strategy not in {Strategy.fsdp, Strategy.single}),
@@ -86,6 +87,8 @@ def legal(run: Run, given: frozenset[str]) -> Iterator[tuple[Run, list[str]]]:
         name = run.parallelism.name if GROUP in given else choice_of(method, degrees)
         made: Values = (*degrees.items(), *method.items(), (NAME, name))
         grid = applied(run, made)
+        split = split_of(grid, given)
+        grid = applied(grid, split)
         if layout_is_illegal(grid):
             continue
         overrides = [] if GROUP in given else [f"{GROUP}={name}", *typed_degrees(run, name, degrees, given)]
@@ -93,7 +96,7 @@ def legal(run: Run, given: frozenset[str]) -> Iterator[tuple[Run, list[str]]]:
             layout = applied(grid, values)
             if not problems_but_memory(layout):
                 mode = (RECOMPUTATION, run.engine.activation_checkpointing)
-                changed = tuple(value for value in values if value != mode)
+                changed = tuple(value for value in (*split, *values) if value != mode)
                 yield layout, [*overrides, *([typed(changed)] if changed else [])]
 
 
@@ -107,6 +110,15 @@ def degrees_of(run: Run, given: frozenset[str]) -> list[dict[str, int]]:
         for cut, _ in cuts(run.ranks)
         if run.ranks_per_node % cut[TP.key] == 0 and all(cut[key] == own[key] for key in cut if key in given)
     ]
+
+
+def split_of(run: Run, given: frozenset[str]) -> Values:
+    """Return the division of layers that the pipeline stages of a run need, if they do not divide its layers."""
+    p = run.parallelism
+    if given & {GROUP, SPLIT, LAYERS} or p.stage_layers is not None:
+        return ()
+    stages = p.pipeline * pipeline_stages_per_rank(run)
+    return ((SPLIT, StageSplit.balanced),) if run.model.layers % stages else ()
 
 
 def methods(run: Run, given: frozenset[str]) -> list[dict[str, Any]]:

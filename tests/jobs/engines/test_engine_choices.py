@@ -182,7 +182,7 @@ def test_every_layer_gathers_the_next_ones_and_in_backward_the_ones_before(monke
     assert [unit.before for unit in units] == [[], [units[0]], [units[1], units[0]], [units[2], units[1]]]
 
 
-@pytest.mark.parametrize("parallelism", ["fsdp_full", pytest.param("ddp", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("parallelism", ["fsdp_full", long("ddp")])
 def test_bfloat16_weights_train_close_to_float32_ones_and_are_exported_so(
     parallelism: str, weights: RunDir, plain: list[dict[str, float]], tmp_path: Path
 ) -> None:

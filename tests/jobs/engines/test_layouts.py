@@ -15,16 +15,25 @@ from tests.support.training import assert_equal
 
 CASES = matrix()
 QUICK = quick()
+IN_CI = (
+    "parallelism=tp_pp_fsdp-ranks_per_node=4",
+    "parallelism=tp_fsdp",
+    "parallelism=pp_fsdp-ranks",
+    "parallelism=fsdp_hybrid",
+    "parallelism=pp-schedule=Interleaved1F1B",
+    "parallelism=pp-schedule=ZBVZeroBubble",
+)
 
 
 def marked(name: str) -> ParameterSet:
     """Mark products of more than two ranks as slow, and as long those that are not of CI.
 
-    CI has one for each set of techniques on up to two ranks, and on four ranks the product of all of them.
+    CI has the product of all techniques on four ranks, and on two ranks TP and PP with sharding, hybrid sharding, and
+    the two schedules with several stages on a rank that differ most.
     """
     ranks = CASES[name].ranks
     marks = [pytest.mark.slow] if ranks > 2 else []
-    in_ci = name in QUICK and (ranks <= 2 or (ranks == 4 and name.startswith("parallelism=tp_pp_fsdp-ranks")))
+    in_ci = name in QUICK and name.startswith(IN_CI)
     return pytest.param(name, marks=marks if in_ci else [*marks, pytest.mark.long])
 
 
@@ -51,6 +60,8 @@ def test_every_legal_product_computes_what_one_process_computes(
     assert_equal(steps(run), one_process)
 
 
+@pytest.mark.long
+@pytest.mark.slow
 def test_a_tensor_parallel_run_exports_biases_in_litgpts_order_as_weights(tmp_path: Path) -> None:
     more = ("model.attention_bias=true", "job.export=true", "job.steps=2", "scaling.global_batch_size=2")
     runs = [make_run(tmp_path, *more, *each) for each in (

@@ -196,7 +196,7 @@ def test_steps_beyond_an_epoch_go_on_with_the_next_ones_order(full: RunDir, nati
     assert [row["padded_tokens"] for row in steps(full)] == [row["padded_tokens"] + 8 for row in steps(native)]
 
 
-@pytest.mark.parametrize("overflows", [0, 1])
+@pytest.mark.parametrize("overflows", [long(0), 1])
 def test_float16_trains_as_float32_does_and_records_skipped_updates(
     overflows: int, full: RunDir, instructions: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,7 +251,7 @@ def test_the_rates_are_those_that_litgpts_schedules_used(full: RunDir, pretraine
     assert steps(pretrained)[0]["learning_rate"] == pytest.approx(5e-3 * 7 / 24)
 
 
-@pytest.mark.parametrize("name", ["full", "sharded", "lora", "pretrained"])
+@pytest.mark.parametrize("name", ["full", long("sharded"), "lora", "pretrained"])
 def test_the_weights_are_a_checkpoint_directory(name: str, request: pytest.FixtureRequest) -> None:
     run: RunDir = request.getfixturevalue(name)
     check_valid_checkpoint_dir(run.export, ignore_tokenizer_files=name == "pretrained", raise_error=True)

@@ -106,6 +106,7 @@ def assert_equal(run: RunDir, reference: list[dict[str, float]]) -> None:
         TP_PP,
         (*DP, CUT_OPTIMIZER),
         long(DP),
+        (*PP, "parallelism.stage_layers=[1,3]"),
         long(("parallelism=tp", "nodes=2", "ranks_per_node=2", CUT_OPTIMIZER)),
         long((*DP, "job.micro_batch_size=1")),
         long((*TP, "engine.activation_checkpointing=full")),
@@ -488,7 +489,6 @@ def test_a_job_whose_python_has_the_shim_trains_and_any_other_call_is_python(tmp
     [
         (["parallelism=fsdp_full"], "replicates weights and parallelism=fsdp_full shards them"),
         (["parallelism=pp", "parallelism.schedule=GPipe"], "Set parallelism.schedule=1F1B or Interleaved1F1B"),
-        (["parallelism=pp", "parallelism.stage_split=balanced"], "Set parallelism.stage_layers=null"),
         (["parallelism=pp", "parallelism.schedule=Interleaved1F1B", "scaling.global_batch_size=3",
           "job.micro_batch_size=1"], "in rounds of 2 micro-batches (parallelism.pipeline), and a step has 3"),
         (["parallelism=tp", "parallelism.loss_parallel=false"], "Set parallelism.loss_parallel=true"),

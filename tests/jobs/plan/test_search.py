@@ -12,6 +12,7 @@ from jobs.errors import ConfigError
 from jobs.parallelism import Strategy
 from jobs.plan.compose import compose
 from jobs.plan.legality import problems
+from jobs.plan.pipeline_stages import layer_counts
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.memory import memory
 from jobs.plan.predict.speed import speed
@@ -65,6 +66,32 @@ def test_a_key_that_the_user_sets_keeps_its_value() -> None:
     kept = {(each.layout.run.parallelism.tensor, each.layout.run.job.micro_batch_size) for each in order}
     assert kept == {(2, 1)}
     assert not any("tensor" in each.layout.overrides or "job." in each.layout.overrides for each in order)
+
+
+@pytest.mark.parametrize("engine", ["native", "nemo"])
+@pytest.mark.parametrize(
+    ("typed", "uneven"),
+    [
+        ("model.layers=14", True),  # as Llama 3.1 405B's 126 layers, which 4 does not divide either
+        ("model.layers=13", True),
+        ("model.layers=16", False),
+        ("model.layers=14 parallelism.stage_split=even", False),
+        ("model.layers=14 parallelism.pipeline=2", False),
+    ],
+)
+def test_stages_of_unequal_length_are_tried_where_no_others_are(engine: str, typed: str, uneven: bool) -> None:
+    space = read_space([*GIVEN, "job.micro_batch_size=1", f"engine={engine}", *typed.split()])
+    layouts = list(space.layouts())
+    split = [each for each in layouts if "parallelism.stage_split=balanced" in each.overrides.split()]
+    assert bool(split) is uneven
+    for each in layouts:
+        stages = each.run.parallelism.pipeline
+        assert ("stage_split=balanced" in each.overrides) is (each.run.model.layers % stages != 0)
+    for each in split[:1]:
+        (point,) = compose([*space.common, *each.overrides.split()], multirun=False)
+        counts = layer_counts(point.run)
+        assert sum(counts) == point.run.model.layers
+        assert len(set(counts)) > 1
 
 
 def test_the_chance_of_not_fitting_counts_as_lost_time() -> None:

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from jobs.failures import FailureCause, blames_node, cause_of_task
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, now
+from jobs.schema import Run
 from jobs.submit.batch_script import STARTED_LINE
 from jobs.submit.requeue import Restart, end_by_slurm, planned_restart, record_exit_codes, record_silent_end
 from jobs.submit.submissions import Submission, latest_submissions, own_end
@@ -31,9 +33,15 @@ COMPLETING = {"JobState": "COMPLETING", "Reason": "None", "StartTime": "2026-11-
 
 def a_run(where: Path, *, requeues: int = 3, requeue_pause_s: int = 30) -> RunDir:
     """A run of two ranks, on record as submitted to Slurm."""
-    fake = a_fake_run("r", ranks_per_node=2)
+    fake = of_two_ranks()
     launcher = replace(fake.launcher, requeues=requeues, requeue_pause_s=requeue_pause_s)
     return on_record(prepared(where, replace(fake, launcher=launcher)), "7")
+
+
+@cache
+def of_two_ranks() -> Run:
+    """One composition for all tests."""
+    return a_fake_run("r", ranks_per_node=2)
 
 
 def on_record(run: RunDir, job_id: str) -> RunDir:
