@@ -7,6 +7,7 @@ from itertools import groupby
 
 from analysis.formatting import listed, plural, significant
 from analysis.logs.step import LogStep
+from analysis.logs.steps import LogRun
 from analysis.parsers import log_metrics as a
 from jobs import metrics as m
 
@@ -16,6 +17,20 @@ MOST_NAMED = 6
 def last_batch(steps: Sequence[LogStep]) -> float | None:
     """Return the last reported global batch; a torn last line may have none."""
     return next((size for step in reversed(steps) if (size := step.values.get(a.GLOBAL_BATCH_SIZE))), None)
+
+
+def batch_by_counts(run: LogRun, ranks: int | None) -> int | None:
+    """Return ranks x micro-batch x micro-batches per step, as far as a log counts both; None if one is unknown.
+
+    The global batch that older LitGPT is given is that of a node.
+    """
+    counts = [(step.values.get(a.MICRO_BATCHES_DONE), step.values.get(m.STEP)) for step in run.steps]
+    known = [(done, step) for done, step in counts if done is not None and step is not None]
+    size = run.settings.get(a.MICRO_BATCH_SIZE)
+    if not ranks or not size or len(known) < 2 or known[-1][1] <= known[0][1]:
+        return None
+    each = (known[-1][0] - known[0][0]) / (known[-1][1] - known[0][1])
+    return round(size * ranks * each) if each == round(each) else None
 
 
 def of_last_batch(counted: Sequence[LogStep]) -> tuple[list[LogStep], str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from analysis.logs.batches import batch_by_counts
 from analysis.logs.blocks import DERIVED as OF_BLOCKS
 from analysis.logs.blocks import evaluating, throughput_of_blocks
 from analysis.logs.clock import timed_by_clock
@@ -47,7 +48,7 @@ def measured(
 ) -> dict[Metric, float]:
     """Return the metrics of a log by their definitions; step metrics cover `counted`, and rates not `torn`."""
     values = {metric: value for metric in SUMMED_UP if (value := run.file.latest(metric)) is not None}
-    values |= speed([step for step in counted if step not in torn], ranks, batch_of(run))
+    values |= speed([step for step in counted if step not in torn], ranks, batch_of(run, ranks))
     times_s = [step.values[m.STEP_TIME] for step in counted if m.STEP_TIME in step.values]
     if times_s:
         percentiles = ((m.STEP_TIME_MEDIAN, 50), (m.STEP_TIME_P10, 10), (m.STEP_TIME_P90, 90))
@@ -79,9 +80,11 @@ def measured(
     return values | evaluating(run.file) | epoch_times(run.file, run.steps)
 
 
-def batch_of(run: LogRun) -> float | None:
-    """Return the samples per step if the configuration is definite; older LitGPT sets those of a node."""
-    return run.settings.get(a.GLOBAL_BATCH_SIZE) if run.settings.get(a.FULL_SAMPLES) == 1 else None
+def batch_of(run: LogRun, ranks: int | None) -> float | None:
+    """Return the samples per step if the configuration is definite or the log counts them, else None."""
+    if run.settings.get(a.FULL_SAMPLES) == 1:
+        return run.settings.get(a.GLOBAL_BATCH_SIZE)
+    return batch_by_counts(run, ranks)
 
 
 def speed(counted: Sequence[LogStep], ranks: int | None, batch: float | None) -> dict[Metric, float]:
@@ -130,7 +133,7 @@ def stated(run: LogRun, metric: Metric) -> list[float]:
     return [step.values[metric] for step in run.steps if {a.UNIX_TIME, metric} <= step.values.keys()]
 
 
-def derived_rates(run: LogRun) -> tuple[dict[Metric, float], str | None]:
+def derived_rates(run: LogRun, ranks: int | None) -> tuple[dict[Metric, float], str | None]:
     """Return the throughput of a log whose steps have none, and its derivation; empty if none follows."""
     summed_up = own_mean(run)
     if not summed_up and (mean_s := run.file.latest(a.MEAN_STEP_TIME)):
@@ -138,7 +141,7 @@ def derived_rates(run: LogRun) -> tuple[dict[Metric, float], str | None]:
     own = {metric: statistics.harmonic_mean(found) for metric in TOTAL_RATES if (found := stated(run, metric))}
     for rates, how in (
         (throughput_of_blocks(run.file), OF_BLOCKS),
-        (throughput_of_epochs(run.file, batch_of(run)), OF_EPOCHS),
+        (throughput_of_epochs(run.file, batch_of(run, ranks)), OF_EPOCHS),
         (summed_up, OF_SUMMARY),
         (own, OF_WARM_UP),
     ):

@@ -16,7 +16,7 @@ from typing import Any
 
 from analysis.formatting import plural, significant
 from analysis.logs.attempts import cause_words, without_attempts
-from analysis.logs.batches import last_batch, of_last_batch
+from analysis.logs.batches import batch_by_counts, last_batch, of_last_batch
 from analysis.logs.clock import BY_CLOCK
 from analysis.logs.divergence import Trust, trust_in
 from analysis.logs.energy import energy_of_log
@@ -123,13 +123,14 @@ def descriptions_of(log: LogFile, files: Sequence[LogFile], *, shared: bool) -> 
 def result(run: LogRun, root: Path) -> RunResult:
     """Return a log as a run, with a reason if it is not used."""
     settings = configuration(run, root)
+    ranks = settings["ranks"]
     counted, segments = of_last_batch(steady(run.steps))
     times_s = {index: time_s for index, step in enumerate(counted) if (time_s := step.time_s) is not None}
     torn = far_out(times_s)
     torn_steps = [counted[index] for index in torn]
-    values = measured(run, counted, torn_steps, settings["ranks"])
+    values = measured(run, counted, torn_steps, ranks)
     of_steps = next((step.derived for step in run.steps if step.derived), None)
-    derived, how = ({}, of_steps) if rates_of(values) else derived_rates(run)
+    derived, how = ({}, of_steps) if rates_of(values) else derived_rates(run, ranks)
     values |= derived
     if how == BY_CLOCK and values.keys().isdisjoint(RATES_OF_SAMPLES) and (own := own_mean(run)):
         values |= own
@@ -144,7 +145,7 @@ def result(run: LogRun, root: Path) -> RunResult:
     return RunResult(
         run.file.path,
         {**settings, "name": name_below(root, run.file.path), "sweep": root.name or str(root)},
-        plan(run),
+        plan(run, ranks),
         events=({"event": "started", **device(run)},) * max(1, run.starts),
         state=state,
         reason=reason,
@@ -160,13 +161,32 @@ def result(run: LogRun, root: Path) -> RunResult:
         derived=how,
         disbelieved=trust.doubt,
         remarks=[
-            f"{name_below(root, run.file.path)}: {each}." for each in (segments, *remarks(run, values, counted)) if each
+            f"{name_below(root, run.file.path)}: {each}."
+            for each in (segments, *remarks(run, values, counted, ranks))
+            if each
         ],
         reservations=contradicted(run),
     )
 
 
-def remarks(run: LogRun, values: Mapping[Metric, float], counted: Sequence[LogStep]) -> list[str]:
+def remarks(run: LogRun, values: Mapping[Metric, float], counted: Sequence[LogStep], ranks: int | None) -> list[str]:
+    """Return clauses on a batch that is another one than configured, and on a lasting change of the step time."""
+    return [*other_batch(run, ranks), *lasting_change(run, values, counted)]
+
+
+def other_batch(run: LogRun, ranks: int | None) -> list[str]:
+    """Return a clause on a configured global batch that the counts of micro-batches contradict."""
+    stated, counted = run.settings.get(a.GLOBAL_BATCH_SIZE), batch_by_counts(run, ranks)
+    if counted is None or ranks is None or stated is None or counted == stated:
+        return []
+    size = run.settings[a.MICRO_BATCH_SIZE]
+    return [
+        f"a step has {counted:,} samples ({ranks:,} ranks x micro-batch {size:,.0f} x {counted / ranks / size:,.0f} "
+        f"micro-batches), not the {stated:,.0f} of its global_batch_size, which older LitGPT takes for one node"
+    ]
+
+
+def lasting_change(run: LogRun, values: Mapping[Metric, float], counted: Sequence[LogStep]) -> list[str]:
     """Return a clause on a lasting change of the step time, with the rates before and after it."""
     shift = level_shift(by_step(run, m.STEP_TIME, counted))
     if shift is None:
@@ -308,9 +328,9 @@ def training_formats(file: LogFile) -> list[str]:
     return [name for name, kind in file.records if kind is Kind.step] or list(file.formats)
 
 
-def plan(run: LogRun) -> dict[str, Any]:
+def plan(run: LogRun, ranks: int | None) -> dict[str, Any]:
     """Return the part of our plan.json that a log reports."""
-    size = last_batch(run.steps) or count(run, a.GLOBAL_BATCH_SIZE)
+    size = last_batch(run.steps) or batch_by_counts(run, ranks) or count(run, a.GLOBAL_BATCH_SIZE)
     return {
         "global_batch_size": None if size is None else int(size),
         "accumulation": count(run, a.ACCUMULATION),

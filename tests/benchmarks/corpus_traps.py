@@ -158,9 +158,9 @@ def truncated(corpus: Path) -> bool:
 
 
 def names_disagree(corpus: Path) -> bool:
-    """The batch is that of the content: global_batch_size of PBS's environment, not the GBS of a name."""
-    every = runs(corpus / "litgpt/apac2024_jiraphatl_aspire2")
-    return all(f"GBS{run.plan.get('global_batch_size')}." in run.name for run in every)
+    """The batch is that of the content: two nodes' micro-batches until a step, twice the GBS of a name."""
+    every = [run for run in runs(corpus / "litgpt/apac2024_jiraphatl_aspire2") if run.losses]
+    return all(f"GBS{run.plan['global_batch_size'] / 2:.0f}." in run.name for run in every)
 
 
 def restarts(corpus: Path) -> bool:

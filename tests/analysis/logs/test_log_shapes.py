@@ -35,6 +35,30 @@ def test_a_torn_last_line_takes_nothing_from_the_run(tmp_path: Path, cut: int) -
     assert run.values[a.SAMPLES_PER_S] == pytest.approx(48.0)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "devices", "micro", "accumulation", "stated"),
+    [(1, 4, 8, 2, 64), (2, 4, 8, 2, 64), (2, 4, 16, 1, 64), (3, 8, 2, 4, 64), (4, 1, 5, 3, 15), (2, 2, 3, 1, 6)],
+)
+@pytest.mark.parametrize("every", [1, 5])
+def test_a_batch_of_litgpt_is_that_of_all_nodes_by_its_micro_batches(
+    tmp_path: Path, nodes: int, devices: int, micro: int, accumulation: int, stated: int, every: int
+) -> None:
+    text = f"{{'devices': {devices},\n 'num_nodes': {nodes},\n 'train': TrainArgs(\n  global_batch_size={stated},\n"
+    text += f"  micro_batch_size={micro},\n  max_steps=40)}}\n"
+    for done in range(1, 30 * accumulation + 1):
+        if done % (every * accumulation) == 0 or every == 1:
+            update = " (step)" if done % accumulation == 0 else ""
+            text += f"Epoch 1 | iter {done} step {done // accumulation} | loss train: 2.50, val: n/a | "
+            text += f"iter time: 250.00 ms{update}\n"
+    run = one(write(tmp_path / "job.out", text))
+    batch = nodes * devices * micro * accumulation
+    assert run.plan["global_batch_size"] == batch
+    if every == 1 or accumulation == 1:
+        assert run.values[a.SAMPLES_PER_S] == pytest.approx(batch / (0.25 * accumulation))
+    said = [each for each in run.remarks if "not the" in each]
+    assert bool(said) is (batch != stated)
+
+
 def test_a_batch_that_grows_makes_segments_and_the_rate_is_that_of_the_last(tmp_path: Path) -> None:
     parts = [(1, 8, 400.0), (11, 16, 500.0), (21, 40, 800.0)]
     text = megatron([])
