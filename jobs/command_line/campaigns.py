@@ -1,0 +1,123 @@
+"""Commands that compare configurations: attempt, campaign, leaderboard, tune."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from jobs.command_line.command import OVERRIDES, Argument, Command, chosen, folder, overrides
+
+TRIAL = (
+    Argument(
+        "--campaign",
+        type=Path,
+        metavar="DIR",
+        help="campaign directory (default: the baseline's sweep, later the only one in runs/)",
+    ),
+    Argument(
+        "--repeats", type=int, default=3, metavar="N", help="number of repeats, each beside a baseline (default 3)"
+    ),
+    Argument(
+        "--changed-code", action="store_true", help="run the paired baselines with the code of the first baseline"
+    ),
+    Argument("--wait", action="store_true", help="return when all runs have ended, and print the leaderboard"),
+)
+
+
+def attempt(options: argparse.Namespace) -> int:
+    """Submit one attempt."""
+    from jobs.campaign.trial import submit_trial
+
+    return and_leaderboard(options, *submit_trial(options.name, options.overrides, **trial_options(options)))
+
+
+def campaign(options: argparse.Namespace) -> int:
+    """Submit all attempts of a file."""
+    from jobs.campaign.trial import submit_trials
+
+    return and_leaderboard(options, *submit_trials(options.file, options.overrides, **trial_options(options)))
+
+
+def trial_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that attempt and campaign share."""
+    return chosen(options, "campaign", "repeats", "changed_code", "wait")
+
+
+def and_leaderboard(options: argparse.Namespace, code: int, directory: Path) -> int:
+    """Print the leaderboard of a campaign if its runs were waited for; return the exit code."""
+    return show_leaderboard(directory) or code if options.wait else code
+
+
+def leaderboard(options: argparse.Namespace) -> int:
+    """Print the leaderboard of a campaign."""
+    return show_leaderboard(options.campaign)
+
+
+def show_leaderboard(directory: Path) -> int:
+    """Print the leaderboard of a campaign's directory."""
+    from analysis.report.leaderboard import show
+
+    return show(directory)
+
+
+def tune(options: argparse.Namespace) -> int:
+    """Tune a space, or propose the next attempts of a campaign."""
+    if options.next is None:
+        from jobs.submit.slurm_call import HOURS_LONG_S, patience
+        from jobs.tune import batch_finder
+        from jobs.tune.command import tune as tune_space
+
+        chosen = batch_finder.is_chosen(options.overrides)
+        # A night of tuning outlives a controller that is restarted.
+        with patience(HOURS_LONG_S):
+            return batch_finder.find_batch(options.overrides) if chosen else tune_space(options.overrides)
+    if options.overrides:
+        options.grammar.error(f"--next reads a campaign and takes no overrides; leave {options.overrides[0]} out")
+    from jobs.tune.next_attempts import next_attempts
+
+    return next_attempts(options.next)
+
+
+COMMANDS = (
+    Command(
+        "attempt",
+        "run one configuration in turns with the baseline of a campaign, repeated",
+        (
+            Argument("name", metavar="NAME", help="name of the attempt, such as mbs2; the first one is named baseline"),
+            overrides("for the baseline the whole configuration, later only the differences"),
+            *TRIAL,
+        ),
+        attempt,
+    ),
+    Command(
+        "campaign",
+        "run all attempts of a file in turns with their baseline, in one submission",
+        (
+            Argument("file", type=Path, metavar="FILE", help="a YAML file of lines NAME: [OVERRIDE, ...]"),
+            overrides("only launcher=... and its keys, for all attempts"),
+            *TRIAL,
+        ),
+        campaign,
+    ),
+    Command(
+        "leaderboard",
+        "rank the attempts of a campaign; list those that do not count, with the reason",
+        (Argument("campaign", type=Path, metavar="DIR", help="campaign directory, such as runs/apac_hpc_ai_2024"),),
+        leaderboard,
+    ),
+    Command(
+        "tune",
+        "find the best configuration of a sweep within a budget; the same command goes on after a stop",
+        (
+            overrides(f"values to try, tune.KEY; {OVERRIDES}"),
+            Argument(
+                "--next",
+                type=folder,
+                metavar="CAMPAIGN",
+                help="propose the next attempts of a campaign that was made by hand, with reasons; submit nothing",
+            ),
+        ),
+        tune,
+    ),
+)

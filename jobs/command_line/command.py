@@ -1,0 +1,107 @@
+"""An entry of the command line: the name, text, arguments and function of a command.
+
+A new command is an entry in the tuple COMMANDS of one of the group files beside this one, and nothing else. Its
+function imports what it needs when it runs, so that start-up stays fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+OVERRIDES = "Hydra overrides, such as model=llama2_7b nodes=4 job.steps=100; `slurmscale explain` lists all keys"
+
+
+class Argument:
+    """An argument of a command: what argparse's `add_argument` takes, and how a shell completes it."""
+
+    def __init__(self, *names: str, completer: Callable[..., list[str]] | None = None, **options: Any) -> None:
+        self.names, self.completer, self.options = names, completer, options
+
+    def add_to(self, parser: Any) -> None:
+        """Add the argument to a parser, or to a group of one."""
+        action = parser.add_argument(*self.names, **self.options)
+        if self.completer is not None:
+            action.completer = self.completer  # read by argcomplete
+
+
+class OneOf:
+    """Arguments that exclude each other."""
+
+    def __init__(self, *arguments: Argument) -> None:
+        self.arguments = arguments
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments to a parser."""
+        group = parser.add_mutually_exclusive_group()
+        for argument in self.arguments:
+            argument.add_to(group)
+
+
+class Section:
+    """Arguments that have a heading of their own in the help."""
+
+    def __init__(self, title: str, text: str, *arguments: Argument) -> None:
+        self.title, self.text, self.arguments = title, text, arguments
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments to a parser."""
+        group = parser.add_argument_group(self.title, self.text)
+        for argument in self.arguments:
+            argument.add_to(group)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command."""
+
+    name: str
+    text: str
+    """What it does, in one line."""
+    arguments: tuple[Argument | OneOf | Section, ...]
+    function: Callable[[argparse.Namespace], int]
+    """Called with the options; returns the exit code. `options.grammar.error(text)` refuses their combination."""
+
+    @property
+    def takes_overrides(self) -> bool:
+        """True if overrides are among its arguments."""
+        return any(isinstance(each, Argument) and each.names == ("overrides",) for each in self.arguments)
+
+
+def folder(text: str) -> Path:
+    """Return the path of an argument; refuse the empty text that an unset variable of a shell leaves."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' is not a path; set one, or leave the option out")
+    return Path(text)
+
+
+def complete_override(prefix: str, **given: Any) -> list[str]:
+    """Return the overrides that begin with a prefix."""
+    from jobs.plan.completion import complete_override as complete
+
+    return complete(prefix, **given)
+
+
+def complete_key(prefix: str, **given: Any) -> list[str]:
+    """Return the keys that begin with a prefix."""
+    from jobs.plan.completion import complete_key as complete
+
+    return complete(prefix, **given)
+
+
+def overrides(text: str = OVERRIDES) -> Argument:
+    """Return the argument that takes overrides; `grammar.parsed` accepts them between options too."""
+    return Argument("overrides", nargs="*", metavar="OVERRIDE", help=text, completer=complete_override)
+
+
+def chosen(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return some options as keyword arguments."""
+    return {name: getattr(options, name) for name in names}
+
+
+MULTIRUN = Argument("-m", "--multirun", action="store_true", help="make one run per value: nodes=1,2,4")
+SWEEP = Argument("sweep", type=Path, metavar="SWEEP", help="sweep directory, such as runs/demo")
+WAIT = Argument("--wait", action="store_true", help="return when all runs have ended")

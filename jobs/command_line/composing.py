@@ -1,0 +1,153 @@
+"""Commands on configurations and data: plan, explain, data, images."""
+
+from __future__ import annotations
+
+import argparse
+
+from jobs.command_line.command import (
+    MULTIRUN,
+    Argument,
+    Command,
+    Section,
+    chosen,
+    complete_key,
+    folder,
+    overrides,
+)
+
+INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+SKIP_ILLEGAL = Argument(
+    "--skip-illegal", action="store_true", help="leave out the points of a sweep that cannot run, and list them"
+)
+AS_HYDRA = Section(
+    "as in Hydra",
+    "print the composed configuration only",
+    Argument("-c", "--cfg", choices=["job", "hydra", "all"], help="print the configuration in YAML"),
+    Argument("-p", "--package", metavar="SECTION", help="print one section only"),
+    Argument("--resolve", action="store_true", help="resolve interpolations first"),
+    Argument(
+        "-i", "--info", nargs="?", const="all", choices=INFO, help="print the composition: files, search path, plugins"
+    ),
+)
+
+
+def print_as_hydra(options: argparse.Namespace) -> int | None:
+    """Print the configuration in one of Hydra's formats; None if none is requested."""
+    if not (options.cfg or options.info):
+        return None
+    from jobs.plan.show import show_as_hydra
+
+    return show_as_hydra(options.overrides, **chosen(options, "cfg", "package", "resolve", "info"))
+
+
+def plan(options: argparse.Namespace) -> int:
+    """Print the plan, the layouts that were found, or a configuration in Hydra's formats."""
+    if (code := print_as_hydra(options)) is not None:
+        return code
+    from jobs.plan.show import show
+
+    if options.search and (options.values or options.why):
+        options.grammar.error("--search prints its own tables. Leave out --values and --why")
+    if options.search:
+        from jobs.plan.search.command import search
+
+        return search(options.overrides, options.output)
+    if options.output:
+        options.grammar.error("--output draws what --search found. Add --search")
+    return show(options.overrides, **chosen(options, "multirun", "skip_illegal", "values", "why"))
+
+
+def explain(options: argparse.Namespace) -> int:
+    """Print what a key means."""
+    from jobs.plan.explain import explain as explain_key
+
+    return explain_key(options.key, options.overrides)
+
+
+def data(options: argparse.Namespace) -> int:
+    """Prepare data."""
+    from jobs.data.command import make_data
+
+    return make_data(options.overrides, multirun=options.multirun, megatron=options.megatron)
+
+
+def images(options: argparse.Namespace) -> int:
+    """Make shards of images."""
+    from jobs.images.make import make_images
+
+    how = chosen(options, "count", "shards", "mean_kb", "classes", "seed", "kind")
+    size_bytes = make_images(options.directory, **how)
+    print(f"{options.count:,} images in {options.shards:,} shards, {size_bytes / 1e9:,.3g} GB, in {options.directory}")
+    return 0
+
+
+COMMANDS = (
+    Command(
+        "plan",
+        "print the plan table, warnings and mesh of the overrides; prepare nothing",
+        (
+            MULTIRUN,
+            overrides(),
+            SKIP_ILLEGAL,
+            Argument("--values", action="store_true", help="also print every value of each run"),
+            Argument("--why", action="store_true", help="also print the terms of the predictions"),
+            Argument(
+                "--search",
+                action="store_true",
+                help="instead rank all legal layouts of the overrides, such as nodes=1,2,4, by predicted time",
+            ),
+            Argument("-o", "--output", type=folder, metavar="FILE.html", help="draw what --search found"),
+            AS_HYDRA,
+        ),
+        plan,
+    ),
+    Command(
+        "explain",
+        "print type, choices, default, unit and meaning of a key, or the keys that have a word",
+        (
+            Argument(
+                "key",
+                nargs="?",
+                metavar="KEY|WORD",
+                help="such as job.steps, model or checkpoint; default: the first level",
+                completer=complete_key,
+            ),
+            Argument("overrides", nargs="*", metavar="OVERRIDE", help="show the defaults of this composition"),
+        ),
+        explain,
+    ),
+    Command(
+        "data",
+        "prepare the data of the overrides and print its account: samples, tokens, padding; start no run",
+        (
+            MULTIRUN,
+            overrides(),
+            Argument(
+                "--megatron",
+                type=folder,
+                metavar="PREFIX",
+                help="also write text as Megatron's PREFIX.bin and PREFIX.idx, which data=megatron_binary reads",
+            ),
+        ),
+        data,
+    ),
+    Command(
+        "images",
+        "make shards of random JPEG images with the sizes of ImageNet's, for job=image_train",
+        (
+            Argument("directory", type=folder, metavar="DIRECTORY", help="new or empty directory"),
+            Argument("--count", type=int, required=True, metavar="N", help="images; ImageNet has 1281167"),
+            Argument("--shards", type=int, default=16, metavar="N", help="files (default 16)"),
+            Argument("--mean-kb", type=float, default=115.0, metavar="KB", help="mean size of an image (default 115)"),
+            Argument("--classes", type=int, default=1000, metavar="N", help="classes of the labels (default 1000)"),
+            Argument("--seed", type=int, default=1234, metavar="N", help="seed (default 1234)"),
+            Argument(
+                "--kind",
+                choices=("tar", "recordio"),
+                default="tar",
+                help="WebDataset's tar or MXNet's RecordIO (default tar)",
+            ),
+        ),
+        images,
+    ),
+)

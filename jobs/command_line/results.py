@@ -1,0 +1,124 @@
+"""Commands that read results: report."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from jobs.command_line.command import Argument, Command, OneOf, folder
+
+
+def report(options: argparse.Namespace) -> int:
+    """Write a report, a comparison of A and B, or a comparison with a reference."""
+    from analysis.load.paths import require
+    from jobs.errors import ReportError
+
+    if options.reference is None and (options.tolerance is not None or options.allow_missing):
+        raise ReportError(
+            "--tolerance and --allow-missing apply to a comparison with a reference. Add --reference runs.csv."
+        )
+    if options.open and options.reference:
+        raise ReportError("--open shows the page of a report or of --compare. Leave it out with --reference.")
+    if options.compare and options.paths:
+        raise ReportError("--compare takes its two directories itself. Run `slurmscale report --compare A B`.")
+    if not options.paths and not options.compare:
+        raise ReportError("no DIR given. Pass sweep or run directories, for instance: slurmscale report runs/demo")
+    for path in options.compare or options.paths:
+        require(path)  # before pandas and plotly are imported
+    if options.compare:
+        from analysis.report.compare import compare
+
+        a, b = options.compare
+        answer, page = compare(a, b, options.output, options.format, follow=options.follow)
+        print(*answer, page, sep="\n")
+        return open_page(page) if options.open else 0
+    if options.reference:
+        from analysis.report.against_reference import regress
+
+        return regress(
+            options.paths,
+            options.reference,
+            options.output,
+            options.tolerance,
+            allow_missing=options.allow_missing,
+            formats=options.format,
+            follow=options.follow,
+        )
+    from analysis.formatting import one_line
+    from analysis.report.report import ALWAYS, answered
+
+    answer, page = answered(options.paths, options.output, options.format, options.cost_of, follow=options.follow)
+    print(*map(one_line, answer), *(page.with_name(name) for name in ALWAYS), sep="\n")
+    return open_page(page) if options.open else 0
+
+
+def open_page(page: Path) -> int:
+    """Open a page in the browser of this session; return 1 if there is none."""
+    import webbrowser
+
+    if webbrowser.open(page.resolve().as_uri()):
+        return 0
+    print(f"No browser could be opened. Copy {page} to a machine with one, or set BROWSER.", file=sys.stderr)
+    return 1
+
+
+COMMANDS = (
+    Command(
+        "report",
+        "write report.html, report.md and runs.csv from runs and logs",
+        (
+            Argument(
+                "paths", type=Path, nargs="*", metavar="DIR", help="sweeps, run directories, or logs of other programs"
+            ),
+            OneOf(
+                Argument(
+                    "--compare",
+                    type=Path,
+                    nargs=2,
+                    metavar=("A", "B"),
+                    help="compare two of them: throughput of B relative to A, with intervals",
+                ),
+                Argument(
+                    "--reference",
+                    type=Path,
+                    metavar="FILE",
+                    help="compare with an earlier runs.csv; exit code 3 if a point got worse",
+                ),
+                Argument(
+                    "--cost-of",
+                    metavar="TOKENS[@RANKS]",
+                    help="report the cost of a training: 100B tokens, or 100B@64,128 on ranks that were not measured "
+                    "(default 1B)",
+                ),
+            ),
+            Argument(
+                "--tolerance",
+                type=float,
+                metavar="SHARE",
+                help="largest relative worsening against FILE that passes (default 0.05: 5 %%)",
+            ),
+            Argument("--allow-missing", action="store_true", help="accept points of FILE that were not measured"),
+            Argument(
+                "--follow",
+                action="store_true",
+                help="read links that lead out of DIR, in folders that you did not submit too",
+            ),
+            Argument(
+                "-o",
+                "--output",
+                type=folder,
+                help="output directory (default: DIR if only one is given, else this one)",
+            ),
+            Argument("--open", action="store_true", help="open the page in a browser"),
+            Argument(
+                "--format",
+                action="append",
+                default=[],
+                metavar="LIST",
+                help="also write parquet (runs.parquet), svg, png (figures/), latex (points.tex): --format svg,latex",
+            ),
+        ),
+        report,
+    ),
+)
