@@ -8,6 +8,7 @@ from typing import Any
 
 from jobs.command_line.command import OVERRIDES, Argument, Command, chosen, folder, overrides
 
+HEADING = "campaigns and tuning"
 TRIAL = (
     Argument(
         "--campaign",
@@ -83,32 +84,47 @@ COMMANDS = (
     Command(
         "attempt",
         "run one configuration in turns with the baseline of a campaign, repeated",
+        attempt,
         (
             Argument("name", metavar="NAME", help="name of the attempt, such as mbs2; the first one is named baseline"),
             overrides("for the baseline the whole configuration, later only the differences"),
             *TRIAL,
         ),
-        attempt,
+        heading=HEADING,
+        examples=(
+            "attempt baseline model=tiny job.micro_batch_size=1 sweep=camp",
+            "attempt mbs2 job.micro_batch_size=2 --campaign runs/camp --wait",
+        ),
+        manual="jobs/README.md#campaigns",
+        exit_codes={1: "with --wait: a run did not finish"},
     ),
     Command(
         "campaign",
         "run all attempts of a file in turns with their baseline, in one submission",
+        campaign,
         (
             Argument("file", type=Path, metavar="FILE", help="a YAML file of lines NAME: [OVERRIDE, ...]"),
             overrides("only launcher=... and its keys, for all attempts"),
             *TRIAL,
         ),
-        campaign,
+        heading=HEADING,
+        examples=("campaign attempts.yaml --repeats 5",),
+        manual="jobs/README.md#campaigns",
+        exit_codes={1: "with --wait: a run did not finish"},
     ),
     Command(
         "leaderboard",
         "rank the attempts of a campaign; list those that do not count, with the reason",
-        (Argument("campaign", type=Path, metavar="DIR", help="campaign directory, such as runs/apac_hpc_ai_2024"),),
         leaderboard,
+        (Argument("campaign", type=Path, metavar="DIR", help="campaign directory, such as runs/apac_hpc_ai_2024"),),
+        heading=HEADING,
+        examples=("leaderboard runs/camp",),
+        manual="analysis/README.md#leaderboard",
     ),
     Command(
         "tune",
         "find the best configuration of a sweep within a budget; the same command goes on after a stop",
+        tune,
         (
             overrides(f"values to try, tune.KEY; {OVERRIDES}"),
             Argument(
@@ -118,6 +134,12 @@ COMMANDS = (
                 help="propose the next attempts of a campaign that was made by hand, with reasons; submit nothing",
             ),
         ),
-        tune,
+        heading=HEADING,
+        examples=(
+            "tune parallelism=ddp,fsdp_full job.micro_batch_size=1,2",
+            "tune tune=batch_finder model=tiny",
+            "tune --next runs/camp",
+        ),
+        manual="jobs/README.md#tuning",
     ),
 )

@@ -7,11 +7,20 @@ function imports what it needs when it runs, so that start-up stays fast.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+START = "start here"
+"""The heading of the few commands that a newcomer needs."""
+EXIT_CODES = {
+    0: "done",
+    2: "refused; the message names what to change",
+    130: "interrupted by Ctrl-C",
+    141: "the reader of the output ended, such as head",
+}
+"""Those that every command can give; 1 and 3 are in the entries of the commands that have them."""
 OVERRIDES = "Hydra overrides, such as model=llama2_7b nodes=4 job.steps=100; `slurmscale explain` lists all keys"
 
 
@@ -56,14 +65,36 @@ class Section:
 
 @dataclass(frozen=True)
 class Command:
-    """A command."""
+    """A command. A test checks that each has a heading, a manual, and examples that the grammar accepts."""
 
     name: str
     text: str
     """What it does, in one line."""
-    arguments: tuple[Argument | OneOf | Section, ...]
     function: Callable[[argparse.Namespace], int]
     """Called with the options; returns the exit code. `options.grammar.error(text)` refuses their combination."""
+    arguments: tuple[Argument | OneOf | Section, ...]
+    heading: str
+    """The heading below which `slurmscale --help` lists it."""
+    examples: tuple[str, ...]
+    """What may be typed after `slurmscale`; each works without a file that does not exist, but for runs and names."""
+    manual: str
+    """The section that describes it, such as jobs/README.md#tuning."""
+    exit_codes: Mapping[int, str] = field(default_factory=dict)
+    """The meaning of exit codes that not every command has, or a more exact one."""
+
+    @property
+    def ending(self) -> str:
+        """The end of its help: examples, exit codes, and the place of the manual."""
+        codes = dict(sorted((EXIT_CODES | dict(self.exit_codes)).items()))
+        return "\n".join(
+            [
+                "\nexamples:",
+                *(f"  slurmscale {example}" for example in self.examples),
+                "\nexit codes:",
+                *(f"  {code:<3}  {meaning}" for code, meaning in codes.items()),
+                f"\nmanual: {self.manual}\n",
+            ]
+        )
 
     @property
     def takes_overrides(self) -> bool:

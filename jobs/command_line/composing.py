@@ -6,6 +6,7 @@ import argparse
 
 from jobs.command_line.command import (
     MULTIRUN,
+    START,
     Argument,
     Command,
     Section,
@@ -15,6 +16,7 @@ from jobs.command_line.command import (
     overrides,
 )
 
+HEADING = "configurations and data"
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 SKIP_ILLEGAL = Argument(
     "--skip-illegal", action="store_true", help="leave out the points of a sweep that cannot run, and list them"
@@ -85,6 +87,7 @@ COMMANDS = (
     Command(
         "plan",
         "print the plan table, warnings and mesh of the overrides; prepare nothing",
+        plan,
         (
             MULTIRUN,
             overrides(),
@@ -99,11 +102,18 @@ COMMANDS = (
             Argument("-o", "--output", type=folder, metavar="FILE.html", help="draw what --search found"),
             AS_HYDRA,
         ),
-        plan,
+        heading=START,
+        examples=(
+            "plan nodes=2 parallelism=fsdp_full",
+            "plan -m cluster=xe9680_h100 parallelism=fsdp_full nodes=1,2",
+            "plan --search cluster=xe9680_h100 model=llama3_8b nodes=1,2",
+        ),
+        manual="README.md#configuration",
     ),
     Command(
         "explain",
         "print type, choices, default, unit and meaning of a key, or the keys that have a word",
+        explain,
         (
             Argument(
                 "key",
@@ -114,11 +124,18 @@ COMMANDS = (
             ),
             Argument("overrides", nargs="*", metavar="OVERRIDE", help="show the defaults of this composition"),
         ),
-        explain,
+        heading=HEADING,
+        examples=(
+            "explain job.steps",
+            "explain lr",
+            "explain parallelism",
+        ),
+        manual="README.md#configuration",
     ),
     Command(
         "data",
         "prepare the data of the overrides and print its account: samples, tokens, padding; start no run",
+        data,
         (
             MULTIRUN,
             overrides(),
@@ -129,11 +146,14 @@ COMMANDS = (
                 help="also write text as Megatron's PREFIX.bin and PREFIX.idx, which data=megatron_binary reads",
             ),
         ),
-        data,
+        heading=HEADING,
+        examples=("data data=stdlib job.steps=100",),
+        manual="jobs/README.md#data-sets",
     ),
     Command(
         "images",
         "make shards of random JPEG images with the sizes of ImageNet's, for job=image_train",
+        images,
         (
             Argument("directory", type=folder, metavar="DIRECTORY", help="new or empty directory"),
             Argument("--count", type=int, required=True, metavar="N", help="images; ImageNet has 1281167"),
@@ -148,6 +168,8 @@ COMMANDS = (
                 help="WebDataset's tar or MXNet's RecordIO (default tar)",
             ),
         ),
-        images,
+        heading=HEADING,
+        examples=("images shards --count 2000 --shards 4",),
+        manual="jobs/README.md#training-on-images",
     ),
 )

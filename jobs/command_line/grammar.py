@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import textwrap
 from typing import Any, NoReturn
 
 from jobs.command_line import campaigns, composing, results, site, sweeps
+from jobs.command_line.command import START
 
 COMMANDS = {
     command.name: command
@@ -33,12 +36,17 @@ OF_HYDRA = {
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors end with the usage and a reference to --help."""
+    """A parser whose help has an ending, and whose errors end with the usage and a reference to --help."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.commands: dict[str, Parser] = {}
         """Parsers of the subcommands, by name."""
+        self.ending = ""
+
+    def format_help(self) -> str:
+        """Return the help with its ending, whose lines stay as they are."""
+        return super().format_help() + self.ending
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2, the message and the usage."""
@@ -51,17 +59,37 @@ def parser() -> Parser:
     """Return the parser of the command line."""
     top = Parser(
         prog="slurmscale",
+        usage="slurmscale [-h] [--version] COMMAND ...",
         description="Sweep LLM training over model x parallelism x nodes on Slurm, and report scaling.",
     )
     top.add_argument("--version", action="store_true", help="print the version")
-    subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    top.ending = listing()
+    subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND", prog="slurmscale")
+    subparsers.help = argparse.SUPPRESS  # `listing` has the commands
     for name, command in COMMANDS.items():
+        # A shell shows this help with the completions.
         sub: Parser = subparsers.add_parser(name, help=command.text, description=command.text)
         sub.set_defaults(grammar=sub)
         for argument in command.arguments:
             argument.add_to(sub)
+        sub.ending = command.ending
         top.commands[name] = sub
     return top
+
+
+def listing() -> str:
+    """Return all commands with their texts below their headings, in the width of the terminal."""
+    width = shutil.get_terminal_size().columns - 2
+    column = max(map(len, COMMANDS)) + 2
+    lines = []
+    for heading in dict.fromkeys([START, *(command.heading for command in COMMANDS.values())]):
+        lines += ["", f"{heading}:"]
+        for name, command in COMMANDS.items():
+            if command.heading == heading:
+                lead = f"    {name:{column}}"
+                lines.append(textwrap.fill(command.text, width, initial_indent=lead, subsequent_indent=" " * len(lead)))
+    ending = "\nslurmscale COMMAND --help has options, examples and exit codes. Manual: README.md\n"
+    return "\n".join([*lines, ending])
 
 
 def parsed(top: Parser, arguments: list[str]) -> argparse.Namespace:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from jobs.command_line.command import Argument, Command, OneOf, folder
+from jobs.command_line.command import START, Argument, Command, OneOf, folder
 
 
 def report(options: argparse.Namespace) -> int:
@@ -67,6 +67,7 @@ COMMANDS = (
     Command(
         "report",
         "write report.html, report.md and runs.csv from runs and logs",
+        report,
         (
             Argument(
                 "paths", type=Path, nargs="*", metavar="DIR", help="sweeps, run directories, or logs of other programs"
@@ -119,6 +120,13 @@ COMMANDS = (
                 help="also write parquet (runs.parquet), svg, png (figures/), latex (points.tex): --format svg,latex",
             ),
         ),
-        report,
+        heading=START,
+        examples=(
+            "report runs/first --open",
+            "report --compare runs/first runs/second",
+            "report runs/second --reference runs/first/runs.csv",
+        ),
+        manual="analysis/README.md#write-a-report",
+        exit_codes={1: "with --open: there is no browser", 3: "with --reference: a point got worse"},
     ),
 )

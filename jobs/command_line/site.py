@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jobs.command_line.command import Argument, Command, OneOf, chosen, folder, overrides
 
+HEADING = "clusters, files of a site, and the shell"
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -68,6 +69,7 @@ COMMANDS = (
     Command(
         "doctor",
         "check a Slurm cluster, and the run of the overrides against it, before submission",
+        doctor,
         (
             OneOf(
                 Argument("--nodes", type=int, metavar="N", help="number of nodes of the test job (default 2)"),
@@ -76,11 +78,18 @@ COMMANDS = (
             ),
             overrides(),
         ),
-        doctor,
+        heading=HEADING,
+        examples=(
+            "doctor cluster=generic_slurm nodes=2",
+            "doctor --no-job cluster=generic_slurm",
+        ),
+        manual="jobs/README.md#check-a-cluster",
+        exit_codes={1: "a check failed"},
     ),
     Command(
         "calibrate",
         "fit the constants of predicted step time and memory to measured runs, into a site file",
+        calibrate,
         (
             Argument(
                 "paths",
@@ -104,11 +113,17 @@ COMMANDS = (
                 "--output", type=folder, help="FILE.yaml (default: calibration/CLUSTER-DATE.yaml of SLURMSCALE_SITE)"
             ),
         ),
-        calibrate,
+        heading=HEADING,
+        examples=(
+            "calibrate runs/first --most 4",
+            "calibrate --probes cluster=xe9680_h100 model=llama3_8b",
+        ),
+        manual="jobs/README.md#calibration",
     ),
     Command(
         "model",
         "write a model file from LitGPT's name of a model or a config.json, or check one",
+        model,
         (
             Argument(
                 "what", metavar="NAME|PATH", help="such as Qwen2.5-7B; a config.json or its directory; or a model file"
@@ -119,11 +134,17 @@ COMMANDS = (
                 help="directory or FILE.yaml (default: model/ of SLURMSCALE_SITE, else print it)",
             ),
         ),
-        model,
+        heading=HEADING,
+        examples=(
+            "model Qwen2.5-7B",
+            "model checkpoints/my_model/config.json --output my_model.yaml",
+        ),
+        manual="conf/README.md#models",
     ),
     Command(
         "cluster",
         "write a cluster file of your own, with its GPU, partition and ranks of a node",
+        cluster,
         (
             Argument("name", metavar="NAME", help="such as my_cluster; cluster=NAME then chooses it"),
             Argument("--gpu", metavar="NAME", help="a GPU of conf/gpu or the site, such as h100_sxm (default: CPUs)"),
@@ -138,12 +159,17 @@ COMMANDS = (
                 help="directory or FILE.yaml (default: cluster/ of SLURMSCALE_SITE, else print it)",
             ),
         ),
-        cluster,
+        heading=HEADING,
+        examples=("cluster mine --gpu h100_sxm --partition gpu",),
+        manual="conf/README.md#your-cluster",
     ),
     Command(
         "completion",
         "print the script with which a shell completes commands, keys and choices",
-        (Argument("shell", choices=SHELLS, help='for instance: eval "$(slurmscale completion bash)"'),),
         completion,
+        (Argument("shell", choices=SHELLS, help='for instance: eval "$(slurmscale completion bash)"'),),
+        heading=HEADING,
+        examples=("completion bash",),
+        manual="README.md#commands",
     ),
 )

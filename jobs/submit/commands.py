@@ -48,6 +48,7 @@ SLURM_POLL_S = 10.0
 PART_CHARACTERS = 1 << 20
 # For a longer sweep `submit` shows the first runs, `status` only those that may need attention.
 MOST_ROWS = 50
+FAILED = {State.failed, State.lost}
 QUIET = {State.finished, State.queued, State.waiting, State.prepared, State.cancelled}
 
 
@@ -117,10 +118,11 @@ def submit_points(points: list[Point], *, wait: bool, try_large: bool = False) -
     return wait_for(sweep) if wait else 0
 
 
-def status(path: Path, *, everything: bool = False, nodes: bool = False) -> int:
+def status(path: Path, *, everything: bool = False, nodes: bool = False, check: bool = False) -> int:
     """Print one row per run; for a long sweep only runs that are running or in trouble, unless `everything`.
 
-    With `nodes` also a line for each node of the running runs.
+    With `nodes` also a line for each node of the running runs. With `check` return 1 if a run or stage failed or was
+    lost.
     """
     sweep = open_sweep(path)
     found = look(sweep)
@@ -147,9 +149,11 @@ def status(path: Path, *, everything: bool = False, nodes: bool = False) -> int:
     out.print(summary(found))
     if any(item.state is State.waiting for item in found) and not is_own(sweep):
         print(f"not submitted by you, so only shown; `slurmscale resume {sweep.quoted}` shows what it would run")
-    for line in stage_lines(stage_states(sweep)):
+    around = stage_states(sweep)
+    for line in stage_lines(around):
         out.print(line, soft_wrap=True)
-    return 0
+    ends = [item.state for item in found] + [item.state for item in around]
+    return int(check and not FAILED.isdisjoint(ends))
 
 
 def state_cell(state: State) -> Text:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from jobs.command_line.grammar import COMMANDS as COMMAND_ENTRIES
 from tests.support.composing import options
 from tests.support.paths import ROOT
-from tests.support.readme_text import FILES, README, blocks
+from tests.support.readme_text import FILES, README, anchors, blocks, prose
 
 COMMANDS = [[line for line in block.splitlines() if line] for block in blocks("sh")]
 
@@ -176,21 +177,5 @@ def test_a_readme_begins_with_links_to_its_sections(file: Path) -> None:
     assert all(f"(#{anchor})" in beginning for anchor in anchors(file, level="##"))
 
 
-def prose(file: Path) -> str:
-    """Return the text of a README without its fenced blocks."""
-    return re.sub(r"^```.*?^```$", "", file.read_text(), flags=re.MULTILINE | re.DOTALL)
-
-
-def anchors(file: Path, level: str = "##+") -> list[str]:
-    """Return the anchors that GitHub gives to the headings of a file."""
-    headings = re.findall(rf"^{level} (.+)$", prose(file), flags=re.MULTILINE)
-    return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
-
-
 def test_every_command_is_in_the_table() -> None:
-    from jobs.cli import parser
-
-    names = next(action.choices for action in parser()._actions if action.dest == "command")
-    assert names is not None
-    for name in names:
-        assert f"`slurmscale {name}" in README
+    assert [name for name in COMMAND_ENTRIES if f"`slurmscale {name}" not in README] == []

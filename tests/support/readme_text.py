@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from tests.support.paths import ROOT
 
@@ -14,3 +15,14 @@ def blocks(language: str) -> list[str]:
     """Return the fenced blocks of a language, "" for blocks without one."""
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
     return [text for kind, text in fenced if kind == language]
+
+
+def prose(file: Path) -> str:
+    """Return the text of a README without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", file.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(file: Path, level: str = "##+") -> list[str]:
+    """Return the anchors that GitHub gives to the headings of a file."""
+    headings = re.findall(rf"^{level} (.+)$", prose(file), flags=re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]

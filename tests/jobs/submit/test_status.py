@@ -97,6 +97,16 @@ def test_a_configuration_that_is_damaged_is_reported_and_does_not_matter_to_a_fi
     assert f"{run.config} is damaged: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("end", "code"), [("finished", 0), ("stopped", 0), ("failed", 1)])
+def test_status_has_an_exit_code_for_a_failed_run_if_asked(end: str, code: int, tmp_path: Path) -> None:
+    prepared(tmp_path, a_run("waits"))
+    run = prepared(tmp_path, a_run("ended"))
+    started(run, a_run("ended"))
+    event(run, end, step=4)
+    assert main(["status", str(tmp_path)]) == 0
+    assert main(["status", "--check", str(tmp_path)]) == code
+
+
 @pytest.mark.parametrize("name", ["run/metrics.jsonl", "run/status.jsonl", "run", "submissions.jsonl"])
 def test_what_may_not_be_read_is_named(name: str, tmp_path: Path) -> None:
     a_submitted(tmp_path, "run", "7").metrics.touch()
