@@ -97,7 +97,7 @@ def test_a_configuration_that_is_damaged_is_reported_and_does_not_matter_to_a_fi
     assert f"{run.config} is damaged: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("end", "code"), [("finished", 0), ("stopped", 0), ("failed", 1)])
+@pytest.mark.parametrize(("end", "code"), [("finished", 0), ("failed", 1)])
 def test_status_has_an_exit_code_for_a_failed_run_if_asked(end: str, code: int, tmp_path: Path) -> None:
     prepared(tmp_path, a_run("waits"))
     run = prepared(tmp_path, a_run("ended"))
