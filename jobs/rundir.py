@@ -52,25 +52,20 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from enum import Enum
 from pathlib import Path
-from typing import Any, cast
-
-import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from typing import Any
 
 from jobs.errors import ConfigError, RunDirError
 from jobs.event_fields import checked_event
 from jobs.files import UnsuitableFileError, exists, parse_json, read_lines, read_object, read_yaml, reason
+from jobs.frozen import interpolation_in, run_of
 from jobs.output import open_to_append, write_file
 from jobs.schema import Run
-from jobs.secrets import redacted, strings
+from jobs.secrets import redacted
 
 SCHEMA_VERSION = 1
-INTERPOLATION = re.compile(r"(\\*)\$\{")
 # Prefix of the first line of each start of a batch script in the log of its job.
 BATCH_STARTED = "slurmscale: started"
 # Prefix of the last line of a batch script that ends before its ranks start.
@@ -444,8 +439,8 @@ def load_run(path: Path) -> Run:
     # Keys of a later version may be missing; if the remaining keys form no run, the file was truncated.
     missing = [field.name for field in fields(Run) if field.name not in written]
     try:
-        return cast(Run, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Run), written)))
-    except (OmegaConfBaseException, ValueError) as error:
+        return run_of(written)
+    except ValueError as error:
         if missing:
             raise damaged(path, f"it has no {missing[0]}") from error
         raise ConfigError(f"{path} is not the configuration of a run of this version: {error}") from error
@@ -464,32 +459,3 @@ def damaged(path: Path, how: str) -> RunDirError:
         f"{path} is damaged: {how}. Restore it from a copy, or move {path.parent} away and run "
         "slurmscale submit with the overrides in its provenance.json."
     )
-
-
-def interpolation_in(values: Any) -> str | None:
-    """Return the key of the first value that OmegaConf would replace, with the value; None without one."""
-    for key, text in strings(values):
-        # An even number of backslashes escapes itself, an odd one the interpolation.
-        if any(len(backslashes) % 2 == 0 for backslashes in INTERPOLATION.findall(text)):
-            return f"{key}={text}"
-    return None
-
-
-def dump_run(run: Run) -> str:
-    """Return the frozen Run as YAML, enums by name; ${ in a text is escaped, so that it stays text."""
-
-    def literal(value: Any) -> Any:
-        match value:
-            case Enum():
-                return value.name
-            case str():
-                return INTERPOLATION.sub(r"\1\1\\${", value)
-            case list():
-                return [literal(each) for each in value]
-            case dict():
-                return {key: literal(each) for key, each in value.items()}
-        return value
-
-    # libyaml, if PyYAML was built with it, is ten times as fast: a sweep has hundreds of runs.
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    return yaml.dump(literal(asdict(run)), Dumper=dumper, sort_keys=False, allow_unicode=True)

@@ -10,7 +10,7 @@ import yaml
 
 from jobs.errors import ConfigError
 from jobs.output import write_file
-from jobs.plan.compose import composing
+from jobs.plan.configuration_files import composing
 from jobs.plan.keys import did_you_mean
 from jobs.plan.refusals import choices, set_one_of
 from jobs.plan.synonyms import nearest_names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobs.plan.compose import composing
+from jobs.plan.configuration_files import composing
 from jobs.plan.keys import GROUPS, keys
 from jobs.plan.refusals import choices
 

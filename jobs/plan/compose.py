@@ -10,7 +10,6 @@ import itertools
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, is_dataclass
 from datetime import datetime
@@ -19,16 +18,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from hydra import compose as hydra_compose
-from hydra import initialize_config_module
-from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue
 
 from jobs.errors import ConfigError
-from jobs.plan.configuration_files import read_by_schema
+from jobs.plan.configuration_files import composing
 from jobs.plan.fitting import nearest_fitting
-from jobs.plan.hydra_errors import hydra_refusals, what_to_set
+from jobs.plan.hydra_errors import what_to_set
 from jobs.plan.keys import keys
 from jobs.plan.legality import common_global_batch, only_memory_is_short, problems, product_is_illegal
 from jobs.plan.nearest import nearest_legal
@@ -36,8 +33,6 @@ from jobs.plan.overrides import for_hydra, is_plain_value
 from jobs.plan.refusals import (
     chosen,
     left_to_user,
-    refuse_missing_site,
-    refuse_odd_bytes,
     site_file,
     typed,
 )
@@ -106,16 +101,6 @@ def compose(
     points = legal_points(points, judge, left_out)
     refuse_equal_names(points)
     return points
-
-
-@contextmanager
-def composing(overrides: list[str]) -> Iterator[None]:
-    """Initialize Hydra on conf/ and the site's own files, and turn what it raises into a ConfigError."""
-    refuse_odd_bytes(overrides)
-    refuse_missing_site()
-    read_by_schema()
-    with hydra_refusals(overrides), initialize_config_module("conf", version_base="1.3"):
-        yield
 
 
 def set_global_batch(points: list[Point]) -> None:
@@ -380,11 +365,3 @@ def refuse_equal_names(points: list[Point]) -> None:
             f"{counts[twice[0]]} points share the name {twice[0]!r}; every point needs a run directory of its own. "
             "Put what differs into it: name='...${repeat}' or leave name unset."
         )
-
-
-def register_schema() -> None:
-    """Store the schema under the name that conf/config.yaml starts with."""
-    ConfigStore.instance().store(name="run_schema", node=Run)
-
-
-register_schema()

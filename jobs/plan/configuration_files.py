@@ -5,27 +5,43 @@ In YAML 1.1 `account: 0123` is 83, `begin: 16:30:00` is 59400 and `qos: on` is t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import IO, Any
 
 import yaml
+from hydra import initialize_config_module
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
 from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
 
+from jobs.plan.hydra_errors import hydra_refusals
 from jobs.plan.keys import is_text
+from jobs.plan.refusals import refuse_missing_site, refuse_odd_bytes
+from jobs.schema import Run
 
 HEADER_CHARACTERS = 512
 """Beginning of a file that Hydra searches for `# @package`."""
 # Names of other choices, and values that are overrides: Hydra's grammar reads them later.
 ALWAYS_TEXT = ("defaults.", "hydra.sweeper.params.")
 STRING, MERGE, NULL = (f"tag:yaml.org,2002:{name}" for name in ("str", "merge", "null"))
+
+
+@contextmanager
+def composing(overrides: list[str]) -> Iterator[None]:
+    """Initialize Hydra on conf/ and the site's own files, and turn what it raises into a ConfigError."""
+    refuse_odd_bytes(overrides)
+    refuse_missing_site()
+    read_by_schema()
+    with hydra_refusals(overrides), initialize_config_module("conf", version_base="1.3"):
+        yield
 
 
 def read_by_schema() -> None:
@@ -103,3 +119,11 @@ def as_text(node: yaml.Node) -> yaml.Node:
     if isinstance(node, yaml.ScalarNode) and node.tag not in {STRING, MERGE, NULL}:
         return yaml.ScalarNode(STRING, node.value, node.start_mark, node.end_mark, node.style)
     return node
+
+
+def register_schema() -> None:
+    """Store the schema under the name that conf/config.yaml starts with."""
+    ConfigStore.instance().store(name="run_schema", node=Run)
+
+
+register_schema()

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from jobs.errors import ConfigError
 from jobs.files import YAML_BYTES, read_text
-from jobs.plan.compose import composing
+from jobs.plan.configuration_files import composing
 from jobs.plan.keys import GROUPS, Key, did_you_mean, in_section, is_enum, keys, meanings, nearest_keys
 from jobs.plan.overrides import single
 from jobs.plan.refusals import choices, file_of

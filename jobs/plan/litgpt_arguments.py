@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shlex
 from enum import Enum
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +121,8 @@ def command(run: Run, arguments: dict[str, Any]) -> list[str]:
 
 def described(run: Run) -> str:
     """Return the description of the call that `plan` prints."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 (only to describe: it brings email)
+
     micro, per_rank = run.job.micro_batch_size, accumulation(run)
     try:
         installed = version("litgpt")

@@ -22,11 +22,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from jobs.errors import ConfigError
 from jobs.files import read_json, read_yaml, reason
+from jobs.frozen import interpolation_in
 from jobs.output import write_file
 from jobs.plan.configuration_files import text_loader
 from jobs.plan.keys import is_text
 from jobs.plan.litgpt_names import litgpt_fields
-from jobs.rundir import interpolation_in
 from jobs.schema import Mlp, Model, Norm, RopeScaling
 from jobs.secrets import strings
 

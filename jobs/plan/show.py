@@ -7,15 +7,16 @@ from functools import cache
 from hydra.core.global_hydra import GlobalHydra
 
 from jobs.console import console
+from jobs.frozen import dump_run
 from jobs.layout import drawn_layout
-from jobs.plan.compose import compose, composing
+from jobs.plan.compose import compose
+from jobs.plan.configuration_files import composing
 from jobs.plan.litgpt_arguments import described
 from jobs.plan.mesh import WIDTH, draw
 from jobs.plan.overrides import single
 from jobs.plan.pipeline_stages import held_layers
 from jobs.plan.predicted_table import predicted_table, step_time_table
 from jobs.plan.table import memory_table, plan_notes, plan_table
-from jobs.rundir import dump_run
 from jobs.schema import EngineKind, Run
 
 # Names above a mesh that many runs share.

@@ -19,7 +19,7 @@ from jobs.plan.rules.memory import Verdict, gigabytes, in_words, verdict
 from jobs.plan.rules.predicted_time import allowed_starts, starts
 from jobs.plan.rules.serving import kv_cache_note, replica_note
 from jobs.plan.storage_space import image_bytes, needed_bytes, node_memory_bytes
-from jobs.plan.time_limit import STOP_S, stop_before_limit_s
+from jobs.plan.time_limit import STOP_S, duration, stop_before_limit_s
 from jobs.schema import INSTRUCTIONS, Batching, EngineKind, Run
 
 if TYPE_CHECKING:
@@ -218,8 +218,3 @@ def image_notes(run: Run) -> list[str]:
             f"{run.images.count:,} random ones, {image_bytes(run) / 1e9:,.3g} GB, are made unless images.path is set"
         )
     return [f"{where}; memory of activations, speed and hours are not predicted"]
-
-
-def duration(minutes: int) -> str:
-    """Return a time limit as Slurm writes it, such as 1:00:00."""
-    return f"{minutes // 60}:{minutes % 60:02d}:00"

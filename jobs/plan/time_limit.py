@@ -45,3 +45,8 @@ def limit_min(text: str) -> int | None:
     days, first, second, third = (None if part is None else int(part) for part in match.groups())
     hours, minutes = (0, first) if days is None and third is None else (first, second)
     return ((days or 0) * 24 + (hours or 0)) * 60 + (minutes or 0)
+
+
+def duration(minutes: int) -> str:
+    """Return a time limit as Slurm writes it, such as 1:00:00."""
+    return f"{minutes // 60}:{minutes % 60:02d}:00"

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from jobs.errors import RunDirError, SuiteError
 from jobs.failures import cause_of, latest_attempt, record_failure
+from jobs.frozen import dump_run
 from jobs.lease import Lease
 from jobs.output import outlive_full_disk, own_directory, write_file
 from jobs.ranks import Rank, node_name
 from jobs.run import refuse_other_code
 from jobs.run_events import run_events
-from jobs.rundir import RunDir, append_event, dump_run, load_run, write_json
+from jobs.rundir import RunDir, append_event, load_run, write_json
 from jobs.serving.after_training import run_after
 from jobs.stages.evaluate import refuse_unfinished
 from jobs.stages.record import error_text, on_record

@@ -6,8 +6,6 @@ same commands settle interrupted submissions.
 
 from __future__ import annotations
 
-from filelock import Timeout
-
 from jobs.errors import SuiteError
 from jobs.run_events import seen
 from jobs.rundir import RunDir, SweepDir, load_to_launch
@@ -27,6 +25,8 @@ def submit_backlog(sweep: SweepDir, *, patience_s: float = 0.0) -> list[str]:
     """
     if not (waiting(sweep) or intents(sweep) or unannounced(sweep)):
         return []
+    from filelock import Timeout  # noqa: PLC0415 (most sweeps have no backlog)
+
     try:
         with held(sweep, patience_s=patience_s):
             return submit_waiting(sweep)

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from submitit.slurm.slurm import _make_sbatch_string
-
 from jobs.errors import SubmitError
 from jobs.network import VARIABLE
 from jobs.plan.rules.stages import stage_gpus, stages_of
@@ -300,6 +298,9 @@ def task_script(command: str, directories: Sequence[RunDir], logs: Path, paramet
 
 def batch_script(command: str, logs: Path, parameters: dict[str, Any]) -> str:
     """Return the text of a batch script that starts this command on each rank."""
+    # Imported where a script is made: submitit brings asyncio, a third of the time of a command that makes none.
     # A private function, so submitit is pinned: it has no public call that returns a script, and none that works
     # without an installed Slurm.
+    from submitit.slurm.slurm import _make_sbatch_string  # noqa: PLC0415
+
     return f"{_make_sbatch_string(command=command, folder=logs, **parameters)}\n"

@@ -6,8 +6,6 @@ import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from filelock import FileLock, Timeout
-
 from jobs.errors import SubmitError
 from jobs.run_events import seen
 from jobs.rundir import RunDir, SweepDir, append_record, now
@@ -24,6 +22,8 @@ def held(sweep: SweepDir, *, patience_s: float = -1) -> Iterator[None]:
     Waits for the lock, at most `patience_s` seconds if that is not negative, then raises filelock's Timeout. Raises
     SubmitError if the directory of the sweep cannot be written.
     """
+    from filelock import FileLock, Timeout  # noqa: PLC0415 (status and logs take no lock)
+
     lock = FileLock(sweep.lock, timeout=patience_s)
     try:
         lock.acquire()

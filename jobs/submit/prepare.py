@@ -21,6 +21,7 @@ from jobs.data import open_dataset, refuse_unready
 from jobs.data.tokenizer import CONFIG
 from jobs.errors import ConfigError, DataError, RunDirError
 from jobs.files import read_yaml, reason
+from jobs.frozen import dump_run
 from jobs.images.make import refuse_full
 from jobs.images.shards import shards_of
 from jobs.layout import accumulation, has_gpus, layout_of
@@ -36,7 +37,7 @@ from jobs.plan.predict.memory import memory
 from jobs.plan.predict.speed import speed
 from jobs.plan.rules.memory import prediction_fits
 from jobs.plan.storage_space import image_bytes, refused_space
-from jobs.rundir import RunDir, SweepDir, append_event, dump_run, write_json
+from jobs.rundir import RunDir, SweepDir, append_event, write_json
 from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, Run
 from jobs.serving.settings import Layout

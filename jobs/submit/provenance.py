@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +80,8 @@ def provenance(code: str) -> dict[str, Any]:
 
 def installed_versions() -> dict[str, str]:
     """Return the versions of installed packages from their metadata; imports nothing."""
+    from importlib import metadata  # noqa: PLC0415 (only to submit: it brings email)
+
     found = {}
     for name in RECORDED_VERSIONS:
         try:

@@ -12,9 +12,9 @@ from analysis.load.discover import read_runs
 from analysis.report.leaderboard_text import verdict_words
 from jobs.campaign.campaign import BASELINE, Campaign, repeats_on_disk
 from jobs.campaign.trial import baseline_points, trial_points
+from jobs.frozen import dump_run
 from jobs.output import own_directory, write_file
 from jobs.plan.compose import Point
-from jobs.rundir import dump_run
 from jobs.tune.folder import BEST, TuningFolder
 from jobs.tune.space import Candidate, Space
 

@@ -23,7 +23,8 @@ from analysis.compare.loss import loss_doubts
 from analysis.load.discover import read_runs
 from analysis.report.runs_table import rows_of, to_csv
 from analysis.scaling.groups import scaling_groups
-from jobs.rundir import RunDir, SweepDir, append_record, dump_run
+from jobs.frozen import dump_run
+from jobs.rundir import RunDir, SweepDir, append_record
 from tests.support.fake_runs import a_run, counted, event, finished_run, sent_by
 from tests.support.paths import ROOT
 

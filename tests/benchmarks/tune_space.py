@@ -20,7 +20,8 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from jobs.rundir import RunDir, append_event, dump_run
+from jobs.frozen import dump_run
+from jobs.rundir import RunDir, append_event
 from jobs.runtime.machine import cpu_name
 from jobs.tune.space import Candidate, Space, read_space
 from tests.support.real_run import printed, steps, train

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 
 from jobs.cli import main
 from jobs.errors import ConfigError
-from jobs.rundir import RunDir, dump_run, load_run
+from jobs.frozen import dump_run
+from jobs.rundir import RunDir, load_run
 from jobs.secrets import REDACTED, redact, redacted, redacted_traceback
 from tests.support.cli import files, printed
 from tests.support.fake_runs import a_run, prepared

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from jobs import metrics as m
+from jobs.frozen import dump_run
 from jobs.layout import accumulation, layout_of
 from jobs.parallelism import Parallelism, Sharding, Strategy
-from jobs.rundir import SCHEMA_VERSION, RunDir, append_record, dump_run
+from jobs.rundir import SCHEMA_VERSION, RunDir, append_record
 from jobs.schema import (
     Cluster,
     Data,

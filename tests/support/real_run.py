@@ -20,10 +20,11 @@ from pathlib import Path
 
 import torch  # imported once here, for all forked ranks
 
+from jobs.frozen import dump_run
 from jobs.plan.compose import compose
 from jobs.run import main
 from jobs.run_events import run_events
-from jobs.rundir import RunDir, append_event, dump_run, load_run, read_records
+from jobs.rundir import RunDir, append_event, load_run, read_records
 from jobs.runtime.imports import import_litgpt_alone
 from jobs.stages import evaluate as evaluation
 from tests.support.waiting import limit_s

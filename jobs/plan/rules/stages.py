@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from jobs.plan.rules import serving
 from jobs.plan.rules.rule import Rule, undivided
 from jobs.schema import EngineKind, Run, Stage
 from jobs.serving.after_training import run_after
@@ -102,6 +101,9 @@ def load_has_weights(run: Run) -> str | None:
         return "stages.serve serves a whole model, and this run trains virtual tokens. Set stages.serve=null."
     if not run.job.export:
         return f"stages.serve serves the export of a run, and job.export is false. Set job.export=true, {without}"
+    # The prediction of memory, which commands on a sweep do without: they ask this module for the stages of a run.
+    from jobs.plan.rules import serving  # noqa: PLC0415
+
     served = run_after(run, "")
     if served.job.sequence_length > run.model.max_sequence_length:
         return (

@@ -13,7 +13,7 @@ from jobs.network import VARIABLE
 from jobs.output import open_to_append
 from jobs.plan.rules.rule import counted
 from jobs.plan.rules.stages import OF_EACH_RUN, stages_of
-from jobs.plan.table import duration
+from jobs.plan.time_limit import duration
 from jobs.ranks import started_after_boot_s
 from jobs.rundir import SweepDir, append_record, now
 from jobs.schema import EngineKind, Run

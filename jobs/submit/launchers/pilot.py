@@ -12,7 +12,7 @@ from pathlib import Path
 from jobs.errors import SubmitError
 from jobs.plan.cost import checkpoint_bytes
 from jobs.plan.rules.rule import counted
-from jobs.plan.table import duration
+from jobs.plan.time_limit import duration
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
 from jobs.submit import slurm_call, slurm_commands

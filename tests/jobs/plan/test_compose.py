@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.errors import ConfigError
+from jobs.frozen import dump_run
 from jobs.parallelism import Sharding, Strategy
 from jobs.plan.compose import compose
 from jobs.plan.legality import warnings
 from jobs.plan.table import plan_notes
-from jobs.rundir import dump_run, load_run
+from jobs.rundir import load_run
 from jobs.schema import LauncherKind
 from tests.support.composing import CONF, one, options
 from tests.support.training import long

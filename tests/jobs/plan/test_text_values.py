@@ -10,10 +10,11 @@ import pytest
 from jobs.campaign.campaign_file import read_trials
 from jobs.cli import main
 from jobs.errors import ConfigError
+from jobs.frozen import dump_run
 from jobs.plan.compose import compose
 from jobs.plan.measured_table import read_table
 from jobs.plan.model_file import read_model_file
-from jobs.rundir import dump_run, load_run
+from jobs.rundir import load_run
 from tests.support.composing import one
 
 # Hydra's grammar makes a number or a boolean of most of them.

@@ -16,8 +16,9 @@ from analysis.report.leaderboard import records
 from analysis.report.leaderboard_text import notes
 from analysis.scaling.groups import scaling_groups
 from jobs.cli import main
+from jobs.frozen import dump_run
 from jobs.network import mismatch
-from jobs.rundir import RunDir, dump_run, load_run
+from jobs.rundir import RunDir, load_run
 from jobs.runtime.transport import (
     SOCKETS_ADVICE,
     gloo_transports,
