@@ -6,7 +6,7 @@ Values are SI base units, as there: a parser converts what its format prints in 
 from __future__ import annotations
 
 from jobs import metrics as m
-from jobs.metrics import GIGABYTE_PER_S, MICROSECOND, PERCENT, Better, DisplayUnit, Metric
+from jobs.metrics import GIBIBYTE, GIGABYTE_PER_S, MICROSECOND, PERCENT, Better, DisplayUnit, Metric
 
 # --- what was run ------------------------------------------------------------------------------------------------
 NODES = Metric("nodes", "1", "Machines of the job.", digits=9)
@@ -30,12 +30,13 @@ FULL_SAMPLES = Metric(
 SEED = Metric("seed", "1", "Seed of the random numbers.", digits=12)
 PLANNED_STEPS = Metric("planned_steps", "1", "Optimizer steps planned for the run.", digits=9)
 PARAMETERS = Metric("parameters", "1", "Weights of the model, as the program counts them.", digits=9)
-DEVICE_MEMORY = Metric("device_memory_bytes", "B", "Memory of one GPU.", digits=4)
+DEVICE_MEMORY = Metric("device_memory_bytes", "B", "Memory of one GPU.", digits=4, shown_in=GIBIBYTE)
 PEAK_FLOPS_PER_S = Metric(
     "peak_flops_per_s",
     "FLOP/s",
     "Peak of a GPU as the program assumes it, possibly wrongly.",
     digits=4,
+    shown_in=DisplayUnit("TFLOP/s", 1e12),
 )
 TRAINING_SAMPLES = Metric("training_samples", "1", "Samples of the training set.", digits=9)
 HELD_OUT_SAMPLES = Metric("held_out_samples", "1", "Samples of the evaluation set.", digits=9)
@@ -108,10 +109,15 @@ LOSS_NOT_FINITE = Metric("loss_not_finite", "1", "1 where a printed loss is NaN 
 NORM_NOT_FINITE = Metric("norm_not_finite", "1", "1 where a printed gradient norm is NaN or infinite.", Better.low)
 NAN_STEPS = Metric("nan_steps", "1", "Steps since the previous line whose loss was NaN.", Better.low)
 MEMORY_ALLOCATED = Metric(
-    "memory_allocated_bytes", "B", "Device memory that a rank's tensors occupy at this time.", Better.low, 4
+    "memory_allocated_bytes",
+    "B",
+    "Device memory that a rank's tensors occupy at this time.",
+    Better.low,
+    4,
+    GIBIBYTE,
 )
 DEVICE_MEMORY_USED = Metric(
-    "device_memory_used_bytes", "B", "Memory of a rank's GPU in use by any process.", Better.low, 4
+    "device_memory_used_bytes", "B", "Memory of a rank's GPU in use by any process.", Better.low, 4, GIBIBYTE
 )
 MICRO_BATCH_TIME = Metric(
     "micro_batch_time_s", "s", "Wall clock of one micro-batch, including the update if one follows.", Better.low, 4
@@ -267,6 +273,7 @@ HOST_MEMORY_PEAK = Metric(
     "Peak resident memory of the task with the most, as sampled.",
     Better.low,
     4,
+    GIBIBYTE,
 )
 
 # --- readings of a monitor ---------------------------------------------------------------------------------------
@@ -277,8 +284,10 @@ CONVERSION_EFFICIENCY = Metric(
 )
 TEMPERATURE = Metric("temperature_celsius", "°C", "Temperature of the GPU.", digits=3)
 GPU_BUSY = m.GPU_BUSY
-GPU_MEMORY = Metric("gpu_memory_bytes", "B", "Memory of the GPU.", digits=4)
-GPU_MEMORY_USED = Metric("gpu_memory_used_bytes", "B", "Memory of the GPU in use by any process.", digits=4)
+GPU_MEMORY = Metric("gpu_memory_bytes", "B", "Memory of the GPU.", digits=4, shown_in=GIBIBYTE)
+GPU_MEMORY_USED = Metric(
+    "gpu_memory_used_bytes", "B", "Memory of the GPU in use by any process.", digits=4, shown_in=GIBIBYTE
+)
 GPU_MEMORY_BUSY = Metric("gpu_memory_busy", "1", "Share of the time in which the GPU's memory was read or written.")
 GPU_MEMORY_CLOCK = Metric("gpu_memory_clock_hz", "Hz", "Clock of the GPU's memory.", digits=4)
 GPU_MEMORY_TEMPERATURE = Metric("gpu_memory_temperature_celsius", "°C", "Temperature of the GPU's memory.", digits=3)

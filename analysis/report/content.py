@@ -35,6 +35,7 @@ from analysis.report.sections.evaluations import evaluation_headlines, evaluatio
 from analysis.report.sections.goodput import goodput_section
 from analysis.report.sections.images import image_section
 from analysis.report.sections.laws import fits_section
+from analysis.report.sections.log_figures import log_figures_section
 from analysis.report.sections.mfu import utilization_section
 from analysis.report.sections.mlperf import mlperf_section
 from analysis.report.sections.node_use import node_use_section
@@ -174,6 +175,7 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
                 straggler_section(used),
                 profile_section(used),
                 kernel_section(used),
+                log_figures_section(found.logs),
             )
             if each
         ],

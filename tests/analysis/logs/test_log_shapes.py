@@ -218,44 +218,6 @@ def test_a_file_with_speeds_that_no_parser_reads_is_no_mere_description(tmp_path
     assert uses["plain.out"] == ("description", False)
 
 
-# Read from logs and shown nowhere yet, because nothing of the report is about them: timers of phases, memory at a
-# moment, readings of monitors, and rows of sacct, of which only states and times are used.
-WITHOUT_READER = {
-    "a.BACKWARD_TIME",
-    "a.COMMUNICATOR_SETUP_TIME",
-    "a.COMPUTE_TIME",
-    "a.CPUS",
-    "a.DATA_PARALLEL_SIZE",
-    "a.DATA_TIME",
-    "a.DEVICE_MEMORY",
-    "a.DEVICE_MEMORY_USED",
-    "a.GPUS",
-    "a.GPU_BUSY",
-    "a.GPU_MEMORY",
-    "a.GPU_MEMORY_BUSY",
-    "a.GPU_MEMORY_CLOCK",
-    "a.GPU_MEMORY_TEMPERATURE",
-    "a.GPU_MEMORY_USED",
-    "a.GRADIENT_REDUCTION_TIME",
-    "a.HELD_OUT_SAMPLES",
-    "a.HOST_MEMORY_PEAK",
-    "a.JOB_TIME",
-    "a.MEAN_LOSS",
-    "a.MEMORY_ALLOCATED",
-    "a.OPTIMIZER_TIME",
-    "a.PEAK_FLOPS_PER_S",
-    "a.POWER_LIMIT",
-    "a.RESTARTS",
-    "a.TEMPERATURE",
-    "a.TIME_LIMIT",
-    "a.TRAINING_SAMPLES",
-    "a.WAITING_TIME",
-    "m.EVALUATION_TIME",
-    "m.LOSS_SCALE",
-    "m.PADDED_TOKENS",
-}
-
-
 def metrics_in(paths: list[Path]) -> set[str]:
     """The metrics that modules name, as a.NAME of logs and m.NAME of ours."""
     return {
@@ -277,4 +239,4 @@ def test_every_metric_that_a_parser_of_trainings_fills_has_a_reader() -> None:
         parsers / "spellings.py",
     ]
     reading = [path for path in root.rglob("*.py") if parsers not in path.parents]
-    assert metrics_in(filling) - metrics_in(reading) == WITHOUT_READER
+    assert metrics_in(filling) <= metrics_in(reading)
