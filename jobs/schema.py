@@ -658,7 +658,7 @@ class LauncherKind(Enum):
 
     @property
     def is_preview(self) -> bool:
-        """True if it starts and writes nothing."""
+        """True if it only shows what another launcher would do."""
         return self is LauncherKind.dry
 
     @property
@@ -680,6 +680,11 @@ class LauncherKind(Enum):
     def in_slurm(self) -> bool:
         """True if the job ids in the ledger are Slurm's."""
         return self.job_per_run or self.one_job
+
+    @property
+    def starts_runs(self) -> bool:
+        """True if the runs are queued or started; the others only show them, or write scripts for a person."""
+        return self.in_slurm or self.on_this_machine
 
     @property
     def needs_slurm(self) -> bool:

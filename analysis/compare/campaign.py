@@ -133,16 +133,26 @@ class Leaderboard:
 
 
 def was_previewed(run: RunResult) -> bool:
-    """Return True if a run was prepared to be shown, not to be started."""
+    """Return True if a run was prepared to be shown, and has not been started since."""
     kind = kind_of(run.setting("launcher.kind"))
-    return kind is not None and kind.is_preview
+    return run.state == "not started" and kind is not None and kind.is_preview
+
+
+def previews(runs: Iterable[RunResult]) -> dict[Path, list[str]]:
+    """Return the names of the trials with repeats that were only previewed, by the directories of their campaigns."""
+    found: dict[Path, list[str]] = defaultdict(list)
+    for run in runs:
+        part = part_of(run)
+        if part is not None and was_previewed(run):
+            found[run.path.parent].append(part["name"])
+    return {path: list(dict.fromkeys(names)) for path, names in sorted(found.items())}
 
 
 def leaderboards(runs: Iterable[RunResult]) -> list[Leaderboard]:
-    """Return the campaigns among some runs, each judged, in order of their directories."""
+    """Return the campaigns among some runs, each judged, in order of their directories; previews are left out."""
     campaigns: dict[Path, list[RunResult]] = defaultdict(list)
     for run in runs:
-        if part_of(run) and not (run.state == "not started" and was_previewed(run)):
+        if part_of(run) and not was_previewed(run):
             campaigns[run.path.parent].append(run)
     return [judged(path, members) for path, members in sorted(campaigns.items())]
 

@@ -21,6 +21,7 @@ from analysis.compare.campaign import (
     Verdict,
     changes,
     leaderboards,
+    previews,
 )
 from analysis.formatting import ABSENT, csv_cell, shown, significant
 from analysis.load.discover import read_runs
@@ -29,10 +30,12 @@ from analysis.report.figures.style import Section
 from analysis.report.leaderboard_text import RATIO_DIGITS, lead, notes, reasons, verdict_words
 from analysis.run import RunResult
 from jobs import metrics as m
+from jobs.campaign.campaign import only_previewed
 from jobs.console import console, plain
 from jobs.errors import ReportError
 from jobs.fitted_table import FittedTable
 from jobs.metrics import Metric
+from jobs.rundir import SweepDir
 
 FILE_NAME = "leaderboard.csv"
 HEADINGS = ("Attempt", "Rank", "Time (s)", "Ratio", "95 % interval", "n", "Loss", "Verdict")
@@ -46,14 +49,20 @@ def show(path: Path) -> int:
         raise ReportError(
             f"There is no directory {path}. Pass the directory of a campaign, such as runs/apac_hpc_ai_2024."
         )
-    found = leaderboards(read_runs([path]))
+    runs = read_runs([path])
+    found, only_shown = leaderboards(runs), previews(runs)
     if not found:
+        if only_shown:
+            raise ReportError("\n".join(only_previewed(SweepDir(each)) for each in only_shown))
         raise ReportError(
             f"{path} is not a campaign: no run in it was started by slurmscale attempt. To begin one, run: "
             "slurmscale attempt baseline OVERRIDES"
         )
+    out = console()
     for board in found:
-        print_board(board, console())
+        print_board(board, out)
+        if names := only_shown.get(board.path):
+            out.print(plain(f"Only previewed (launcher=dry), and left out: repeats of {', '.join(names)}."))
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from jobs.campaign.code_snapshot import Snapshot, changed_since, snapshot_of
 from jobs.errors import RunDirError
-from jobs.rundir import RunDir, SweepDir, provenance_of
+from jobs.rundir import RunDir, SweepDir, load_run, provenance_of
 from jobs.submit.trust.own_sweeps import is_own
 
 BASELINE = "baseline"
@@ -81,6 +81,19 @@ def recorded(directory: RunDir) -> dict[str, Any] | None:
     """Return the trial that a run's provenance records: name, role, repeat, changes; None if there is no such run."""
     known = provenance_of(directory).get("attempt")
     return known if isinstance(known, dict) and isinstance(known.get("changes"), list) else None
+
+
+def was_previewed(directory: RunDir) -> bool:
+    """Return True if a run was prepared with launcher=dry."""
+    return load_run(directory.config).launcher.kind.is_preview
+
+
+def only_previewed(sweep: SweepDir) -> str:
+    """Return what to do with a campaign of previews: a sweep that only shows its runs is not one to start later."""
+    return (
+        f"{sweep.path}: its attempts were only previewed (launcher=dry), and nothing has run. To run them, remove the "
+        f"previews (rm -r {sweep.quoted}) and repeat the commands without launcher=dry."
+    )
 
 
 def repeat_name(name: str, repeat: int) -> str:

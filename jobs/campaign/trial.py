@@ -13,7 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jobs.campaign.campaign import BASELINE, Campaign, opened, recorded, repeat_name, repeats_on_disk
+from jobs.campaign.campaign import (
+    BASELINE,
+    Campaign,
+    only_previewed,
+    opened,
+    recorded,
+    repeat_name,
+    repeats_on_disk,
+    was_previewed,
+)
 from jobs.campaign.campaign_file import read_trials
 from jobs.campaign.code_snapshot import refuse_mixture
 from jobs.campaign.trial_checks import (
@@ -34,8 +43,8 @@ from jobs.submit.commands import submit_points
 
 def submit_trial(
     name: str, overrides: list[str], *, campaign: Path | None, repeats: int, changed_code: bool, wait: bool
-) -> tuple[int, Path]:
-    """Compose, check and submit the repeats of a trial, all or none; return the exit code and the campaign.
+) -> tuple[int, Path | None]:
+    """Compose, check and submit the repeats of a trial, all or none; return what `submitted` does.
 
     With `changed_code` the baseline beside it runs the code that the campaign began with. Raises, before anything is
     prepared, ConfigError for a name or override that a trial cannot have and for a task that is not the baseline's,
@@ -53,10 +62,10 @@ def submit_trial(
 
 def submit_trials(
     file: Path, overrides: list[str], *, campaign: Path | None, repeats: int, changed_code: bool, wait: bool
-) -> tuple[int, Path]:
+) -> tuple[int, Path | None]:
     """Compose, check and submit the repeats of all trials of a file, all or none, as `submit_trial` does.
 
-    The overrides set the launcher and nothing else. Returns the exit code and the campaign.
+    The overrides set the launcher and nothing else.
     """
     named = read_trials(file)
     for name, changes in named.items():
@@ -75,11 +84,11 @@ def submit_trials(
     return submitted(campaign_points(named, overrides, campaign, repeats, changed_code=changed_code), wait=wait)
 
 
-def submitted(points: list[Point], *, wait: bool) -> tuple[int, Path]:
-    """Submit all points of one campaign; return the exit code and its directory."""
+def submitted(points: list[Point], *, wait: bool) -> tuple[int, Path | None]:
+    """Submit all points of one campaign; return the exit code, and its directory if runs of it were started."""
     code = submit_points(points, wait=wait)
     run = points[0].run
-    return code, Path(run.runs_dir) / str(run.sweep)
+    return code, Path(run.runs_dir) / str(run.sweep) if run.launcher.kind.starts_runs else None
 
 
 # --- the points ----------------------------------------------------------------------------------------------
@@ -117,6 +126,8 @@ def baseline_points(overrides: list[str], folder: Path | None, repeats: int, whe
     sweep = sweep_of(point.run, folder)
     known = recorded(sweep.run(repeat_name(BASELINE, 1)))
     if known is not None and known["changes"] != overrides:
+        if was_previewed(sweep.run(repeat_name(BASELINE, 1))) and not point.run.launcher.kind.is_preview:
+            raise RunDirError(only_previewed(sweep))
         raise RunDirError(
             f"{sweep.path} has a baseline of other overrides ({' '.join(known['changes'])}), and a baseline cannot "
             "change. For another campaign, add --campaign DIRECTORY; for an attempt against this baseline, run "

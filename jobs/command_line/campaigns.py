@@ -45,9 +45,9 @@ def trial_options(options: argparse.Namespace) -> dict[str, Any]:
     return chosen(options, "campaign", "repeats", "changed_code", "wait")
 
 
-def and_leaderboard(options: argparse.Namespace, code: int, directory: Path) -> int:
-    """Print the leaderboard of a campaign if its runs were waited for; return the exit code."""
-    return show_leaderboard(directory) or code if options.wait else code
+def and_leaderboard(options: argparse.Namespace, code: int, started: Path | None) -> int:
+    """Print the leaderboard of a campaign if its runs were started and waited for; return the exit code."""
+    return show_leaderboard(started) or code if options.wait and started else code
 
 
 def leaderboard(options: argparse.Namespace) -> int:

@@ -113,9 +113,21 @@ def submit_points(points: list[Point], *, wait: bool, try_large: bool = False) -
             return exit_code_of(interrupt)
     for line in launched:
         print(line)
-    if kind.in_slurm or kind.on_this_machine:
-        print(f"show its state with: slurmscale status {sweep.quoted}")
+    if not kind.starts_runs:
+        print(nothing_started(kind, wait=wait))
+        return 0
+    print(f"show its state with: slurmscale status {sweep.quoted}")
     return wait_for(sweep) if wait else 0
+
+
+def nothing_started(kind: LauncherKind, *, wait: bool) -> str:
+    """Return the last line of a launcher that starts no run; `wait`: the user wants to wait for their ends."""
+    done = (
+        "Only a preview (launcher=dry): nothing was started"
+        if kind.is_preview
+        else f"launcher={kind.name} starts no run"
+    )
+    return f"{done}, so there is nothing to wait for." if wait else f"{done}."
 
 
 def status(path: Path, *, everything: bool = False, nodes: bool = False, check: bool = False) -> int:
@@ -337,11 +349,15 @@ def resume(
             return LauncherKind[launcher] if launcher else run.launcher.kind, str(run.stages)
 
         # One launch has one launcher and one set of stages.
-        for chain in dict.fromkeys(map(chain_of, [*(run for run, _ in runs), *(each.run for each in missing)])):
+        chains = list(dict.fromkeys(map(chain_of, [*(run for run, _ in runs), *(each.run for each in missing)])))
+        for chain in chains:
             its_runs = [(run, directory) for run, directory in runs if chain_of(run) == chain]
             for line in launch(sweep, its_runs, chain[0], [each for each in missing if chain_of(each.run) == chain]):
                 print(line)
-    code = wait_for(sweep) if wait else 0
+    idle = [kind for kind, _ in chains if not kind.starts_runs]
+    for kind in idle:
+        print(nothing_started(kind, wait=wait))
+    code = wait_for(sweep) if wait and not (idle and len(idle) == len(chains)) else 0
     return 2 if damaged else code
 
 

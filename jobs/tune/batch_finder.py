@@ -22,7 +22,7 @@ from jobs.plan.compose import Point, compose
 from jobs.plan.legality import only_memory_is_short, problems
 from jobs.plan.rules.memory import GIB
 from jobs.schema import Run, ScalingMode
-from jobs.tune.command import Tuning, begin, refuse_unstarted, search_path
+from jobs.tune.command import PREVIEW, Tuning, begin, refuse_unstarted, search_path
 from jobs.tune.folder import BEST
 from jobs.tune.result import write_best
 from jobs.tune.space import Candidate, Space, folder_of, is_of_tune, key_of, refuse_settings, value_of
@@ -63,6 +63,8 @@ def find_batch(overrides: list[str]) -> int:
     share = f"{space.settings.memory_share:.0%}".replace("%", " %")
     print(f"Largest {KEY} from {first.job.micro_batch_size}, up to {share} of the memory")
     if kind.is_preview:
+        print(f"First trial: {sized(space, first.job.micro_batch_size).run.name}; each next one has twice the size")
+        print(PREVIEW)
         return 0
     refuse_unstarted(kind)
     with space.folder.held():

@@ -40,6 +40,7 @@ from jobs.tune.space import Candidate, Space, excluded, read_space
 FIXED = ("objective", "steps", "loss_tolerance")
 NEXT = 3
 INTERRUPTED = 130
+PREVIEW = "Only a preview (launcher=dry): nothing was run. Leave launcher=dry out to tune."
 UNREPEATED = {State.failed}
 
 
@@ -55,6 +56,8 @@ def tune(overrides: list[str]) -> int:
     for line in plan_lines(space, first):
         print(line)
     if kind.is_preview:
+        for line in first_trials(space, first):
+            print(line)
         return 0
     refuse_unstarted(kind)
     with space.folder.held():
@@ -73,7 +76,7 @@ def tune(overrides: list[str]) -> int:
 
 def refuse_unstarted(kind: LauncherKind) -> None:
     """Raise ConfigError for a launcher that starts nothing."""
-    if not (kind.in_slurm or kind.on_this_machine):
+    if not kind.starts_runs:
         raise ConfigError(
             f"launcher={kind.name} starts nothing, and tuning waits for results. Set launcher=slurm, pilot or local."
         )
@@ -96,6 +99,20 @@ def plan_lines(space: Space, first: int) -> list[str]:
         f"Baseline: {' '.join(space.baseline.choices)}",
         f"At most {', '.join(counts)}{end}; objective {settings.objective.name}.",
         f"Tuning in {space.folder.path}",
+    ]
+
+
+def first_trials(space: Space, first: int) -> list[str]:
+    """Return the trials that would run first, a line each; those after them follow from their results."""
+    batch = proposals(space, [], min(first, space.settings.parallel))
+    names = [str(space.trial(each, space.settings.steps[0]).run.name) for each in batch]
+    width = max(map(len, names))
+    more = first > len(batch) or len(space.settings.steps) > 1
+    return [
+        "First trials:",
+        *(f"  {name:{width}}  {shlex.join(each.choices)}" for name, each in zip(names, batch, strict=True)),
+        *(["The next ones follow from their results."] if more else []),
+        PREVIEW,
     ]
 
 

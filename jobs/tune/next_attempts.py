@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.compare.campaign import Leaderboard, Verdict, leaderboards
+from analysis.compare.campaign import Leaderboard, Verdict, leaderboards, previews
 from analysis.failures.runs import failures
 from analysis.load.discover import read_runs
 from analysis.run import RunResult
 from analysis.untrusted import as_number, lookup
 from jobs import metrics as m
-from jobs.campaign.campaign import BASELINE, opened, recorded
+from jobs.campaign.campaign import BASELINE, only_previewed, opened, recorded
 from jobs.errors import ConfigError, RunDirError
 from jobs.failures import FailureCause
 from jobs.plan.compose import compose
@@ -50,6 +50,8 @@ def next_attempts(folder: Path) -> int:
     campaign = opened(folder)
     runs = read_runs([campaign.sweep.path])
     board = next(iter(leaderboards(runs)), None)
+    if board is None and previews(runs):
+        raise RunDirError(only_previewed(campaign.sweep))
     if board is None or not any(run.used for run in board.runs):
         raise RunDirError(f"{campaign.sweep.path} has no finished run to learn from. Wait for its first attempt.")
     best, changes = best_of(board)

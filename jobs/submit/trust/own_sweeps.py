@@ -123,16 +123,15 @@ def own_or_refuse(sweep: SweepDir, kind: LauncherKind, *, new: bool) -> None:
     """
     if kind.is_preview:
         return
-    has_effects = kind.in_slurm or kind.on_this_machine
-    if new and has_effects:
+    if new and kind.starts_runs:
         own(sweep)
     elif new:
         with suppress(SubmitError):
             own(sweep)
-    elif has_effects and not is_own(sweep):
+    elif kind.starts_runs and not is_own(sweep):
         raise SubmitError(
-            f"{sweep.path} exists and was not submitted by you. Set sweep=NAME for another place, or run "
-            f"`slurmscale resume {sweep.quoted}` to see what it would run."
+            f"{sweep.path} exists and was not submitted by you, or is a preview. Set sweep=NAME for another place, or "
+            f"run `slurmscale resume {sweep.quoted}` to see what it would run."
         )
 
 
