@@ -43,8 +43,8 @@ LEDGER_HEADINGS = ("Attempt", "Start-up", "First step", "Warm-up", "Steady", "Ch
 WORK = (m.SAMPLES_PER_STEP, m.SAMPLES_TRAINED, m.TOKENS_TRAINED)
 
 
-def show(path: Path) -> int:
-    """Print the leaderboard of a campaign and return the exit code; raise ReportError if there is none."""
+def found_in(path: Path) -> tuple[list[Leaderboard], dict[Path, list[str]]]:
+    """Return the leaderboards in a directory, and `previews` of its runs; raise ReportError without a leaderboard."""
     if not path.is_dir():
         raise ReportError(
             f"There is no directory {path}. Pass the directory of a campaign, such as runs/apac_hpc_ai_2024."
@@ -58,6 +58,12 @@ def show(path: Path) -> int:
             f"{path} is not a campaign: no run in it was started by slurmscale attempt. To begin one, run: "
             "slurmscale attempt baseline OVERRIDES"
         )
+    return found, only_shown
+
+
+def show(path: Path) -> int:
+    """Print the leaderboard of a campaign and return the exit code; raise ReportError if there is none."""
+    found, only_shown = found_in(path)
     out = console()
     for board in found:
         print_board(board, out)

@@ -88,8 +88,8 @@ def listing() -> str:
             if command.heading == heading:
                 lead = f"    {name:{column}}"
                 lines.append(textwrap.fill(command.text, width, initial_indent=lead, subsequent_indent=" " * len(lead)))
-    ending = "\nslurmscale COMMAND --help has options, examples and exit codes. Manual: README.md\n"
-    return "\n".join([*lines, ending])
+    lines += ["", "slurmscale COMMAND --help has options, examples and exit codes. Manual: README.md"]
+    return "\n".join([*lines, "In Python and notebooks: import slurmscale; help(slurmscale)\n"])
 
 
 def parsed(top: Parser, arguments: list[str]) -> argparse.Namespace:

@@ -30,14 +30,10 @@ HEADINGS = ("nodes", "dp x cp x tp x pp", "MBS x acc", "fits", "memory (GB)", "s
 def search(overrides: list[str], picture: Path | None) -> int:
     """Print the fastest layouts and the Pareto set of time, cost and memory; draw all of them if `picture` is a path.
 
-    Raises ConfigError where no layout is legal, none is predicted to fit, or no speed can be predicted.
+    Raises ConfigError as `in_order` does.
     """
     space = read_space(overrides)
-    layouts = list(space.layouts())
-    if not layouts:
-        raise ConfigError(no_layout(space))
-    if not (order := ranked(candidates(layouts))):
-        raise ConfigError(nothing_fits(space, layouts))
+    layouts, order = in_order(space)
     best = pareto(order)
     out = console()
     basis = order[0].speed.basis
@@ -57,6 +53,19 @@ def search(overrides: list[str], picture: Path | None) -> int:
         draw(order, best, picture)
         out.print(picture)
     return 0
+
+
+def in_order(space: Space) -> tuple[list[Layout], list[Candidate]]:
+    """Return the legal layouts of a space, and those that may fit by expected time.
+
+    Raises ConfigError where no layout is legal, none is predicted to fit, or no speed can be predicted.
+    """
+    layouts = list(space.layouts())
+    if not layouts:
+        raise ConfigError(no_layout(space))
+    if not (order := ranked(candidates(layouts))):
+        raise ConfigError(nothing_fits(space, layouts))
+    return layouts, order
 
 
 def table(found: Sequence[Candidate]) -> FittedTable:
