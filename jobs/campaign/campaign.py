@@ -14,6 +14,7 @@ from typing import Any
 from jobs.campaign.code_snapshot import Snapshot, changed_since, snapshot_of
 from jobs.errors import RunDirError
 from jobs.rundir import RunDir, SweepDir, load_run, provenance_of
+from jobs.submit.submissions import latest_submissions
 from jobs.submit.trust.own_sweeps import is_own
 
 BASELINE = "baseline"
@@ -83,9 +84,10 @@ def recorded(directory: RunDir) -> dict[str, Any] | None:
     return known if isinstance(known, dict) and isinstance(known.get("changes"), list) else None
 
 
-def was_previewed(directory: RunDir) -> bool:
-    """Return True if a run was prepared with launcher=dry."""
-    return load_run(directory.config).launcher.kind.is_preview
+def is_preview(sweep: SweepDir) -> bool:
+    """Return True if the baseline was prepared with launcher=dry, and no run of the campaign was ever submitted."""
+    first = load_run(sweep.run(repeat_name(BASELINE, 1)).config)
+    return first.launcher.kind.is_preview and not latest_submissions(sweep)
 
 
 def only_previewed(sweep: SweepDir) -> str:

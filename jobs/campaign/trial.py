@@ -16,12 +16,12 @@ from typing import Any
 from jobs.campaign.campaign import (
     BASELINE,
     Campaign,
+    is_preview,
     only_previewed,
     opened,
     recorded,
     repeat_name,
     repeats_on_disk,
-    was_previewed,
 )
 from jobs.campaign.campaign_file import read_trials
 from jobs.campaign.code_snapshot import refuse_mixture
@@ -126,7 +126,7 @@ def baseline_points(overrides: list[str], folder: Path | None, repeats: int, whe
     sweep = sweep_of(point.run, folder)
     known = recorded(sweep.run(repeat_name(BASELINE, 1)))
     if known is not None and known["changes"] != overrides:
-        if was_previewed(sweep.run(repeat_name(BASELINE, 1))) and not point.run.launcher.kind.is_preview:
+        if is_preview(sweep) and not point.run.launcher.kind.is_preview:
             raise RunDirError(only_previewed(sweep))
         raise RunDirError(
             f"{sweep.path} has a baseline of other overrides ({' '.join(known['changes'])}), and a baseline cannot "
