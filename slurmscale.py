@@ -157,7 +157,7 @@ def submit(*overrides: "Overrides", multirun: bool = False, wait: bool = False, 
 def status(sweep: "str | Path") -> "list[RunState]":
     """Return the state of every run of a sweep directory."""
     from jobs.submit.commands import look
-    from jobs.submit.states import open_sweep
+    from jobs.submit.sweep_at import open_sweep
 
     return look(open_sweep(Path(sweep)))
 

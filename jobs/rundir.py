@@ -277,14 +277,25 @@ class RunDir:
 
 @dataclass(frozen=True)
 class SweepDir:
-    """The files of one sweep."""
+    """The files of one sweep, or of one run in it: then its other runs are not seen."""
 
     path: Path
+    only: str | None = None
+    """The name of the one run that is meant; None for all."""
+
+    @property
+    def whole(self) -> SweepDir:
+        """The sweep with all of its runs."""
+        return SweepDir(self.path)
+
+    def has(self, name: str | None) -> bool:
+        """Return True if a run of this name is meant."""
+        return self.only in {None, name}
 
     @property
     def quoted(self) -> str:
-        """Its path, quoted for a shell."""
-        return shlex.quote(str(self.path))
+        """The path of what is meant, quoted for a shell."""
+        return shlex.quote(str(self.path if self.only is None else self.path / self.only))
 
     @property
     def submissions(self) -> Path:
@@ -319,9 +330,9 @@ class SweepDir:
         return RunDir(self.path / name)
 
     def runs(self) -> list[RunDir]:
-        """Return all runs, by name."""
+        """Return all runs that are meant, by name."""
         # glob("*/config.yaml") would silently end at the first unreadable directory.
-        found = [RunDir(path) for path in sorted(self.path.glob("*"))]
+        found = [RunDir(path) for path in sorted(self.path.glob("*")) if self.has(path.name)]
         return [run for run in found if exists(run.config)]
 
 

@@ -128,18 +128,41 @@ def queue_process(job_id: str) -> psutil.Process | None:
 
 def end_queues(sweep: SweepDir, job_ids: Iterable[str]) -> None:
     """End all processes of the sessions that the local queues of this sweep lead; other processes are left alone."""
-    for process in filter(None, map(queue_process, job_ids)):
-        if [Path(path).resolve() for path in process.cmdline()[3:4]] == [sweep.path.resolve()]:
-            end_session(process)
+    for leader in filter(None, map(queue_process, job_ids)):
+        if is_queue_of(leader, sweep):
+            members = [process for process in psutil.process_iter() if session_of(process.pid) == leader.pid]
+            # The queue first, or it would start the next run.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                leader.kill()
+            ask_to_end(members)
 
 
-def end_session(leader: psutil.Process) -> None:
-    """Ask all processes of the session that a queue leads to end; kill those that are left after GRACE_S."""
-    members = [process for process in psutil.process_iter() if session_of(process.pid) == leader.pid]
-    # The queue first, or it would start the next run.
-    for process in sorted(members, key=lambda process: process != leader):
+def is_queue_of(process: psutil.Process, sweep: SweepDir) -> bool:
+    """Return True if a queue is that of a sweep."""
+    return [Path(path).resolve() for path in process.cmdline()[3:4]] == [sweep.path.resolve()]
+
+
+def turn_process(job_id: str, log_id: str) -> psutil.Process | None:
+    """Return the process, of this id, that has started the ranks of a run for a living queue; None if it has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, ValueError, OverflowError):
+        queue, process = queue_process(job_id), psutil.Process(int(log_id))
+        if queue is not None and process.ppid() == queue.pid and process.status() != psutil.STATUS_ZOMBIE:
+            return process
+    return None
+
+
+def end_turn(sweep: SweepDir, job_id: str, log_id: str) -> None:
+    """End the processes of the run that a local queue of this sweep has started; the queue goes on."""
+    queue, process = queue_process(job_id), turn_process(job_id, log_id)
+    if queue is not None and process is not None and is_queue_of(queue, sweep):
+        ask_to_end([*process.children(recursive=True), process])
+
+
+def ask_to_end(members: list[psutil.Process]) -> None:
+    """Ask processes to end; kill those that are left after GRACE_S."""
+    for process in members:
         with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill() if process == leader else process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGTERM)
     _, left = psutil.wait_procs(members, timeout=GRACE_S)
     for process in left:
         with contextlib.suppress(psutil.NoSuchProcess):

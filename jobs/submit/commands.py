@@ -1,9 +1,7 @@
-"""The commands on a sweep: submit, status, logs, cancel, resume. Each needs only the directory of the sweep."""
+"""The commands on a sweep: submit, status, resume. Each needs only the directory of the sweep."""
 
 from __future__ import annotations
 
-import io
-import socket
 import sys
 import time
 from collections import Counter
@@ -14,29 +12,26 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from jobs.console import console, plain
-from jobs.errors import RunDirError, SubmitError, SuiteError
-from jobs.event_fields import NO_JOB
+from jobs.errors import SuiteError
 from jobs.failures import FailureCause, end_of, latest_attempt, recorded_cause
-from jobs.files import exists, opened
 from jobs.fitted_table import FittedTable
-from jobs.output import exit_code_of, unguarded
+from jobs.output import exit_code_of
 from jobs.plan.rules.rule import counted
 from jobs.run_events import events_or_failure
-from jobs.rundir import RunDir, SweepDir, load_run
+from jobs.rundir import RunDir, SweepDir
 from jobs.schema import LauncherKind, Run
 from jobs.submit.backlog import launchable, submit_backlog, submit_waiting
-from jobs.submit.cancellation import ForeignJobsError
 from jobs.submit.intents import settle
 from jobs.submit.launch import launch
-from jobs.submit.launchers import by_launcher, launcher_of
-from jobs.submit.ledger import held, record_cancelled, record_given_up, uninterrupted
+from jobs.submit.launchers import launcher_of
+from jobs.submit.ledger import held
 from jobs.submit.progress import last_step, node_lines, since_last_step, steps_planned
 from jobs.submit.stage_states import StageState, missing_stages, stage_lines, stage_states
-from jobs.submit.states import RunState, State, open_sweep, states
-from jobs.submit.submissions import is_in_slurm, kind_of, latest_submissions
+from jobs.submit.states import RunState, State, states
+from jobs.submit.submissions import is_in_slurm, latest_submissions
+from jobs.submit.sweep_at import open_sweep
 from jobs.submit.trust.own_sweeps import is_own
 from jobs.submit.trust.received import trust_or_refuse
-from jobs.visible import coloured
 
 if TYPE_CHECKING:
     from jobs.plan.compose import Point
@@ -44,8 +39,6 @@ if TYPE_CHECKING:
 POLL_S = 1.0
 # Each refresh needs two calls of Slurm: at most 12 calls a minute.
 SLURM_POLL_S = 10.0
-# A log may have any size.
-PART_CHARACTERS = 1 << 20
 # For a longer sweep `submit` shows the first runs, `status` only those that may need attention.
 MOST_ROWS = 50
 FAILED = {State.failed, State.lost}
@@ -183,7 +176,7 @@ def look(sweep: SweepDir) -> list[RunState]:
     if not is_own(sweep):
         return states(sweep)
     try:
-        for line in submit_backlog(sweep):
+        for line in submit_backlog(sweep.whole):
             print(line)
     except SuiteError as error:
         print(f"The backlog of the sweep cannot be submitted: {error}", file=sys.stderr)
@@ -211,102 +204,6 @@ def per_state(counts: Counter[State]) -> str:
     return ", ".join(f"{counts[state]} {state.value}" for state in State if counts[state])
 
 
-def logs(path: Path, *, rank: int, follow: bool) -> int:
-    """Print the output of a rank of a run, from its latest submission."""
-    run = RunDir(path.expanduser().absolute())
-    load_run(run.config)
-    sweep = SweepDir(run.path.parent)
-    submission = latest_submissions(sweep).get(run.name)
-    if submission is None:
-        raise RunDirError(f"{run.path} was never submitted. Run `slurmscale resume {sweep.quoted}`.")
-    if submission.launcher == "hand":
-        raise RunDirError(f"{run.name} was started by hand, outside Slurm: its output is in the shell that started it.")
-    if submission.log_id is None:
-        raise RunDirError(f"{run.name} waits for its turn and has not printed anything yet.")
-    file = sweep.output(submission.log_id, rank)
-    if not exists(file) and not file.is_symlink():
-        ranks = load_run(run.config).ranks
-        raise RunDirError(
-            f"{file} does not exist: rank {rank} has not started (ranks are 0 to {ranks - 1}). "
-            f"Run `slurmscale status {sweep.quoted}` to see its state."
-        )
-    out = unguarded(sys.stdout)
-    with io.TextIOWrapper(opened(file), errors="replace") as text:
-        while True:
-            # The state first, so that the last output of a run that ends meanwhile is read too.
-            found = look(sweep) if follow else []
-            is_open = any(item.run == run and item.state.is_open for item in found)
-            # Not as a whole, and not within a line or a colour, unless a line is longer than that.
-            while part := text.read(PART_CHARACTERS) + text.readline(PART_CHARACTERS):
-                out.write(coloured(part))
-            out.flush()
-            if not is_open:
-                return 0
-            time.sleep(pause_s(found))
-
-
-def cancel(path: Path) -> int:
-    """End every run of the sweep that waits or runs; return the exit code."""
-    sweep = open_sweep(path)
-    with held(sweep):
-        return cancel_all(sweep)
-
-
-def cancel_run(run: RunDir) -> int:
-    """End a run, and with launcher=local also those that wait after it in its queue: `resume` starts these again."""
-    sweep = SweepDir(run.path.parent)
-    with held(sweep):
-        return cancel_all(sweep, {item.job_id for item in states(sweep) if item.run == run and item.state.is_alive})
-
-
-def cancel_all(sweep: SweepDir, jobs: Collection[str | None] | None = None) -> int:
-    """End every run of the sweep that waits or runs, or those of some jobs; the caller holds the lock of the sweep."""
-    for line in settle(sweep):
-        print(line)
-    found = [item for item in states(sweep) if jobs is None or item.job_id in jobs]
-    runs = [item for item in found if item.state.is_alive]
-    # Stages first: some start at the end of a run, also of a cancelled one.
-    stages = [] if jobs is not None else [item for item in stage_states(sweep) if item.state.is_alive]
-    alive: list[RunState | StageState] = [*reversed(stages), *runs]
-    elsewhere = {str(item.host) for item in alive if is_on_its_host(item)} - {socket.gethostname()}
-    if elsewhere:
-        raise SubmitError(
-            f"{sweep.path} has runs that were started on {', '.join(sorted(elsewhere))} by launcher=local; their "
-            f"processes can only be ended there. Run `slurmscale cancel {sweep.quoted}` on that machine."
-        )
-    waiting = [item.run.name for item in found if item.state is State.waiting]
-    foreign: dict[str, str] = {}
-    with uninterrupted():
-        for launcher, items in by_launcher(alive):
-            job_ids = list(dict.fromkeys(str(item.job_id) for item in items if item.job_id != NO_JOB))
-            # A script that the scheduler did not get is not on record.
-            if launcher.cancels_for_sure:
-                record_cancelled(sweep, job_ids)
-            try:
-                launcher.cancel(sweep, job_ids)
-            except ForeignJobsError as error:
-                foreign |= error.sentences
-            if not launcher.cancels_for_sure:
-                record_cancelled(sweep, [job_id for job_id in job_ids if job_id not in foreign])
-        record_given_up(sweep, waiting)
-    for sentence in foreign.values():
-        print(f"slurmscale cancel: {sentence}", file=sys.stderr)
-    ended = sum(item.job_id not in foreign for item in runs) + len(waiting)
-    ended_stages = sum(item.job_id not in foreign for item in stages)
-    if ended or ended_stages:
-        also = f" and {counted(ended_stages, 'stage')}" if ended_stages else ""
-        print(f"cancelled {counted(ended)}{also} of {sweep.path}")
-    elif not foreign:
-        print(f"{sweep.path}: no run waits or runs")
-    return 2 if foreign else 0
-
-
-def is_on_its_host(item: RunState | StageState) -> bool:
-    """Return True if the processes of a run or stage can only be ended on the machine that started them."""
-    kind = kind_of(item.launcher)
-    return kind is not None and kind.on_this_machine
-
-
 def resume(
     path: Path,
     *,
@@ -318,9 +215,9 @@ def resume(
 ) -> int:
     """Launch again every run that has not finished and is not alive; each continues from its last checkpoint.
 
-    Runs in one of the states `but`, and those of the names `without`, are left as they are. A run whose configuration
-    is damaged is named, and the exit code is that of a refusal. Raises SubmitError for a sweep that this user did not
-    submit, unless `trust` puts it into the user's record.
+    A run directory stands for that run only. Runs in one of the states `but`, and those of the names `without`, are
+    left as they are. A run whose configuration is damaged is named, and the exit code is that of a refusal. Raises
+    SubmitError for a sweep that this user did not submit, unless `trust` puts it into the user's record.
     """
     sweep = open_sweep(path)
     # The lock: of two shells that resume at once, the second sees the launches of the first.
@@ -352,7 +249,8 @@ def resume(
         chains = list(dict.fromkeys(map(chain_of, [*(run for run, _ in runs), *(each.run for each in missing)])))
         for chain in chains:
             its_runs = [(run, directory) for run, directory in runs if chain_of(run) == chain]
-            for line in launch(sweep, its_runs, chain[0], [each for each in missing if chain_of(each.run) == chain]):
+            its_stages = [each for each in missing if chain_of(each.run) == chain]
+            for line in launch(sweep.whole, its_runs, chain[0], its_stages):
                 print(line)
     idle = [kind for kind, _ in chains if not kind.starts_runs]
     for kind in idle:

@@ -72,7 +72,8 @@ def record_cancelled(sweep: SweepDir, job_ids: Iterable[str]) -> None:
 def record_given_up(sweep: SweepDir, waiting: list[str]) -> None:
     """Append to the ledger that runs of the backlog, and jobs that Slurm has not shown yet, are not wanted."""
     runs = [{"time": now(), "event": "cancelled", "runs": waiting}] if waiting else []
-    jobs = [{"time": now(), "event": "cancelled", "mark": intent.mark} for intent in intents(sweep)]
+    unsettled = [intent for intent in intents(sweep) if sweep.only is None or intent.runs == {sweep.only}]
+    jobs = [{"time": now(), "event": "cancelled", "mark": intent.mark} for intent in unsettled]
     append_record(sweep.submissions, *runs, *jobs)
 
 

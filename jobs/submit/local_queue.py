@@ -38,6 +38,7 @@ from jobs.run_events import events_or_failure
 from jobs.rundir import RunDir, SweepDir, append_record, event_record, load_run, now
 from jobs.stages.record import failed
 from jobs.submit.batch_script import code_environment
+from jobs.submit.cancellation import queue_process
 from jobs.submit.ledger import HELD_BACK
 from jobs.submit.requeue import planned_restart, record_exit_codes
 from jobs.submit.submissions import latest_submissions
@@ -53,6 +54,8 @@ def main(sweep_path: str, codes: dict[str, str]) -> None:
     for name, code in codes.items():
         directory = sweep.run(name)
         with turn, refusals_printed(name):
+            if is_left_out(sweep, name):
+                continue
             if not finished(directory):
                 run_to_its_end(sweep, directory, code)
             run = load_run(directory.config)
@@ -71,6 +74,14 @@ def refusals_printed(name: str) -> Iterator[None]:
         yield
     except SuiteError as refusal:
         print(f"{name}: {refusal}", flush=True)
+
+
+def is_left_out(sweep: SweepDir, name: str) -> bool:
+    """Return True if a run was cancelled after it was given to this queue, or given to another one that lives."""
+    submission = latest_submissions(sweep).get(name)
+    if submission is None or submission.cancelled:
+        return submission is not None
+    return submission.job_id != str(os.getpid()) and queue_process(submission.job_id) is not None
 
 
 def finished(directory: RunDir) -> bool:
@@ -111,6 +122,8 @@ def run_to_its_end(sweep: SweepDir, directory: RunDir, code: str) -> None:
             print(f"{directory.name}: {owner.name} has taken it over", flush=True)
             break
         submission = latest_submissions(sweep)[directory.name]
+        if submission.cancelled:
+            break
         record_exit_codes(directory, submission, exit_codes)
         found = planned_restart(directory, submission, sweep)
         if found is None:
@@ -118,6 +131,8 @@ def run_to_its_end(sweep: SweepDir, directory: RunDir, code: str) -> None:
         print(f"{directory.name}: {found.sentence()}", flush=True)
         found.record(directory)
         time.sleep(found.pause_s)
+        if is_left_out(sweep, directory.name):
+            return
         os.environ[LOCAL_RESTART_COUNT] = str(restart_count() + 1)
     append_record(sweep.submissions, {"time": now(), "event": "ended", "run": directory.name})
 
@@ -133,6 +148,8 @@ def start_and_wait(sweep: SweepDir, directory: RunDir, code: str) -> tuple[str, 
     )
     job = executor.submit(rank_main, str(directory.path))
     append_record(sweep.submissions, {"time": now(), "event": "launched", "run": run.name, "log_id": job.job_id})
+    if latest_submissions(sweep)[directory.name].cancelled:
+        executor.controller.terminate()
     return job.job_id, executor.exit_codes()
 
 

@@ -69,9 +69,10 @@ def latest_stages(sweep: SweepDir) -> dict[StageOf, Submission]:
             )
             of_job[entry["job_id"]].append(latest[key])
         elif entry["event"] == "cancelled":
-            for job_id in included(entry.get("job_id", ""), of_job):
-                for submission in of_job[job_id]:
-                    submission.cancelled = True
+            of_runs = [each for key, each in latest.items() if key.run in entry.get("runs", ())]
+            of_jobs = [each for job_id in included(entry.get("job_id", ""), of_job) for each in of_job[job_id]]
+            for submission in [*of_runs, *of_jobs]:
+                submission.cancelled = True
     order = list(DONE)
     return dict(sorted(latest.items(), key=lambda item: order.index(item[0].stage)))
 

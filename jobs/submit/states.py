@@ -10,14 +10,12 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from jobs.errors import RunDirError
 from jobs.failures import recorded_cause
 from jobs.files import YAML_BYTES, UnsuitableFileError, exists, is_directory, read_text, reason
 from jobs.rundir import RunDir, SweepDir
@@ -25,7 +23,7 @@ from jobs.submit.history import EXPLAINING, History
 from jobs.submit.job_log import not_started, printed_since_start
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
 from jobs.submit.launchers import by_launcher
-from jobs.submit.submissions import Submission, latest_submissions, shell_clusters
+from jobs.submit.submissions import Submission, latest_submissions
 
 # A shared file system and accounting may need this long to show the end of a job.
 END_GRACE_S = 60.0
@@ -33,6 +31,10 @@ END_GRACE_S = 60.0
 ACCOUNTING_GRACE_S = 900.0
 # Among the first and last keys of the configuration of every release.
 CONFIG_KEYS = {"sweep", "name", "launcher"}
+
+T = TypeVar("T")
+Key = tuple[int, str]
+"""The place of a sweep among several, and the name of a run of it."""
 
 
 class State(Enum):
@@ -84,31 +86,52 @@ class RunState:
     """Expected start of a waiting job, in Slurm's local time."""
 
 
-def open_sweep(path: Path) -> SweepDir:
-    """Return the sweep directory at a path.
-
-    Raises RunDirError if it has no run, SubmitError if its jobs are in another cluster than this shell asks.
-    """
-    sweep = SweepDir(path.expanduser().absolute())
-    if not sweep.runs() and not latest_submissions(sweep):
-        raise RunDirError(
-            f"{path} is not a sweep directory: it contains no run with a config.yaml. Give the directory that "
-            "`slurmscale submit` printed, for instance runs/demo."
-        )
-    shell_clusters(sweep)
-    return sweep
-
-
 def states(sweep: SweepDir) -> list[RunState]:
     """Return the state of every run of the sweep, sorted by name."""
-    latest = latest_submissions(sweep)
-    histories = {name: History(sweep.run(name), submission) for name, submission in latest.items()}
-    unfinished = {name: each for name, each in histories.items() if not is_finished(each.end)}
-    known = held_by_schedulers([each.submission for each in unfinished.values()])
+    return states_of([sweep])[0]
+
+
+def states_of(sweeps: Sequence[SweepDir]) -> list[list[RunState]]:
+    """Return the states of the runs of each sweep, sorted by name; each scheduler is asked once for all of them."""
+    latest = [latest_submissions(sweep) for sweep in sweeps]
+    # Runs of two sweeps may have one name.
+    histories = {
+        (place, name): History(sweep.run(name), submission)
+        for place, sweep in enumerate(sweeps)
+        for name, submission in latest[place].items()
+    }
+    unfinished = {key: each for key, each in histories.items() if not is_finished(each.end)}
+    known = asked(held_by_schedulers, unfinished)
     # Read again: a job that left the queue meanwhile has written its end, or a shell that it cancels it.
-    again = latest_submissions(sweep) if unfinished else {}
-    histories |= {name: History(each.run, of_same_job(each.submission, again)) for name, each in unfinished.items()}
-    known = with_accounting([histories[name] for name in unfinished], known)
+    again = {place: latest_submissions(sweeps[place]) for place in {place for place, _ in unfinished}}
+    histories |= {
+        key: History(each.run, of_same_job(each.submission, again[key[0]])) for key, each in unfinished.items()
+    }
+    known = with_accounting({key: histories[key] for key in unfinished}, known)
+    return [
+        states_in(sweep, latest[place], of_place(histories, place), of_place(known, place))
+        for place, sweep in enumerate(sweeps)
+    ]
+
+
+def asked(
+    ask: Callable[[list[Submission]], dict[str, JobState]], histories: Mapping[Key, History]
+) -> dict[Key, JobState]:
+    """Ask schedulers about the submissions of several sweeps; return the answers by their keys."""
+    keys = {str(key): key for key in histories}
+    answers = ask([replace(histories[key].submission, run=label) for label, key in keys.items()])
+    return {keys[label]: job for label, job in answers.items()}
+
+
+def of_place(found: Mapping[Key, T], place: int) -> dict[str, T]:
+    """Return what belongs to the runs of one sweep, by their names."""
+    return {name: each for (at, name), each in found.items() if at == place}
+
+
+def states_in(
+    sweep: SweepDir, latest: Mapping[str, Submission], histories: Mapping[str, History], known: Mapping[str, JobState]
+) -> list[RunState]:
+    """Return the state of every run of a sweep, by what its records and the schedulers have."""
     found = []
     for run in runs_on_record(sweep, latest, known):
         if run.name not in latest:
@@ -170,16 +193,17 @@ def config_damage(run: RunDir) -> str:
     return "" if keys >= CONFIG_KEYS else f"its {run.config.name} is damaged: restore it to resume the run"
 
 
-def with_accounting(histories: list[History], known: Mapping[str, JobState]) -> dict[str, JobState]:
+def with_accounting(histories: Mapping[Key, History], known: Mapping[Key, JobState]) -> dict[Key, JobState]:
     """Add from accounting the ends of jobs, and of earlier starts, that the records of the runs do not explain."""
-    asked = [
-        each.submission
-        for each in histories
-        if (each.is_restarted_by_slurm(known[each.run.name]) if each.run.name in known else not is_explained(each.end))
-    ]
+    unexplained = {
+        key: each
+        for key, each in histories.items()
+        if (each.is_restarted_by_slurm(known[key]) if key in known else not is_explained(each.end))
+    }
+    held = {str(key): job for key, job in known.items()}
     found = dict(known)
-    for run, job in ended_by_schedulers(asked, known).items():
-        found[run] = replace(known[run], last_end=job if job.state != GONE else job.last_end) if run in known else job
+    for key, job in asked(lambda submissions: ended_by_schedulers(submissions, held), unexplained).items():
+        found[key] = replace(known[key], last_end=job if job.state != GONE else job.last_end) if key in known else job
     return found
 
 

@@ -267,7 +267,7 @@ def latest_submissions(sweep: SweepDir) -> dict[str, Submission]:
 
 
 def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
-    """Return the latest submission of each run in the ledger, by run name."""
+    """Return the latest submission of each run in the ledger that is meant, by run name."""
     latest: dict[str, Submission] = {}
     of_job: dict[str, list[Submission]] = defaultdict(list)
     for record in entries(sweep):
@@ -311,7 +311,7 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
                 for submission in [*of_runs, *of_jobs]:
                     submission.cancelled = True
                     submission.waits_for = None
-    return latest
+    return {name: each for name, each in latest.items() if sweep.has(name)}
 
 
 def submission_by_hand(run: RunDir) -> Submission | None:

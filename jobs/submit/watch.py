@@ -22,7 +22,8 @@ from jobs.rundir import SweepDir
 from jobs.submit.commands import exit_code, lines_of_nodes, look, not_shown, pause_s, state_cell, step_of, summary
 from jobs.submit.progress import Progress, last_step, progress_of, since_last_step
 from jobs.submit.stage_states import StageState, stage_lines, stage_states
-from jobs.submit.states import RunState, State, open_sweep
+from jobs.submit.states import RunState, State
+from jobs.submit.sweep_at import open_sweep
 from jobs.tensorboard import Curves
 
 TROUBLE = (State.held, State.suspended, State.failed, State.lost, State.ended, State.stopped)

@@ -26,7 +26,8 @@ from jobs.errors import ConfigError, RunDirError, SubmitError
 from jobs.plan.compose import Point
 from jobs.rundir import RunDir, SweepDir, provenance_of
 from jobs.schema import LauncherKind, Objective
-from jobs.submit.commands import cancel_run, look, resume, submit_points, wait_for
+from jobs.submit.cancel import cancel_run
+from jobs.submit.commands import look, resume, submit_points, wait_for
 from jobs.submit.progress import latest_tokens_per_s
 from jobs.submit.states import RunState, State, states
 from jobs.tune.budget import Spent, confirmation_runs, first_rung, rungs

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 from jobs.layout import degree_of
 from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES, Axis
 from jobs.schema import Run
+
+# Most names in a sentence.
+MOST_NAMES = 5
 
 Rule = Callable[[Run], str | None]
 """Run -> a line for each mistake (key and value, place, allowed values, remedy), or None."""
@@ -41,3 +44,9 @@ def either(choices: Iterable[object]) -> str:
 def counted(count: int, noun: str = "run") -> str:
     """Return a number of things as text: `1 run`, `2 runs`."""
     return f"{count} {noun}{'s' if count != 1 else ''}"
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"{', '.join(names[:MOST_NAMES])}{more}"

@@ -35,6 +35,9 @@ class Launcher:
     A scheduler may refuse, and then nothing may be on record; it names the jobs that it cancelled itself.
     """
 
+    takes_turns = False
+    """True if one process starts several runs, one after the other, and can leave one out."""
+
     def check(self, runs: list[Run]) -> None:
         """Raise SubmitError for runs that this launcher cannot start, before anything is prepared."""
 
@@ -67,6 +70,10 @@ class Launcher:
         Raises SubmitError if the scheduler refuses; ForeignJobsError, after ending the others, if it knows that one of
         them is not a job of the sweep.
         """
+
+    def cancel_turn(self, sweep: SweepDir, name: str) -> None:
+        """End a run of a launcher that takes turns, and record it; the others go on."""
+        raise NotImplementedError
 
 
 def script_lines(groups: Iterable[Runs], what: str, script: Callable[[Run, RunDir], str]) -> list[str]:

@@ -19,13 +19,13 @@ from jobs.rundir import SweepDir, append_record, now
 from jobs.schema import EngineKind, Run
 from jobs.submit import stages
 from jobs.submit.batch_script import code_environment, refuse_names
-from jobs.submit.cancellation import end_queues, queue_command, queue_process
+from jobs.submit.cancellation import end_queues, end_turn, queue_command, queue_process, turn_process
 from jobs.submit.environment import clean_environment
 from jobs.submit.intents import run_task
 from jobs.submit.job_state import UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher
 from jobs.submit.ledger import uninterrupted
-from jobs.submit.submissions import Submission
+from jobs.submit.submissions import Submission, submissions_on_record
 from jobs.submit.trust.integrity import submitted_as
 from jobs.versions import is_missing
 
@@ -46,6 +46,7 @@ class Local(Launcher):
     """Runs one run after the other, each with one process a rank."""
 
     cancels_for_sure = True
+    takes_turns = True
 
     def check(self, runs: list[Run]) -> None:
         """Raise SubmitError for misnamed variables, and if this Python lacks the packages that the ranks import."""
@@ -107,7 +108,7 @@ class Local(Launcher):
                 continue
             if submission.host != socket.gethostname():
                 found[submission.run] = JobState(UNKNOWN, f"started on {submission.host}: ask there")
-            elif queue_is_alive(submission):
+            elif queue_is_alive(submission) and not ended_by_cancel(submission):
                 running = submission.log_id is not None
                 found[submission.run] = JobState("RUNNING") if running else JobState("PENDING", "its turn")
         return found
@@ -115,6 +116,23 @@ class Local(Launcher):
     def cancel(self, sweep: SweepDir, job_ids: Iterable[str]) -> None:
         """End all processes of the sessions that these queues lead."""
         end_queues(sweep, job_ids)
+
+    def cancel_turn(self, sweep: SweepDir, name: str) -> None:
+        """End the processes of a run; its queue reads the record, goes on with the next run and never starts this one.
+
+        The queue reads the ledger again after each start on record, so of both one sees the record of the other.
+        """
+        append_record(sweep.submissions, {"time": now(), "event": "cancelled", "runs": [name]})
+        submission = submissions_on_record(sweep)[name]
+        if submission.log_id is not None:
+            end_turn(sweep, submission.job_id, submission.log_id)
+
+
+def ended_by_cancel(submission: Submission) -> bool:
+    """Return True if a run was cancelled and the processes of its start, if it has one, have ended."""
+    if not submission.cancelled:
+        return False
+    return submission.log_id is None or turn_process(submission.job_id, submission.log_id) is None
 
 
 def queue_is_alive(submission: Submission) -> bool:

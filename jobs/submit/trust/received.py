@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.network import variables
-from jobs.plan.rules.rule import counted
+from jobs.plan.rules.rule import counted, some
 from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.schema import Run
 from jobs.serving.after_training import run_after
@@ -17,9 +17,6 @@ from jobs.submit.batch_script import rank_python
 from jobs.submit.provenance import packaged_code
 from jobs.submit.trust.integrity import refuse_changed
 from jobs.submit.trust.own_sweeps import is_own, own
-
-# Most names in a line.
-MOST_NAMES = 5
 
 
 def trust_or_refuse(sweep: SweepDir, *, trust: bool) -> None:
@@ -146,9 +143,3 @@ def equals(path: Path, content: bytes | None) -> bool:
     if content is None or path.is_symlink() or not path.is_file():
         return False
     return path.stat().st_size == len(content) and path.read_bytes() == content
-
-
-def some(names: list[str]) -> str:
-    """Return the first names, and the number of the others."""
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"{', '.join(names[:MOST_NAMES])}{more}"
