@@ -6,6 +6,7 @@
         code-3f9c.../                   snapshot of the submitted code, shared by runs of the same code
         logs/                           output of the launcher and the ranks, and the submitted scripts
                                         (flat: Slurm does not create a directory for a job's output)
+        note.txt                        a line of text, written by `slurmscale note`
         tensorboard/                    event files, written by `slurmscale watch --tensorboard`
         report.html report.md runs.csv  written by `slurmscale report`, also measurements.csv, profile.csv
         tiny-ddp-n1x2/                  a run
@@ -79,7 +80,7 @@ TUNING = "tuning.jsonl"
 # Event files of TensorBoard, a folder a run (jobs.tensorboard).
 TENSORBOARD = "tensorboard"
 # Files of a sweep directory that are not runs.
-RESERVED = {"submissions.jsonl", "stages.jsonl", FIGURES, TENSORBOARD, *WRITTEN}
+RESERVED = {"submissions.jsonl", "stages.jsonl", "note.txt", FIGURES, TENSORBOARD, *WRITTEN}
 RESERVED_BEGINNINGS = ("code-", "logs", ".")
 
 
@@ -311,6 +312,11 @@ class SweepDir:
     def stages(self) -> Path:
         """Events of the stages before and after the runs."""
         return self.path / "stages.jsonl"
+
+    @property
+    def note(self) -> Path:
+        """A line of text of the user."""
+        return self.path / "note.txt"
 
     @property
     def logs(self) -> Path:

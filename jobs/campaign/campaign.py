@@ -14,6 +14,8 @@ from typing import Any
 from jobs.campaign.code_snapshot import Snapshot, changed_since, snapshot_of
 from jobs.errors import RunDirError
 from jobs.rundir import RunDir, SweepDir, load_run, provenance_of
+from jobs.schema import LauncherKind
+from jobs.submit import preview
 from jobs.submit.submissions import latest_submissions
 from jobs.submit.trust.own_sweeps import is_own
 
@@ -31,11 +33,24 @@ class Campaign:
     """Overrides of the baseline."""
     code: Snapshot | None = None
     """The code that the baseline of a pair runs; None for that of the trial."""
+    begins: bool = False
+    """True if its baseline is submitted with the trials."""
 
     @property
     def is_received(self) -> bool:
         """Return whether somebody else may have written the overrides: the campaign is not on this user's record."""
         return self.sweep.path.exists() and not is_own(self.sweep)
+
+    def is_replaced_by(self, kind: LauncherKind) -> bool:
+        """Return True if it was only previewed, and a launcher of this kind starts it.
+
+        Raises RunDirError if its baseline is not submitted with it: the preview of that would be lost.
+        """
+        if kind.is_preview or not preview.is_preview(self.sweep):
+            return False
+        if not self.begins:
+            raise RunDirError(only_previewed(self.sweep))
+        return True
 
     def first(self, name: str) -> RunDir:
         """Return the directory of the first repeat of a trial."""
@@ -93,8 +108,8 @@ def is_preview(sweep: SweepDir) -> bool:
 def only_previewed(sweep: SweepDir) -> str:
     """Return what to do with a campaign of previews: a sweep that only shows its runs is not one to start later."""
     return (
-        f"{sweep.path}: its attempts were only previewed (launcher=dry), and nothing has run. To run them, remove the "
-        f"previews (rm -r {sweep.quoted}) and repeat the commands without launcher=dry."
+        f"{sweep.path}: its attempts were only previewed (launcher=dry), and nothing has run. To run them, repeat the "
+        f"commands without launcher=dry, that of the {BASELINE} first."
     )
 
 

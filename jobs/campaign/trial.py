@@ -31,6 +31,7 @@ from jobs.campaign.trial_checks import (
     refuse_changed_code,
     refuse_changes,
     refuse_name,
+    refuse_other_overrides,
     refuse_repeats,
     refuse_two_arrays,
 )
@@ -105,7 +106,7 @@ def campaign_points(
     if BASELINE in named:
         refuse_changed_code(changed_code=changed_code)
         points = baseline_points(named[BASELINE], folder, repeats, where)
-        campaign = Campaign(sweep_of(points[0].run, folder), named[BASELINE])
+        campaign = Campaign(sweep_of(points[0].run, folder), named[BASELINE], begins=True)
     else:
         campaign = opened(folder, changed_code=changed_code)
     tried = [
@@ -124,8 +125,9 @@ def baseline_points(overrides: list[str], folder: Path | None, repeats: int, whe
     """Return the repeats of a new campaign's baseline, or more of them; `where` sets the launcher."""
     point = compose_one([*overrides, *where], BASELINE)
     sweep = sweep_of(point.run, folder)
+    replaced = Campaign(sweep, overrides, begins=True).is_replaced_by(point.run.launcher.kind)
     known = recorded(sweep.run(repeat_name(BASELINE, 1)))
-    if known is not None and known["changes"] != overrides:
+    if not replaced and known is not None and known["changes"] != overrides:
         if is_preview(sweep) and not point.run.launcher.kind.is_preview:
             raise RunDirError(only_previewed(sweep))
         raise RunDirError(
@@ -133,7 +135,7 @@ def baseline_points(overrides: list[str], folder: Path | None, repeats: int, whe
             "change. For another campaign, add --campaign DIRECTORY; for an attempt against this baseline, run "
             "slurmscale attempt NAME OVERRIDES with only the overrides that differ."
         )
-    done = repeats_on_disk(sweep, BASELINE)
+    done = 0 if replaced else repeats_on_disk(sweep, BASELINE)
     return [
         placed(point, sweep, BASELINE, repeat, name=BASELINE, role=BASELINE, repeat=repeat, changes=overrides)
         for repeat in range(done + 1, done + repeats + 1)
@@ -144,7 +146,7 @@ def trial_points(name: str, overrides: list[str], campaign: Campaign, repeats: i
     """Return the repeats of baseline and trial in the order in which they run: baseline, trial; trial, baseline; ..."""
     changes = [each for each in overrides if not is_shared(each)]
     where = [each for each in overrides if is_shared(each)]
-    refuse_changes(name, changes, campaign)
+    refuse_changes(changes)
     received = campaign.is_received
     baseline = compose_one([*campaign.base, *where], BASELINE, received=received)
     # The baseline's overrides contain its global batch, which would otherwise follow a change of the micro-batch.
@@ -152,10 +154,13 @@ def trial_points(name: str, overrides: list[str], campaign: Campaign, repeats: i
     refuse_another_task(name, tried.run, baseline.run)
     refuse_two_arrays(name, tried.run, baseline.run, campaign.code)
     beside = campaign.first(f"{name}-{BASELINE}")
-    refuse_mixture(name, campaign.first(name), beside, changed_code=campaign.code is not None)
+    replaced = campaign.is_replaced_by(tried.run.launcher.kind)
+    if not replaced:
+        refuse_other_overrides(name, changes, campaign)
+        refuse_mixture(name, campaign.first(name), beside, changed_code=campaign.code is not None)
     if campaign.code is not None:
         baseline = replace(baseline, code=campaign.code.path, facts=campaign.code.facts)
-    done = repeats_on_disk(campaign.sweep, name)
+    done = 0 if replaced else repeats_on_disk(campaign.sweep, name)
     pair = ((baseline, f"{name}-{BASELINE}", BASELINE), (tried, name, "attempt"))
     return [
         placed(point, campaign.sweep, run_name, repeat, name=name, role=role, repeat=repeat, changes=changes)

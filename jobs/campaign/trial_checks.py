@@ -47,8 +47,8 @@ def refuse_name(name: str) -> None:
         )
 
 
-def refuse_changes(name: str, changes: list[str], campaign: Campaign) -> None:
-    """Raise ConfigError for overrides that a trial cannot have, RunDirError if the name has other overrides."""
+def refuse_changes(changes: list[str]) -> None:
+    """Raise ConfigError for overrides that a trial cannot have."""
     for each in changes:
         key = each.lstrip("+~").partition("=")[0]
         if key in GIVEN:
@@ -58,6 +58,10 @@ def refuse_changes(name: str, changes: list[str], campaign: Campaign) -> None:
                 f"{each}: the rules are those of the baseline, and an attempt cannot change them. Leave it out, or "
                 f"begin another campaign: slurmscale attempt {BASELINE} OVERRIDES --campaign DIRECTORY"
             )
+
+
+def refuse_other_overrides(name: str, changes: list[str], campaign: Campaign) -> None:
+    """Raise RunDirError if the trial of this name has other overrides."""
     known = recorded(campaign.first(name))
     if known is not None and known["changes"] != changes:
         raise RunDirError(

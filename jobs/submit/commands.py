@@ -25,6 +25,7 @@ from jobs.submit.intents import settle
 from jobs.submit.launch import launch
 from jobs.submit.launchers import launcher_of
 from jobs.submit.ledger import held
+from jobs.submit.note import note_of
 from jobs.submit.progress import last_step, node_lines, since_last_step, steps_planned
 from jobs.submit.stage_states import StageState, missing_stages, stage_lines, stage_states
 from jobs.submit.states import RunState, State, states
@@ -152,6 +153,8 @@ def status(path: Path, *, everything: bool = False, nodes: bool = False, check: 
     for line in lines_of_nodes(shown) if nodes else []:
         out.print(plain(line), soft_wrap=True)
     out.print(summary(found))
+    if text := note_of(sweep):
+        out.print(plain(f"note: {text}"), soft_wrap=True)
     if any(item.state is State.waiting for item in found) and not is_own(sweep):
         print(f"not submitted by you, so only shown; `slurmscale resume {sweep.quoted}` shows what it would run")
     around = stage_states(sweep)

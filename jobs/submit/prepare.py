@@ -42,6 +42,7 @@ from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, Run
 from jobs.serving.settings import Layout
 from jobs.serving.weights import LITGPT_CONFIG, LITGPT_WEIGHTS, is_converted
+from jobs.submit.preview import gives_way, remove_preview
 from jobs.submit.provenance import provenance, snapshot_code
 from jobs.submit.submissions import shell_clusters
 from jobs.submit.trust.integrity import make_private, refuse_changed
@@ -84,11 +85,12 @@ def prepared(points: list[Point], *, try_large: bool = False) -> Iterator[Prepar
 
     Raises DataError if the data of a run cannot be used, ConfigError if its samples are predicted to be too long for
     its GPUs, unless `try_large`, RunDirError if a directory exists, cannot be written, or is writable by other users;
-    then no run directory was made.
+    then no run directory was made. A preview of the same name is replaced.
     """
     runs = [point.run for point in points]
     sweep = sweep_directory(runs)
-    refuse_taken(sweep, runs)
+    if not gives_way(sweep, runs):
+        refuse_taken(sweep, runs)
     refuse_changed(sweep.path, runs[0].cluster.trusted_group)
     refuse_missing_weights(runs)
     refuse_short_storage(runs, sweep)
@@ -102,6 +104,8 @@ def prepared(points: list[Point], *, try_large: bool = False) -> Iterator[Prepar
             make_private(sweep.path)
             lock.acquire()
             # While this shell waited for the lock, another may have made them, or removed the whole sweep.
+            if gives_way(sweep, runs):
+                remove_preview(sweep)
             refuse_taken(sweep, runs)
             shell_clusters(sweep)
             make_private(sweep.path)
