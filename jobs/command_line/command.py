@@ -134,5 +134,5 @@ def chosen(options: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 MULTIRUN = Argument("-m", "--multirun", action="store_true", help="make one run per value: nodes=1,2,4")
-SWEEP = Argument("sweep", type=Path, metavar="SWEEP", help="sweep directory, such as runs/demo")
+SWEEP = Argument("sweep", type=folder, metavar="SWEEP", help="sweep directory, such as runs/demo; or one run in it")
 WAIT = Argument("--wait", action="store_true", help="return when all runs have ended")

@@ -1,15 +1,17 @@
-"""Commands that submit, show and control a sweep: submit, status, watch, logs, cancel, resume."""
+"""Commands that submit, show and control a sweep, and that list, copy and remove sweeps."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from jobs.command_line.command import MULTIRUN, START, SWEEP, WAIT, Argument, Command, chosen, overrides
+from jobs.command_line.command import MULTIRUN, START, SWEEP, WAIT, Argument, Command, chosen, folder, overrides
 from jobs.command_line.composing import AS_HYDRA, SKIP_ILLEGAL, print_as_hydra
 from jobs.schema import LauncherKind
 
 HEADING = "runs of a sweep"
+SWEEPS = "sweeps on disk"
+RUN = Argument("run", type=folder, metavar="RUN", help="run directory")
 NODES = Argument("--nodes", action="store_true", help="also processors, memory, GPUs, network of each running node")
 
 
@@ -38,16 +40,16 @@ def watch(options: argparse.Namespace) -> int:
 
 def logs(options: argparse.Namespace) -> int:
     """Print the output of a run."""
-    from jobs.submit import commands
+    from jobs.submit.logs import logs as print_logs
 
-    return commands.logs(options.run, rank=options.rank, follow=options.follow)
+    return print_logs(options.run, rank=options.rank, follow=options.follow, attempt=options.attempt)
 
 
 def cancel(options: argparse.Namespace) -> int:
     """Cancel a sweep."""
-    from jobs.submit import commands
+    from jobs.submit.cancel import cancel as cancel_sweep
 
-    return commands.cancel(options.sweep)
+    return cancel_sweep(options.sweep)
 
 
 def resume(options: argparse.Namespace) -> int:
@@ -55,6 +57,34 @@ def resume(options: argparse.Namespace) -> int:
     from jobs.submit import commands
 
     return commands.resume(options.sweep, **chosen(options, "launcher", "wait", "trust"))
+
+
+def list_sweeps(options: argparse.Namespace) -> int:
+    """List the sweeps in a directory."""
+    from jobs.submit.sweep_list import list_sweeps as show
+
+    return show(options.directory)
+
+
+def note(options: argparse.Namespace) -> int:
+    """Write, print or remove the note of a sweep."""
+    from jobs.submit.note import note as keep
+
+    return keep(options.sweep, options.text, remove=options.remove)
+
+
+def clone(options: argparse.Namespace) -> int:
+    """Submit a run again with changes."""
+    from jobs.submit.clone import clone as submit_clone
+
+    return submit_clone(options.run, options.overrides, **chosen(options, "wait", "trust"))
+
+
+def remove(options: argparse.Namespace) -> int:
+    """Delete sweeps or runs."""
+    from jobs.submit.remove import remove as delete
+
+    return delete(options.sweeps, yes=options.yes)
 
 
 COMMANDS = (
@@ -111,24 +141,26 @@ COMMANDS = (
         "print the output of a run",
         logs,
         (
-            Argument("run", type=Path, metavar="RUN", help="run directory"),
+            RUN,
             Argument("--rank", type=int, default=0, help="number of the rank (default 0)"),
+            Argument("--attempt", type=int, metavar="N", help="an earlier start of the run, counted from 1"),
             Argument("-f", "--follow", action="store_true", help="print new lines until the run ends"),
         ),
         heading=HEADING,
         examples=(
             "logs runs/first/tiny-ddp-n1x2",
             "logs runs/first/tiny-ddp-n1x2 --rank 1 -f",
+            "logs runs/first/tiny-ddp-n1x2 --attempt 1",
         ),
         manual="jobs/README.md#records-of-a-run",
     ),
     Command(
         "cancel",
-        "end the waiting and running jobs of a sweep",
+        "end the waiting and running jobs of a sweep, or of one run",
         cancel,
         (SWEEP,),
         heading=HEADING,
-        examples=("cancel runs/first",),
+        examples=("cancel runs/first", "cancel runs/first/tiny-ddp-n1x2"),
         manual="jobs/README.md#submitting",
         exit_codes={2: "refused, or a job could not be ended; the message names it"},
     ),
@@ -150,8 +182,62 @@ COMMANDS = (
         examples=(
             "resume runs/first",
             "resume runs/first --launcher local --wait",
+            "resume runs/first/tiny-ddp-n1x2",
         ),
         manual="jobs/README.md#faults-and-restarts",
         exit_codes={1: "with --wait: a run did not finish"},
+    ),
+    Command(
+        "list",
+        "show the sweeps in a directory, newest first: states of their runs, age, size, note",
+        list_sweeps,
+        (Argument("directory", type=folder, nargs="?", default=Path("runs"), metavar="DIR", help="default: runs"),),
+        heading=SWEEPS,
+        examples=("list", "list runs"),
+        manual="jobs/README.md#sweeps-on-disk",
+    ),
+    Command(
+        "note",
+        "store a line of text in a sweep, which status, list and the report show",
+        note,
+        (
+            SWEEP,
+            Argument("text", nargs="?", metavar="TEXT", help="at most 200 characters; default: print the note"),
+            Argument("--remove", action="store_true", help="remove the note, as the empty TEXT '' does"),
+        ),
+        heading=SWEEPS,
+        examples=("note runs/first 'before the new driver'", "note runs/first --remove"),
+        manual="jobs/README.md#sweeps-on-disk",
+    ),
+    Command(
+        "clone",
+        "submit a run again with changes, as a new sweep",
+        clone,
+        (
+            RUN,
+            overrides("what changes, such as job.steps=100; sweep=NAME (default: SWEEP-clone); launcher=dry previews"),
+            WAIT,
+            Argument("--trust", action="store_true", help="clone a run of a sweep that you did not submit yourself"),
+        ),
+        heading=SWEEPS,
+        examples=(
+            "clone runs/first/tiny-ddp-n1x2 job.learning_rate=1e-4",
+            "clone runs/first/tiny-ddp-n1x2 nodes=2 sweep=two_nodes launcher=dry",
+        ),
+        manual="jobs/README.md#sweeps-on-disk",
+        exit_codes={1: "with --wait: the run did not finish"},
+    ),
+    Command(
+        "remove",
+        "delete sweeps of yours that have ended, or runs of them",
+        remove,
+        (
+            Argument("sweeps", type=folder, nargs="+", metavar="SWEEP", help="sweep or run directories"),
+            Argument("--yes", action="store_true", help="do not ask"),
+        ),
+        heading=SWEEPS,
+        examples=("remove runs/first", "remove --yes runs/first/tiny-ddp-n1x2"),
+        manual="jobs/README.md#sweeps-on-disk",
+        exit_codes={1: "the question was answered by no"},
     ),
 )

@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.files import is_directory, reason
 from jobs.fitted_table import FittedTable
 from jobs.plan.rules.rule import counted
-from jobs.rundir import RunDir, SweepDir
+from jobs.rundir import SweepDir
 from jobs.submit.commands import per_state
 from jobs.submit.note import note_of
 from jobs.submit.slurm_call import patience
@@ -25,6 +26,8 @@ from jobs.submit.submissions import latest_submissions, shell_clusters
 from jobs.submit.sweep_at import enclosing_run, holds_sweep, is_run, sweeps_in, what_it_is
 
 DEFAULT_PLACE = Path("runs")
+# Of `st_blocks`, whatever the file system uses.
+BLOCK_BYTES = 512
 AGES = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 
@@ -135,9 +138,11 @@ def used(sweep: SweepDir) -> tuple[int, float]:
     for entry in entries_of(sweep.path):
         of_run = entry.name in with_runs or entry.name in ledgers
         for file in files_below(entry):
-            found = file.stat(follow_symlinks=False)
-            size += found.st_blocks * 512
-            changed = max(changed, found.st_mtime) if of_run else changed
+            # It may be removed meanwhile.
+            with suppress(OSError):
+                found = file.stat(follow_symlinks=False)
+                size += found.st_blocks * BLOCK_BYTES
+                changed = max(changed, found.st_mtime) if of_run else changed
     return size, changed
 
 
@@ -156,12 +161,3 @@ def entries_of(path: Path) -> list[os.DirEntry[str]]:
             return list(entries)
     except OSError:
         return []
-
-
-def run_size(run: RunDir) -> int:
-    """Return the bytes on disk of a run directory."""
-    return sum(
-        file.stat(follow_symlinks=False).st_blocks * 512
-        for entry in entries_of(run.path)
-        for file in files_below(entry)
-    )

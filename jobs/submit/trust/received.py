@@ -55,14 +55,21 @@ def executed(sweep: SweepDir) -> list[str]:
 
 def executed_by(run: Run, directory: RunDir) -> Iterator[str]:
     """Yield what a run executes: its command and code, and what its cluster file adds to the script."""
-    cluster = run.cluster
-    data = run.storage.data if run.storage else None
-    images = run.images.directories.values() if run.images else ()
     yield f"command: {rank_python(run)} -u -m jobs.run"
     yield f"code: {code_beside_installed(directory.code_snapshot)}"
     yield f"launcher: {run.launcher.kind.name}"
     if directory.checkpoints.is_symlink():
         yield f"checkpoints are read, written and removed in: {os.path.realpath(directory.checkpoints)}"
+    yield from executed_as_set(run)
+    if run.stages.serve:
+        yield from executed_to_serve(run_after(run, str(directory.export)))
+
+
+def executed_as_set(run: Run) -> Iterator[str]:
+    """Yield what the settings of a run execute, read and write, whatever its code."""
+    cluster = run.cluster
+    data = run.storage.data if run.storage else None
+    images = run.images.directories.values() if run.images else ()
     commands = [cluster.python or "", shlex.quote(cluster.container or "")]
     yield from (f"others can change it: {why}" for why in map(changeable, commands) if why)
     parts = {
@@ -87,8 +94,7 @@ def executed_by(run: Run, directory: RunDir) -> Iterator[str]:
     }
     for what, values in parts.items():
         yield from (f"{what}: {value}" for value in values)
-    for served in (run, *([run_after(run, str(directory.export))] if run.stages.serve else [])):
-        yield from executed_to_serve(served)
+    yield from executed_to_serve(run)
 
 
 def executed_to_serve(run: Run) -> Iterator[str]:

@@ -1,0 +1,275 @@
+"""`slurmscale remove`: delete sweeps, or runs of them, that have ended and that belong to this user.
+
+Only what slurmscale has written is deleted: other files of a sweep directory stay, and no link is followed. The runs
+are moved out of sight first, so that nothing starts them; what an interruption leaves, the same command deletes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.filesize import decimal
+
+from jobs.errors import RunDirError, SubmitError
+from jobs.files import exists, is_directory
+from jobs.output import own_directory
+from jobs.plan.rules.rule import counted, some
+from jobs.rundir import RESERVED, SweepDir, provenance_of
+from jobs.submit.commands import per_state
+from jobs.submit.ledger import held
+from jobs.submit.preview import CODE
+from jobs.submit.stage_states import stage_states
+from jobs.submit.states import RunState, State, states
+from jobs.submit.sweep_at import is_run, sweep_at
+from jobs.submit.sweep_list import BLOCK_BYTES, entries_of, files_below
+from jobs.submit.trust.own_sweeps import records_of
+
+# The directory of a removal in a sweep directory: it proves after an interruption that the rest is to be deleted.
+REMOVAL = ".slurmscale-removal"
+# Leftovers of a preparation or of a file that was being written, and the lock.
+HIDDEN = re.compile(r"\.(lock|(code|preparing)-.*|.*\.[0-9a-f]{16})")
+# The first repeat of the baseline of a campaign, with which its attempts are compared.
+BASELINE = "baseline"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What one argument means: a sweep or a run, and the states of its runs."""
+
+    sweep: SweepDir
+    found: list[RunState]
+
+    @property
+    def path(self) -> Path:
+        """The directory of the sweep or of the run."""
+        return self.sweep.path / (self.sweep.only or "")
+
+    @property
+    def entries(self) -> list[Path]:
+        """The files and directories that are deleted."""
+        if self.sweep.only is None:
+            return list(own_entries(self.sweep))
+        return [path for path in (self.path, self.sweep.path / REMOVAL) if path.exists()]
+
+    @property
+    def size_bytes(self) -> int:
+        """Their size on disk."""
+        return sum(map(size_of, self.entries))
+
+    def described(self) -> str:
+        """Return what it is and contains, for the question."""
+        runs = [self.sweep.run(self.sweep.only)] if self.sweep.only is not None else self.sweep.runs()
+        what = per_state(Counter(item.state for item in self.found)) or "the rest of a removal"
+        parts = [f"{self.path}: {counted(len(runs))} ({what}), {decimal(self.size_bytes)}"]
+        for name, noun in (("checkpoints", "checkpoints"), ("export", "an exported model")):
+            having = [run.name for run in runs if is_directory(run.path / name) and not (run.path / name).is_symlink()]
+            parts += [f"with {noun} of {some(having)}"] if having else []
+        linked = [run.checkpoints for run in runs if run.checkpoints.is_symlink()]
+        parts += [f"without {os.path.realpath(linked[0])}, to which a link leads"] if linked else []
+        left = [] if self.sweep.only is not None else foreign_entries(self.sweep)
+        parts += [f"without {some(left)}, which slurmscale did not write"] if left else []
+        return "; ".join(parts)
+
+
+def remove(paths: Sequence[Path], *, yes: bool) -> int:
+    """Delete sweeps and runs, all or none of those that are given; return 1 if the user does not confirm it."""
+    sweeps = list(dict.fromkeys(target_at(path) for path in paths))
+    sweeps = [each for each in sweeps if each.only is None or each.whole not in sweeps]
+    with ExitStack() as locks:
+        # Whoever resumes a sweep meanwhile waits for the lock, and finds no run.
+        for place in sorted({each.path for each in sweeps}):
+            locks.enter_context(held(SweepDir(place)))
+        targets = [Target(sweep, refuse_alive(sweep)) for sweep in sweeps]
+        if not yes and not confirmed(targets):
+            return 1
+        for target in targets:
+            delete(target)
+    return 0
+
+
+# --- what is refused -------------------------------------------------------------------------------------------
+
+
+def target_at(path: Path) -> SweepDir:
+    """Return the sweep or run at a path; raise RunDirError for a link and for what is not the user's own."""
+    here = path.expanduser().absolute()
+    if here.is_symlink():
+        raise RunDirError(f"{path} is a link to {here.readlink()}, and links are not followed here. Pass that path.")
+    if is_rest(here):
+        sweep = SweepDir(here)
+    elif is_rest(here.parent) and not exists(here):
+        sweep = SweepDir(here.parent, here.name)
+    else:
+        sweep = sweep_at(path)
+        refuse_unproven(sweep)
+    for each in (sweep.path, sweep.path / (sweep.only or "")):
+        if exists(each) and (owner := each.lstat().st_uid) != os.getuid():
+            raise RunDirError(f"{each} belongs to user {owner}, and only its owner removes it.")
+    refuse_baseline(sweep)
+    return sweep
+
+
+def is_rest(path: Path) -> bool:
+    """Return True for a sweep directory whose removal was interrupted."""
+    return is_directory(path / REMOVAL) and not (path / REMOVAL).is_symlink()
+
+
+def refuse_unproven(sweep: SweepDir) -> None:
+    """Raise RunDirError for a directory that others than slurmscale made, also where it has runs of it."""
+    if sweep.only is not None and not is_run(sweep.path / sweep.only):
+        raise RunDirError(f"{sweep.path / sweep.only} has none of the files of a run, so it is not removed.")
+    made = os.path.lexists(sweep.submissions) or any(CODE.fullmatch(entry.name) for entry in sweep.path.iterdir())
+    if sweep.only is None and not made:
+        raise RunDirError(
+            f"{sweep.path} contains runs, but slurmscale submit did not make it. Pass the run directories in it: "
+            f"{some([run.name for run in sweep.runs()])}."
+        )
+
+
+def refuse_baseline(sweep: SweepDir) -> None:
+    """Raise RunDirError for a run of the baseline with which other attempts of its campaign are compared."""
+    if sweep.only is None:
+        return
+    attempts = {run.name: provenance_of(run).get("attempt") for run in sweep.whole.runs()}
+    named = {name: each.get("name") for name, each in attempts.items() if isinstance(each, dict)}
+    others = {name for name in named.values() if name not in {None, BASELINE}}
+    if named.get(sweep.only) == BASELINE and others:
+        raise RunDirError(
+            f"{sweep.only} is of the baseline of a campaign, whose attempts ({some(sorted(map(str, others)))}) are "
+            f"compared with it. Remove the whole campaign: slurmscale remove {sweep.whole.quoted}"
+        )
+
+
+def refuse_alive(sweep: SweepDir) -> list[RunState]:
+    """Return the states of what is removed; raise SubmitError while a run or stage of it waits or runs."""
+    found = states(sweep)
+    alive = [f"{item.run.name} ({item.state.value})" for item in found if item.state.is_open]
+    alive += [f"stage {each.stage} ({each.state.value})" for each in stage_states(sweep)
+              if each.state.is_open and sweep.has(each.run)]  # fmt: skip
+    if alive:
+        unsure = [item.detail for item in found if item.state.is_open and item.detail]
+        why = f" ({unsure[0]})" if unsure else ""
+        end = (
+            "Wait a minute, then repeat the command."
+            if only_ended(found)
+            else (f"Run `slurmscale cancel {sweep.quoted}` first.")
+        )
+        raise SubmitError(f"{sweep.quoted} is not over: {some(alive)}{why}. Nothing was removed. {end}")
+    return found
+
+
+def only_ended(found: Iterable[RunState]) -> bool:
+    """Return True if runs have ended and only their records are still on the way."""
+    return all(item.state is State.ended for item in found if item.state.is_open)
+
+
+def confirmed(targets: Collection[Target]) -> bool:
+    """Ask the user at a terminal; raise SubmitError where nobody can answer."""
+    for target in targets:
+        print(target.described())
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise SubmitError("nobody can be asked here: the above was not removed. Add --yes.")
+    sys.stdout.flush()
+    try:
+        answer = input("Remove? [y/N] ")
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() in {"y", "yes"}:
+        return True
+    print("Nothing was removed.")
+    return False
+
+
+# --- what is deleted -------------------------------------------------------------------------------------------
+
+
+def own_entries(sweep: SweepDir) -> Iterator[Path]:
+    """Yield what slurmscale has written into a sweep directory: runs, code, logs, records and reports."""
+    for entry in sorted(sweep.path.iterdir()):
+        is_link, name = entry.is_symlink(), entry.name
+        of_sweep = name in {*RESERVED, "logs", REMOVAL} or CODE.fullmatch(name) or HIDDEN.fullmatch(name)
+        if of_sweep or (is_run(entry) and not is_link):
+            yield entry
+
+
+def foreign_entries(sweep: SweepDir) -> list[str]:
+    """Return the names of the files in a sweep directory that slurmscale did not write."""
+    own = set(own_entries(sweep))
+    return sorted(entry.name for entry in sweep.path.iterdir() if entry not in own)
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes on disk of a file, or of a directory with all in it; no link is followed."""
+    return path.lstat().st_blocks * BLOCK_BYTES + (
+        0
+        if path.is_symlink()
+        else sum(
+            file.stat(follow_symlinks=False).st_blocks * BLOCK_BYTES
+            for entry in entries_of(path)
+            for file in files_below(entry)
+        )
+    )
+
+
+def delete(target: Target) -> None:
+    """Delete a sweep or run, and print what was freed; the caller holds the lock of the sweep."""
+    sweep, size, entries = target.sweep, target.size_bytes, target.entries
+    number = counted(sum(map(is_run, entries)))
+    records: list[Path] = []
+    if sweep.only is None:
+        with suppress(SubmitError):
+            records += records_of(sweep)
+    removal = own_directory(sweep.path / REMOVAL, mode=0o700)
+    try:
+        for entry in entries:
+            if is_run(entry):
+                open_to_owner(entry)
+                entry.rename(free_name(removal, entry.name))
+        for entry in (*(each for each in entries if each not in {removal, sweep.lock}), removal):
+            delete_entry(entry)
+        if sweep.only is None:
+            for record in records:
+                record.unlink(missing_ok=True)
+            sweep.lock.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunDirError(
+            f"{error.filename or sweep.path} could not be removed: {error.strerror or error}. Repeat the command to "
+            f"remove the rest of {target.path}."
+        ) from error
+    left = [] if sweep.only is not None else [entry.name for entry in sweep.path.iterdir()]
+    if sweep.only is None and not left:
+        sweep.path.rmdir()
+    kept = f"; {some(sorted(left))} stays in {sweep.path}" if left else ""
+    print(f"removed {target.path}: {number}, {decimal(size)} freed{kept}")
+
+
+def open_to_owner(path: Path) -> None:
+    """Make a directory, and those in it, writable by their owner: received ones may be read-only."""
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        path.chmod(0o700)
+    for entry in entries_of(path):
+        if entry.is_dir(follow_symlinks=False):
+            open_to_owner(Path(entry.path))
+
+
+def free_name(directory: Path, name: str) -> Path:
+    """Return a path in a directory that nothing has, after an interruption too."""
+    numbers = (directory / f"{name}.{number}" for number in range(1_000_000))
+    return next(path for path in numbers if not os.path.lexists(path))
+
+
+def delete_entry(entry: Path) -> None:
+    """Delete a file, a link or a directory with all in it; pass over what is not there."""
+    if is_directory(entry) and not entry.is_symlink():
+        open_to_owner(entry)
+        shutil.rmtree(entry)
+    else:
+        entry.unlink(missing_ok=True)

@@ -1,0 +1,232 @@
+"""`slurmscale remove` deletes what has ended and is slurmscale's own, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs.cli import main
+from jobs.rundir import SweepDir, append_record, now
+from jobs.submit import remove
+from jobs.submit.trust.own_sweeps import own, records_of
+from tests.support.cli import files, printed
+from tests.support.fake_runs import a_run, ended, finished_run, prepared, started
+
+CODE = f"code-{'0' * 32}"
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> SweepDir:
+    """Two runs that have finished, with what a sweep has beside them, next to a directory that is not theirs."""
+    found = SweepDir(tmp_path / "runs/a b")
+    for name in ("r1", "r2"):
+        run = finished_run(found.path, a_run(name, steps=1))
+        (run.path / "export").mkdir()
+        (run.path / "code").symlink_to(Path("..") / CODE)
+        (run.path / "data").symlink_to(tmp_path / "outside")
+    for name in (CODE, "logs", "figures", ".preparing-x"):
+        (found.path / name).mkdir()
+        (found.path / name / "file").write_text("x" * 5000)
+    found.note.write_text("a note\n")
+    (found.path / "report.html").write_text("page")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/precious").write_text("keep")
+    own(found)
+    return found
+
+
+def test_a_sweep_goes_with_its_record_and_what_links_lead_to_stays(
+    sweep: SweepDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (record,) = records_of(sweep)
+    assert main(["remove", str(sweep.path)]) == 2, "nobody can be asked"
+    shown = printed(capsys)
+    assert f"{sweep.path}: 2 runs (2 finished), " in shown
+    assert "with an exported model of r1, r2" in shown
+    assert "Add --yes." in shown
+    assert main(["remove", "--yes", f"{sweep.path}/"]) == 0
+    assert f"removed {sweep.path}: 2 runs, " in printed(capsys)
+    assert not sweep.path.exists()
+    assert not record.exists()
+    assert (sweep.path.parent.parent / "outside/precious").read_text() == "keep"
+
+
+def test_a_run_goes_alone(sweep: SweepDir) -> None:
+    before = files(sweep.path)
+    assert main(["remove", "--yes", str(sweep.path / "r1")]) == 0
+    assert files(sweep.path) == {each for each in before if not each.startswith("r1")} | {".lock"}
+
+
+def test_files_that_are_not_of_slurmscale_stay_and_are_named(
+    sweep: SweepDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (sweep.path / "my notes.md").write_text("mine")
+    (sweep.path / "cache").mkdir()
+    (sweep.path / "logs of mine").mkdir()
+    (sweep.path / "a link").symlink_to(sweep.path / "r1")
+    assert main(["remove", "--yes", str(sweep.path)]) == 0
+    assert "a link, cache, logs of mine, my notes.md stays in" in printed(capsys)
+    assert sorted(each.name for each in sweep.path.iterdir()) == ["a link", "cache", "logs of mine", "my notes.md"]
+
+
+def alive(sweep: SweepDir) -> list[str]:
+    record = {"event": "submitted", "launcher": "local", "job_id": "7", "events_before": 1, "host": "elsewhere"}
+    append_record(sweep.submissions, record | {"run": prepared(sweep.path, a_run("r3")).name, "time": now()})
+    return ["r3 (queued) (started on elsewhere: ask there). Nothing was removed. Run `slurmscale cancel"]
+
+
+def waiting(sweep: SweepDir) -> list[str]:
+    record = {"event": "waiting", "run": prepared(sweep.path, a_run("r3")).name, "limit": "QOSMaxSubmit"}
+    append_record(sweep.submissions, record | {"events_before": 1, "time": now()})
+    return ["r3 (waiting)", "Nothing was removed"]
+
+
+def unknown(sweep: SweepDir) -> list[str]:
+    record = {"event": "submitted", "launcher": "slurm", "job_id": "7", "events_before": 1, "host": "h"}
+    append_record(sweep.submissions, record | {"run": prepared(sweep.path, a_run("r3")).name, "time": now()})
+    return ["r3 (queued) (Slurm does not answer here"]
+
+
+def of_another_user(sweep: SweepDir) -> list[str]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a directory away")
+    os.chown(sweep.path / "r1", 12345, -1)
+    os.chown(sweep.path, 12345, -1)
+    return ["belongs to user 12345"]
+
+
+@pytest.mark.parametrize("change", [alive, waiting, unknown, of_another_user])
+def test_what_may_still_run_or_belongs_to_others_is_refused(
+    change: Callable[[SweepDir], list[str]],
+    sweep: SweepDir,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = change(sweep)
+    before = files(sweep.path)
+    monkeypatch.setenv("PATH", "/usr/bin/nothing")
+    other = finished_run(sweep.path.parent / "other", a_run("x", steps=1))
+    (sweep.path.parent / "other" / CODE).mkdir()
+    assert main(["remove", "--yes", str(other.path.parent), str(sweep.path)]) == 2
+    shown = printed(capsys)
+    assert all(each in shown for each in words), shown
+    assert files(sweep.path) - {".lock"} == before - {".lock"}
+    assert other.path.exists(), "all or none"
+
+
+def a_link(where: Path) -> Path:
+    (where / "link").symlink_to(where / "runs")
+    return where / "link"
+
+
+def a_run_that_is_a_link(where: Path) -> Path:
+    finished_run(where / "mine", a_run("r", steps=1))
+    finished_run(where / "received", a_run("x", steps=1))
+    (where / "received/r").symlink_to(where / "mine/r")
+    return where / "received/r"
+
+
+def a_home_with_a_run(where: Path) -> Path:
+    finished_run(where, a_run("moved here", steps=1))
+    (where / "logs").mkdir()
+    (where / "logs/mine").write_text("x")
+    return where
+
+
+def a_project(where: Path) -> Path:
+    (where / "config.yaml").write_text("a: 1")
+    return where
+
+
+def a_name_on_record(where: Path) -> Path:
+    record = {"event": "submitted", "launcher": "slurm", "job_id": "7", "events_before": 1, "host": "h", "time": now()}
+    append_record(SweepDir(where).submissions, record | {"run": "photos"})
+    (where / "photos").mkdir()
+    (where / "photos/1.jpg").write_text("x")
+    return where / "photos"
+
+
+def a_log_directory(where: Path) -> Path:
+    finished_run(where / "s", a_run("r", steps=1))
+    (where / "s/submissions.jsonl").touch()
+    (where / "s/logs").mkdir()
+    return where / "s/logs"
+
+
+@pytest.mark.parametrize(
+    "make", [a_link, a_run_that_is_a_link, a_home_with_a_run, a_project, a_name_on_record, a_log_directory]
+)
+def test_what_is_no_sweep_or_run_of_slurmscale_is_refused(
+    make: Callable[[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make(tmp_path)
+    before = files(tmp_path)
+    assert main(["remove", "--yes", str(path)]) == 2
+    assert "removed" not in printed(capsys).replace("not removed", "")
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("given", ["", "r1"])
+def test_what_an_interruption_leaves_is_removed_by_the_same_command(
+    given: str, sweep: SweepDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def interrupted(path: Path) -> None:
+        calls.append(path)
+        if len(calls) == (1 if given else 3):
+            raise KeyboardInterrupt
+        shutil.rmtree(path)
+
+    monkeypatch.setattr(remove.shutil, "rmtree", interrupted)
+    target = sweep.path / given
+    assert main(["remove", "--yes", str(target)]) == 130
+    monkeypatch.undo()
+    assert sweep.path.exists()
+    assert main(["remove", "--yes", str(target)]) == 0
+    assert not target.exists()
+    assert not (sweep.path / remove.REMOVAL).exists()
+
+
+def test_read_only_directories_of_the_user_go_too(sweep: SweepDir) -> None:
+    for path in (sweep.path / "r1/failures", sweep.path / "r1", sweep.path / CODE):
+        path.mkdir(exist_ok=True)
+        path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    assert main(["remove", "--yes", str(sweep.path)]) == 0
+    assert not sweep.path.exists()
+
+
+def test_a_baseline_goes_only_with_its_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("baseline", "lr"):
+        part = {"name": name, "role": name, "repeat": 1, "changes": []}
+        run = prepared(tmp_path, a_run(f"{name}-r1"), attempt=part)
+        started(run, a_run())
+        ended(run)
+    assert main(["remove", "--yes", str(tmp_path / "baseline-r1")]) == 2
+    assert "compared with it. Remove the whole campaign" in printed(capsys)
+    assert main(["remove", "--yes", str(tmp_path / "lr-r1")]) == 0
+    assert main(["remove", "--yes", str(tmp_path / "baseline-r1")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "goes"), [("y\n", True), ("YES\n", True), ("n\n", False), ("\n", False), ("", False)]
+)
+def test_a_terminal_is_asked(
+    answer: str, goes: bool, sweep: SweepDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def typed(question: str) -> str:
+        if not answer:
+            raise EOFError
+        return answer.strip() if "Remove?" in question else ""
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", typed)
+    target = remove.Target(sweep, [])
+    assert remove.confirmed([target]) is goes
+    assert ("Nothing was removed." in printed(capsys)) is not goes
