@@ -13,6 +13,7 @@ from jobs.files import flat, parse_yaml
 from jobs.plan.compose import Point, compose
 from jobs.rundir import RunDir, SweepDir, dump_run, load_run, provenance_of
 from jobs.schema import LauncherKind, Run
+from jobs.submit.batch_script import rank_python
 from jobs.submit.commands import submit_points
 from jobs.submit.sweep_at import open_run
 from jobs.submit.trust.own_sweeps import is_own
@@ -35,7 +36,7 @@ def clone(path: Path, overrides: list[str], *, wait: bool, trust: bool) -> int:
     point = composed(original, overrides, received=received)
     point = replace(point, run=placed(point.run, before, overrides, received=received))
     if received and not point.run.launcher.kind.is_preview and not trust:
-        for line in executed_as_set(point.run):
+        for line in (f"command: {rank_python(point.run)} -u -m jobs.run", *executed_as_set(point.run)):
             print(line)
         raise SubmitError(
             f"{sweep.path} was not submitted by you, and a clone of {original.name} would execute the above as you. If "

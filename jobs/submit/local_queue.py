@@ -38,7 +38,7 @@ from jobs.run_events import events_or_failure
 from jobs.rundir import RunDir, SweepDir, append_record, event_record, load_run, now
 from jobs.stages.record import failed
 from jobs.submit.batch_script import code_environment
-from jobs.submit.cancellation import queue_process
+from jobs.submit.launchers.local import queue_is_alive
 from jobs.submit.ledger import HELD_BACK
 from jobs.submit.requeue import planned_restart, record_exit_codes
 from jobs.submit.submissions import latest_submissions
@@ -81,7 +81,7 @@ def is_left_out(sweep: SweepDir, name: str) -> bool:
     submission = latest_submissions(sweep).get(name)
     if submission is None or submission.cancelled:
         return submission is not None
-    return submission.job_id != str(os.getpid()) and queue_process(submission.job_id) is not None
+    return submission.job_id != str(os.getpid()) and queue_is_alive(submission)
 
 
 def finished(directory: RunDir) -> bool:

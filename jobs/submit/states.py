@@ -119,7 +119,7 @@ def asked(
 ) -> dict[Key, JobState]:
     """Ask schedulers about the submissions of several sweeps; return the answers by their keys."""
     keys = {str(key): key for key in histories}
-    answers = ask([replace(histories[key].submission, run=label) for label, key in keys.items()])
+    answers = ask([replace(histories[key].submission, key=label) for label, key in keys.items()])
     return {keys[label]: job for label, job in answers.items()}
 
 
@@ -334,8 +334,8 @@ def ended_by_schedulers(
     found: dict[str, JobState] = {}
     for launcher, given in by_launcher(submissions):
         ends = launcher.ends(given)
-        late = {each.job_id: ends[each.run] for each in given
-                if each.run in ends and ends[each.run].is_late and each.run not in (known or {})}  # fmt: skip
+        late = {each.job_id: ends[each.asked_as] for each in given
+                if each.asked_as in ends.keys() - (known or {}).keys() and ends[each.asked_as].is_late}  # fmt: skip
         alive = launcher.unlisted(late) if late else {}
-        found |= ends | {each.run: alive[each.job_id] for each in given if each.job_id in alive}
+        found |= ends | {each.asked_as: alive[each.job_id] for each in given if each.job_id in alive}
     return found

@@ -93,6 +93,14 @@ class Submission:
     failures_before: int = 0
     """The highest number of a failure that belongs to earlier submissions; 0 in ledgers of versions without numbers."""
 
+    key: str | None = None
+    """Its name among the submissions of several sweeps that are asked about at once."""
+
+    @property
+    def asked_as(self) -> str:
+        """The key of its state in the answer of a launcher."""
+        return self.key or self.run
+
     @property
     def in_slurm(self) -> bool:
         """True if its job id is Slurm's."""

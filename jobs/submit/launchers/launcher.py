@@ -53,11 +53,11 @@ class Launcher:
         raise NotImplementedError
 
     def states(self, submissions: list[Submission]) -> dict[str, JobState]:  # noqa: ARG002
-        """Return the state of each submission that waits or runs, by run name; UNKNOWN if nobody answers."""
+        """Return the state of each submission that waits or runs, by `asked_as`; UNKNOWN if nobody answers."""
         return {}
 
     def ends(self, submissions: list[Submission]) -> dict[str, JobState]:  # noqa: ARG002
-        """Return how submissions that neither wait nor run ended, by run name, if the scheduler keeps accounts."""
+        """Return how submissions that neither wait nor run ended, by `asked_as`, if the scheduler keeps accounts."""
         return {}
 
     def unlisted(self, late: Mapping[str, JobState]) -> dict[str, JobState]:  # noqa: ARG002

@@ -27,6 +27,7 @@ from jobs.submit.launchers.launcher import Launch, Launcher
 from jobs.submit.ledger import uninterrupted
 from jobs.submit.submissions import Submission, submissions_on_record
 from jobs.submit.trust.integrity import submitted_as
+from jobs.submit.turns import Queue, behind, living_queues
 from jobs.versions import is_missing
 
 PACKAGES = {
@@ -103,14 +104,18 @@ class Local(Launcher):
     def states(self, submissions: list[Submission]) -> dict[str, JobState]:
         """Return the state of each submission whose queue is alive; UNKNOWN for one of another machine."""
         found = {}
+        queues: list[Queue] | None = None
         for submission in submissions:
             if submission.ended:
                 continue
             if submission.host != socket.gethostname():
-                found[submission.run] = JobState(UNKNOWN, f"started on {submission.host}: ask there")
+                found[submission.asked_as] = JobState(UNKNOWN, f"started on {submission.host}: ask there")
             elif queue_is_alive(submission) and not ended_by_cancel(submission):
-                running = submission.log_id is not None
-                found[submission.run] = JobState("RUNNING") if running else JobState("PENDING", "its turn")
+                if submission.log_id is not None:
+                    found[submission.asked_as] = JobState("RUNNING")
+                    continue
+                queues = living_queues() if queues is None else queues
+                found[submission.asked_as] = JobState("PENDING", behind(submission, queues))
         return found
 
     def cancel(self, sweep: SweepDir, job_ids: Iterable[str]) -> None:

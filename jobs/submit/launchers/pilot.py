@@ -92,7 +92,7 @@ class Pilot(Slurm):
     def states(self, submissions: list[Submission]) -> dict[str, JobState]:
         """Return the state of each run inside its job, where it may still wait for nodes."""
         held = super().states(submissions)
-        return {each.run: in_its_job(each, held[each.run]) for each in submissions if each.run in held}
+        return {each.asked_as: in_its_job(each, held[each.asked_as]) for each in submissions if each.asked_as in held}
 
 
 def in_its_job(submission: Submission, job: JobState) -> JobState:

@@ -105,22 +105,22 @@ class Slurm(Launcher):
 
     def states(self, submissions: list[Submission]) -> dict[str, JobState]:
         """Return the state of each submission whose job is in the queue, or may be: one squeue for all."""
-        unconfirmed = {each.run: UNCONFIRMED for each in submissions if each.is_unconfirmed}
+        unconfirmed = {each.asked_as: UNCONFIRMED for each in submissions if each.is_unconfirmed}
         asked = [each for each in submissions if each.in_slurm and not each.ended]
         try:
             queue = slurm_commands.queue() if asked else {}
         except SubmitError as error:
             unknown = JobState(UNKNOWN, f"Slurm does not answer here: {error}")
-            return unconfirmed | dict.fromkeys((each.run for each in asked), unknown)
-        own = {each.run: queue[each.job_id] for each in asked if each.job_id in queue}
-        return unconfirmed | {each.run: own[each.run] for each in asked if each.run in own
-                              and each.is_its_job(own[each.run].described)}  # fmt: skip
+            return unconfirmed | dict.fromkeys((each.asked_as for each in asked), unknown)
+        own = {each.asked_as: queue[each.job_id] for each in asked if each.job_id in queue}
+        return unconfirmed | {each.asked_as: own[each.asked_as] for each in asked if each.asked_as in own
+                              and each.is_its_job(own[each.asked_as].described)}  # fmt: skip
 
     def ends(self, submissions: list[Submission]) -> dict[str, JobState]:
         """Return how each submission that is not in the queue ended, from accounting: one sacct for all."""
         asked = [each for each in submissions if each.in_slurm]
         known = slurm_commands.accounted(sorted({each.job_id for each in asked}), {e.job_id: e for e in asked})
-        return {each.run: known[each.job_id] for each in asked}
+        return {each.asked_as: known[each.job_id] for each in asked}
 
     def unlisted(self, late: Mapping[str, JobState]) -> dict[str, JobState]:
         """Return the states of jobs that are over by squeue and not by accounting, as the controller has them."""
