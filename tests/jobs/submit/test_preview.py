@@ -89,7 +89,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         a_link,
         another_configuration,
         a_damaged_configuration,
-        a_ledger,
     ],
 )
 def test_a_directory_with_more_than_a_preview_is_refused_as_before(
