@@ -168,7 +168,7 @@ def wait(sweep: "str | Path") -> "list[RunState]":
     Ctrl-C ends the waiting, not the runs.
     """
     from jobs.submit.commands import wait_for
-    from jobs.submit.states import open_sweep
+    from jobs.submit.sweep_at import open_sweep
 
     if wait_for(open_sweep(Path(sweep))) == INTERRUPTED:
         raise KeyboardInterrupt
@@ -180,7 +180,7 @@ def cancel(sweep: "str | Path") -> "list[RunState]":
 
     Raises SuiteError if some could not be ended, which stderr names.
     """
-    from jobs.submit.commands import cancel as cancel_sweep
+    from jobs.submit.cancel import cancel as cancel_sweep
 
     if cancel_sweep(Path(sweep)):
         raise SuiteError(f"Some jobs of {sweep} could not be ended; stderr names them.")

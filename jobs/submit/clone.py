@@ -10,8 +10,9 @@ from pathlib import Path
 
 from jobs.errors import ConfigError, RunDirError, SubmitError
 from jobs.files import flat, parse_yaml
+from jobs.frozen import dump_run
 from jobs.plan.compose import Point, compose
-from jobs.rundir import RunDir, SweepDir, dump_run, load_run, provenance_of
+from jobs.rundir import RunDir, SweepDir, load_run, provenance_of
 from jobs.schema import LauncherKind, Run
 from jobs.submit.batch_script import rank_python
 from jobs.submit.commands import submit_points

@@ -121,7 +121,7 @@ def test_the_preview_of_a_campaign_is_replaced_from_its_baseline_on(
     sweep = SweepDir(tmp_path / "c")
     assert names(sweep) == ["baseline-r1", "mbs2-baseline-r1", "mbs2-r1"]
     assert main([*attempt, "launcher=script"]) == 2
-    assert "was only previewed (launcher=dry). Submit it first" in printed(capsys)
+    assert "were only previewed (launcher=dry), and nothing has run" in printed(capsys)
     assert main(["attempt", "baseline", "launcher=script", "job.steps=7", *where]) == 0
     assert names(sweep) == ["baseline-r1"]
     assert load_run(RunDir(sweep.path / "baseline-r1").config).job.steps == 7

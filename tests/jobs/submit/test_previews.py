@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import pytest
@@ -41,11 +40,17 @@ def test_a_campaign_of_previews_is_named_as_one_by_every_command_on_it(
     assert main([*base, "launcher=dry", "--wait"]) == 0
     assert printed(capsys).splitlines()[-1] == f"{PREVIEW}started, so there is nothing to wait for."
     sweep = tmp_path / "s"
-    for command in (["leaderboard", str(sweep)], ["leaderboard", str(tmp_path)], ["tune", "--next", str(sweep)], base):
+    attempt = ["attempt", "mbs2", "job.micro_batch_size=2", "--campaign", str(sweep)]
+    for command in (
+        ["leaderboard", str(sweep)],
+        ["leaderboard", str(tmp_path)],
+        ["tune", "--next", str(sweep)],
+        attempt,
+    ):
         assert main(command) == 2
         assert (
-            f"{sweep}: its attempts were only previewed (launcher=dry), and nothing has run. To run them, remove the "
-            f"previews (rm -r {shlex.quote(str(sweep))}) and repeat the commands without launcher=dry."
+            f"{sweep}: its attempts were only previewed (launcher=dry), and nothing has run. To run them, repeat the "
+            "commands without launcher=dry, that of the baseline first."
         ) in printed_words(capsys)
 
 

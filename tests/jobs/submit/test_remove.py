@@ -175,15 +175,16 @@ def test_what_is_no_sweep_or_run_of_slurmscale_is_refused(
 def test_what_an_interruption_leaves_is_removed_by_the_same_command(
     given: str, sweep: SweepDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = []
+    calls: list[Path] = []
+    rmtree = shutil.rmtree
 
     def interrupted(path: Path) -> None:
         calls.append(path)
         if len(calls) == (1 if given else 3):
             raise KeyboardInterrupt
-        shutil.rmtree(path)
+        rmtree(path)
 
-    monkeypatch.setattr(remove.shutil, "rmtree", interrupted)
+    monkeypatch.setattr("jobs.submit.remove.shutil.rmtree", interrupted)
     target = sweep.path / given
     assert main(["remove", "--yes", str(target)]) == 130
     monkeypatch.undo()
@@ -203,7 +204,7 @@ def test_read_only_directories_of_the_user_go_too(sweep: SweepDir) -> None:
 
 def test_a_baseline_goes_only_with_its_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("baseline", "lr"):
-        part = {"name": name, "role": name, "repeat": 1, "changes": []}
+        part: dict[str, object] = {"name": name, "role": name, "repeat": 1, "changes": []}
         run = prepared(tmp_path, a_run(f"{name}-r1"), attempt=part)
         started(run, a_run())
         ended(run)
