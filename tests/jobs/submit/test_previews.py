@@ -40,7 +40,7 @@ def test_a_campaign_of_previews_is_named_as_one_by_every_command_on_it(
     assert main([*base, "launcher=dry", "--wait"]) == 0
     assert printed(capsys).splitlines()[-1] == f"{PREVIEW}started, so there is nothing to wait for."
     sweep = tmp_path / "s"
-    attempt = ["attempt", "mbs2", "job.micro_batch_size=2", "--campaign", str(sweep)]
+    attempt = ["attempt", "mbs2", "job.micro_batch_size=2", "--campaign", str(sweep), "launcher=local"]
     for command in (
         ["leaderboard", str(sweep)],
         ["leaderboard", str(tmp_path)],
