@@ -42,7 +42,8 @@ from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, Run
 from jobs.serving.settings import Layout
 from jobs.serving.weights import LITGPT_CONFIG, LITGPT_WEIGHTS, is_converted
-from jobs.submit.provenance import provenance, snapshot_code
+from jobs.submit.code_store import link_code, snapshot_code
+from jobs.submit.provenance import provenance
 from jobs.submit.submissions import shell_clusters
 from jobs.submit.trust.integrity import make_private, refuse_changed
 from jobs.submit.trust.own_sweeps import add_submitted, own_or_refuse
@@ -227,7 +228,9 @@ def write_runs(made: Prepared, points: list[Point]) -> None:
         facts = provenance(code.name)
         with tempfile.TemporaryDirectory(prefix=".preparing-", dir=sweep.path) as staging:
             for point, found in zip(points, made.samples, strict=True):
-                write_run(RunDir(Path(staging) / str(point.run.name)), point, point.code or code, found, facts)
+                directory = RunDir(Path(staging) / str(point.run.name))
+                write_run(directory, point, found, facts)
+                link_code(directory, point.code or code, sweep.run(directory.name).path)
             for point in points:
                 directory = sweep.run(str(point.run.name))
                 (Path(staging) / directory.name).rename(directory.path)
@@ -305,14 +308,13 @@ def makes_samples_later(run: Run) -> bool:
     return kind.is_preview or (run.stages.prepare is not None and not kind.on_this_machine)
 
 
-def write_run(directory: RunDir, point: Point, code: Path, samples: Samples | None, facts: dict[str, Any]) -> None:
+def write_run(directory: RunDir, point: Point, samples: Samples | None, facts: dict[str, Any]) -> None:
     """Write the files of a run that has not started."""
     run = point.run
     directory.path.mkdir(mode=0o700)
     write_file(directory.config, dump_run(run))
     write_json(directory.plan, plan_of(run, samples) | (samples.planned() if samples else {}))
     write_json(directory.provenance, facts | {"overrides": point.overrides} | dict(point.facts))
-    directory.code.symlink_to(Path("..") / code.name)
     if samples is not None:
         directory.data.symlink_to(samples.directory)
     # Made before any node looks for it: NFS may answer for a while that it is still missing.

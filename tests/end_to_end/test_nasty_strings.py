@@ -26,8 +26,8 @@ from jobs.plan.legality import problems
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import ContainerRuntime, Run
 from jobs.submit import batch_script as script
+from jobs.submit.code_store import code_digest
 from jobs.submit.launchers import pbs_script
-from jobs.submit.provenance import code_digest
 from tests.support.real_run import SMALL
 
 PLAIN = "plainvalue"
