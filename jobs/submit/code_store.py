@@ -129,18 +129,21 @@ def link_code(directory: RunDir, code: Path, place: Path) -> None:
     link.replace(directory.code)
 
 
-def remove_unused_code(runs_dir: Path) -> list[Path]:
+def remove_unused_code(runs_dir: Path, *new: Path) -> list[Path]:
     """Remove this user's copies of code that no run in the sweeps of a directory leads to, and return their paths.
 
-    One that was used within UNUSED_S stays. Raises OSError, and removes none, if a sweep cannot be read.
+    One that was used within UNUSED_S stays, unless it is among the `new` ones, of a submission that is taken back.
+    Raises OSError, and removes none, if a sweep cannot be read.
     """
     store = code_store(runs_dir)
     if not store.is_dir() or store.is_symlink():
         return []
     sweeps = [path for path in store.parent.iterdir() if path.is_dir() and path != store]
     used = {RunDir(run).code_snapshot for sweep in sweeps for run in sweep.iterdir() if (run / "code").is_symlink()}
-    old = [path for path in sorted(store.iterdir()) if time.time() - path.stat().st_mtime > UNUSED_S]
+    old = [path for path in sorted(store.iterdir()) if time.time() - path.stat().st_mtime > UNUSED_S or path in new]
     unused = [path for path in old if path not in used]
     for path in unused:
         shutil.rmtree(path)
+    with suppress(OSError):  # copies are left
+        store.rmdir()
     return unused

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, Run
 from jobs.serving.settings import Layout
 from jobs.serving.weights import LITGPT_CONFIG, LITGPT_WEIGHTS, is_converted
-from jobs.submit.code_store import link_code, snapshot_code
+from jobs.submit.code_store import link_code, remove_unused_code, snapshot_code
 from jobs.submit.provenance import provenance
 from jobs.submit.submissions import shell_clusters
 from jobs.submit.trust.integrity import make_private, refuse_changed
@@ -70,6 +70,8 @@ class Prepared:
     """Those of each run, in the order of the points."""
     new_sweep: bool
     """True if the sweep directory contained nothing before this submission."""
+    new_code: list[Path]
+    """The copy of the code in the store, if this submission made it."""
 
     def take_back(self) -> None:
         """Remove the directories that were prepared and will not be launched."""
@@ -77,6 +79,8 @@ class Prepared:
             shutil.rmtree(directory.path, ignore_errors=True)
         if self.new_sweep:
             shutil.rmtree(self.sweep.path, ignore_errors=True)
+        with suppress(OSError):
+            remove_unused_code(self.sweep.path.parent, *self.new_code)
 
 
 @contextmanager
@@ -106,7 +110,8 @@ def prepared(points: list[Point], *, try_large: bool = False) -> Iterator[Prepar
             refuse_taken(sweep, runs)
             shell_clusters(sweep)
             make_private(sweep.path)
-            made = Prepared(sweep, [], samples, new_sweep=all(path == sweep.lock for path in sweep.path.iterdir()))
+            is_new = all(path == sweep.lock for path in sweep.path.iterdir())
+            made = Prepared(sweep, [], samples, is_new, [])
             own_or_refuse(sweep, runs[0].launcher.kind, new=made.new_sweep)
             write_runs(made, points)
         yield made
@@ -224,7 +229,9 @@ def write_runs(made: Prepared, points: list[Point]) -> None:
     sweep = made.sweep
     try:
         own_directory(sweep.logs, mode=0o700)
+        known = list(sweep.code_store.glob("*"))
         code = snapshot_code(sweep)
+        made.new_code.extend({code} - set(known))
         facts = provenance(code.name)
         with tempfile.TemporaryDirectory(prefix=".preparing-", dir=sweep.path) as staging:
             for point, found in zip(points, made.samples, strict=True):

@@ -176,3 +176,15 @@ def test_a_copy_that_is_used_again_is_not_old(tmp_path: Path) -> None:
     aged(stored(sweep, OTHER))
     stored(sweep, OTHER)
     assert remove_unused_code(tmp_path) == []
+
+
+def test_a_submission_that_is_refused_takes_its_copy_back_and_no_other(tmp_path: Path) -> None:
+    refused = ["submit", *small(tmp_path), "launcher=script", "cluster=generic_slurm", "sweep=t",
+               "cluster.container=/image.sif", "cluster.container_runtime=apptainer", "job.init_from='/a,b'",
+               "job.init_from_is_remote=true"]  # fmt: skip
+    assert main(refused) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"cache"}
+    code = prepared_run(tmp_path).code_snapshot
+    aged(code)
+    assert main(refused) == 2
+    assert files_of(code) == packaged_code()
