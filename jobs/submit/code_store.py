@@ -28,7 +28,7 @@ from jobs.rundir import RunDir, SweepDir, code_store, load_run
 
 PACKAGES = ("jobs", "analysis", "conf", "sbatch")
 INSTALLED = Path(jobs.__file__).parent.parent
-NAME = re.compile(r"code-([0-9a-f]{32})")
+NAME = re.compile(r"code-[0-9a-f]{32}")
 # A submission that has just asked for a copy has not yet made the run directories that lead to it.
 UNUSED_S = 3600.0
 
@@ -113,7 +113,7 @@ def source_of(directory: RunDir) -> Path | None:
     """
     code = directory.code_snapshot
     places = [INSTALLED, directory.path.parent.parent / code.parent.name / code.name]
-    with suppress(SuiteError):
+    with suppress(SuiteError, OSError):
         places.append(Path(load_run(directory.config).runs_dir, code.parent.name, code.name))
     for place in places:
         with suppress(OSError):

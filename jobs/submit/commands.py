@@ -26,7 +26,6 @@ from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.schema import LauncherKind, Run
 from jobs.submit.backlog import launchable, submit_backlog, submit_waiting
 from jobs.submit.cancellation import ForeignJobsError
-from jobs.submit.code_store import restore_code
 from jobs.submit.intents import settle
 from jobs.submit.launch import launch
 from jobs.submit.launchers import by_launcher, launcher_of
@@ -315,7 +314,6 @@ def resume(
     # The lock: of two shells that resume at once, the second sees the launches of the first.
     with held(sweep):
         trust_or_refuse(sweep, trust=trust)
-        restore_code(sweep, sweep.runs())
         moved = submit_waiting(sweep)
         found = states(sweep)
         done = {State.finished, *but}
