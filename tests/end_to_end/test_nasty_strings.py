@@ -91,7 +91,7 @@ def outcome(run: Run, kind: str) -> tuple[list[list[str]], list[str]]:
     code = sweep.code(code_digest({Path("jobs.py"): b""}))
     code.mkdir(parents=True)
     (code / "jobs.py").touch()
-    directory.path.mkdir()
+    directory.path.mkdir(parents=True)
     directory.code.symlink_to(code)
     text = {"slurm": script.script_text, "pbs": pbs_script.script_text}[kind](run, RunDir(directory.path), sweep)
     (where / "bin").mkdir()
