@@ -125,6 +125,7 @@ benchmark: $(VENV)/dev.done slurm
 	$(BIN)/python -m tests.benchmarks.checkpoint
 	$(BIN)/python -m tests.benchmarks.pace
 	$(BIN)/python -m tests.benchmarks.startup
+	$(BIN)/python -m tests.benchmarks.command_start
 	$(BIN)/python -m tests.benchmarks.parsing
 	$(BIN)/python -m tests.benchmarks.report
 

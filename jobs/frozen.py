@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -21,8 +21,6 @@ from jobs.secrets import strings
 
 INTERPOLATION = re.compile(r"(\\*)\$\{")
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list"}
-
-T = TypeVar("T")
 
 
 def dump_run(run: Run) -> str:
@@ -50,7 +48,7 @@ def run_of(values: Mapping[str, Any]) -> Run:
 
     Keys with a default may be missing: an earlier version did not have them.
     """
-    return section_of(Run, values, "")
+    return cast(Run, section_of(Run, values, ""))
 
 
 def interpolation_in(values: Any) -> str | None:
@@ -69,7 +67,7 @@ def types_of(section: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(section)}
 
 
-def section_of(section: type[T], values: Any, place: str) -> T:
+def section_of(section: Any, values: Any, place: str) -> Any:
     """Return the dataclass of a section from a mapping of its keys."""
     if not isinstance(values, Mapping):
         raise refused(place, values, "a section")
@@ -79,7 +77,7 @@ def section_of(section: type[T], values: Any, place: str) -> T:
         raise ValueError(f"{prefix}{unknown[0]} is not a key")
     missing = [
         field.name
-        for field in fields(section)  # type: ignore[arg-type]
+        for field in fields(section)
         if field.name not in values and field.default is MISSING and field.default_factory is MISSING
     ]
     if missing:

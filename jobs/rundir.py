@@ -1,9 +1,9 @@
 """The run directory and the sweep directory: all file names, and the format of records.
 
+    runs/.code-UID/code-3f9c.../        code that this user submitted, shared by the sweeps of runs/ (submit.code_store)
     runs/demo/                          a sweep
         submissions.jsonl               one line per intent, submission or cancellation of runs or stages
         stages.jsonl                    events of stages outside runs: prepare_started, prepared, reported, ...
-        code-3f9c.../                   snapshot of the submitted code, shared by runs of the same code
         logs/                           output of the launcher and the ranks, and the submitted scripts
                                         (flat: Slurm does not create a directory for a job's output)
         note.txt                        a line of text, written by `slurmscale note`
@@ -13,7 +13,7 @@
             config.yaml                 the frozen Run
             plan.json                   layout and predictions, written before the run
             provenance.json             git state, versions, host, command; the attempt of a campaign's run
-            code -> ../code-3f9c...
+            code -> ../../.code-UID/code-3f9c...
             status.jsonl                events: prepared, started, transport, layout, pace, profile, checkpoint,
                                         finished, stopped, failed, evaluated, ...
             metrics.jsonl               a header line, then one line per step
@@ -327,9 +327,14 @@ class SweepDir:
         """Return the log of a rank of a job, as submitit names it; that of rank 0 is also that of the batch script."""
         return self.logs / f"{log_id}_{rank}_log.out"
 
+    @property
+    def code_store(self) -> Path:
+        """This user's copies of submitted code, beside the sweep."""
+        return code_store(Path(os.path.realpath(self.path)).parent)
+
     def code(self, digest: str) -> Path:
         """Return the code snapshot with this content digest."""
-        return self.path / f"code-{digest}"
+        return self.code_store / f"code-{digest}"
 
     def run(self, name: str) -> RunDir:
         """Return the run of this name."""
@@ -340,6 +345,14 @@ class SweepDir:
         # glob("*/config.yaml") would silently end at the first unreadable directory.
         found = [RunDir(path) for path in sorted(self.path.glob("*")) if self.has(path.name)]
         return [run for run in found if exists(run.config)]
+
+
+def code_store(runs_dir: Path) -> Path:
+    """Return the directory of the code that this user submitted from a directory of sweeps, without links.
+
+    One for each user: members of a group may share the directory, and nobody runs code that others can change.
+    """
+    return Path(os.path.realpath(runs_dir)) / f".code-{os.getuid()}"
 
 
 def now() -> str:

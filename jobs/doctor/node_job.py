@@ -24,7 +24,7 @@ from jobs.schema import Run
 from jobs.submit import job_log, slurm_commands
 from jobs.submit.batch_script import batch_script, environment_lines, integrity_lines, rank_python, resources
 from jobs.submit.cancellation import cancel_jobs
-from jobs.submit.provenance import snapshot_code
+from jobs.submit.code_store import snapshot_code
 from jobs.submit.trust.integrity import make_private, refuse_changed
 
 MOST_MINUTES = 10

@@ -8,6 +8,7 @@ from jobs.errors import SubmitError
 from jobs.plan.rules.stages import stages_of
 from jobs.rundir import SweepDir
 from jobs.schema import LauncherKind
+from jobs.submit.code_store import restore_code
 from jobs.submit.launchers import launcher_of
 from jobs.submit.launchers.launcher import Launch, Runs
 from jobs.submit.stages import MissingStages
@@ -29,6 +30,7 @@ def launch(sweep: SweepDir, runs: Runs, kind: LauncherKind, missing_stages: Sequ
     try:
         first = runs[0][0] if runs else missing_stages[0].run
         directories = [*(directory for _, directory in runs), *(each.directory for each in missing_stages)]
+        restore_code(sweep, directories)
         codes = {directory.code_snapshot for directory in directories}
         refuse_changed(sweep.path, first.cluster.trusted_group, codes)
         refuse_unrecorded(sweep, directories)

@@ -104,7 +104,7 @@ def do_stage(name: str, directory: RunDir, code: str) -> None:
 
 def checked_environment(sweep: SweepDir, directory: RunDir, code_name: str) -> dict[str, str]:
     """Return the environment of a run, with its code; raises RunDirError if that is not as it was submitted."""
-    code, cluster = submitted_code(sweep, directory, code_name), load_run(directory.config).cluster
+    code, cluster = submitted_code(directory, code_name), load_run(directory.config).cluster
     refuse_changed(sweep.path, cluster.trusted_group, [code], [directory.path])
     return code_environment(code, cluster.env)
 

@@ -130,7 +130,7 @@ class Pilot:
     def launch(self, turn: Turn, nodes: list[str]) -> None:
         """Start a run as a step on these nodes."""
         try:
-            code = submitted_code(self.sweep, turn.directory, self.codes.get(turn.directory.name, "no code"))
+            code = submitted_code(turn.directory, self.codes.get(turn.directory.name, "no code"))
             refuse_changed(self.sweep.path, turn.run.cluster.trusted_group, [code], [turn.directory.path])
         except RunDirError as refusal:
             cause, restart = FailureCause.launch_failure, turn.launches

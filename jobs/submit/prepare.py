@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,9 @@ from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, Run
 from jobs.serving.settings import Layout
 from jobs.serving.weights import LITGPT_CONFIG, LITGPT_WEIGHTS, is_converted
+from jobs.submit.code_store import link_code, remove_unused_code, snapshot_code
 from jobs.submit.preview import gives_way, remove_preview
-from jobs.submit.provenance import provenance, snapshot_code
+from jobs.submit.provenance import provenance
 from jobs.submit.submissions import shell_clusters
 from jobs.submit.trust.integrity import make_private, refuse_changed
 from jobs.submit.trust.own_sweeps import add_submitted, own_or_refuse
@@ -70,6 +71,8 @@ class Prepared:
     """Those of each run, in the order of the points."""
     new_sweep: bool
     """True if the sweep directory contained nothing before this submission."""
+    new_code: list[Path]
+    """The copy of the code in the store, if this submission made it."""
 
     def take_back(self) -> None:
         """Remove the directories that were prepared and will not be launched."""
@@ -77,6 +80,8 @@ class Prepared:
             shutil.rmtree(directory.path, ignore_errors=True)
         if self.new_sweep:
             shutil.rmtree(self.sweep.path, ignore_errors=True)
+        with suppress(OSError):
+            remove_unused_code(self.sweep.path.parent, *self.new_code)
 
 
 @contextmanager
@@ -109,7 +114,8 @@ def prepared(points: list[Point], *, try_large: bool = False) -> Iterator[Prepar
             refuse_taken(sweep, runs)
             shell_clusters(sweep)
             make_private(sweep.path)
-            made = Prepared(sweep, [], samples, new_sweep=all(path == sweep.lock for path in sweep.path.iterdir()))
+            is_new = all(path == sweep.lock for path in sweep.path.iterdir())
+            made = Prepared(sweep, [], samples, is_new, [])
             own_or_refuse(sweep, runs[0].launcher.kind, new=made.new_sweep)
             write_runs(made, points)
         yield made
@@ -227,11 +233,15 @@ def write_runs(made: Prepared, points: list[Point]) -> None:
     sweep = made.sweep
     try:
         own_directory(sweep.logs, mode=0o700)
+        known = list(sweep.code_store.glob("*"))
         code = snapshot_code(sweep)
+        made.new_code.extend({code} - set(known))
         facts = provenance(code.name)
         with tempfile.TemporaryDirectory(prefix=".preparing-", dir=sweep.path) as staging:
             for point, found in zip(points, made.samples, strict=True):
-                write_run(RunDir(Path(staging) / str(point.run.name)), point, point.code or code, found, facts)
+                directory = RunDir(Path(staging) / str(point.run.name))
+                write_run(directory, point, found, facts)
+                link_code(directory, point.code or code, sweep.run(directory.name).path)
             for point in points:
                 directory = sweep.run(str(point.run.name))
                 (Path(staging) / directory.name).rename(directory.path)
@@ -309,14 +319,13 @@ def makes_samples_later(run: Run) -> bool:
     return kind.is_preview or (run.stages.prepare is not None and not kind.on_this_machine)
 
 
-def write_run(directory: RunDir, point: Point, code: Path, samples: Samples | None, facts: dict[str, Any]) -> None:
+def write_run(directory: RunDir, point: Point, samples: Samples | None, facts: dict[str, Any]) -> None:
     """Write the files of a run that has not started."""
     run = point.run
     directory.path.mkdir(mode=0o700)
     write_file(directory.config, dump_run(run))
     write_json(directory.plan, plan_of(run, samples) | (samples.planned() if samples else {}))
     write_json(directory.provenance, facts | {"overrides": point.overrides} | dict(point.facts))
-    directory.code.symlink_to(Path("..") / code.name)
     if samples is not None:
         directory.data.symlink_to(samples.directory)
     # Made before any node looks for it: NFS may answer for a while that it is still missing.

@@ -46,7 +46,7 @@ FAST = ["-q", "-p", "no:randomly", "-m", "not long"]
 PYTEST = [*FAST, "-p", "no:cacheprovider", "-x", "-n", "0", "--timeout=200"]
 COVERED = [*FAST, "-n", "3", "-p", "tests.benchmarks.coverage_context"]
 FOLDERS = ("tests/analysis", "tests/jobs", "tests/conf", "tests/red_team", "tests/end_to_end")
-# Runs execute a snapshot of the code in their sweep.
+# Runs execute a copy of the code beside their sweep.
 COVERAGE = """
 [run]
 include =

@@ -26,8 +26,8 @@ from jobs.plan.legality import problems
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import ContainerRuntime, Run
 from jobs.submit import batch_script as script
+from jobs.submit.code_store import code_digest
 from jobs.submit.launchers import pbs_script
-from jobs.submit.provenance import code_digest
 from tests.support.real_run import SMALL
 
 PLAIN = "plainvalue"
@@ -91,7 +91,7 @@ def outcome(run: Run, kind: str) -> tuple[list[list[str]], list[str]]:
     code = sweep.code(code_digest({Path("jobs.py"): b""}))
     code.mkdir(parents=True)
     (code / "jobs.py").touch()
-    directory.path.mkdir()
+    directory.path.mkdir(parents=True)
     directory.code.symlink_to(code)
     text = {"slurm": script.script_text, "pbs": pbs_script.script_text}[kind](run, RunDir(directory.path), sweep)
     (where / "bin").mkdir()

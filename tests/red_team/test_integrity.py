@@ -20,9 +20,9 @@ from jobs.cli import main
 from jobs.private import defect
 from jobs.run_events import run_events
 from jobs.rundir import SweepDir, load_run, read_events
+from jobs.submit.code_store import link_code, stored
 from jobs.submit.launchers.pilot import job_script
 from jobs.submit.pilot import Pilot, Turn
-from jobs.submit.provenance import code_digest
 from jobs.submit.trust.integrity import submitted_as
 from tests.red_team.conftest import Stranger
 from tests.support.cli import printed_words, small
@@ -50,18 +50,22 @@ def started(script: Path, where: Path) -> subprocess.CompletedProcess[str]:
 
 
 def snapshot(script: Path) -> Path:
-    return (script.parent / "code").resolve()
+    """The code of a run, whose files its owner makes writable."""
+    code = (script.parent / "code").resolve()
+    for path in code.rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    return code
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002])
 def test_nobody_else_can_change_or_read_a_snapshot_whatever_the_umask(umask: int, tmp_path: Path) -> None:
     previous = os.umask(umask)
     try:
-        code = snapshot(prepared_script(tmp_path / "runs"))
+        code = (prepared_script(tmp_path / "runs").parent / "code").resolve()
     finally:
         os.umask(previous)
-    modes = {(path.is_dir(), stat.S_IMODE(path.lstat().st_mode)) for path in (code, *code.rglob("*"))}
-    assert modes == {(True, 0o700), (False, 0o600)}
+    modes = {(path.is_dir(), stat.S_IMODE(path.lstat().st_mode)) for path in (code.parent, code, *code.rglob("*"))}
+    assert modes == {(True, 0o700), (False, 0o400)}
 
 
 def replaced(code: Path) -> None:
@@ -273,11 +277,8 @@ def test_the_first_screen_of_a_batch_script_calls_one_program_that_is_checked_it
 
 def led_to_other_code(sweep: SweepDir) -> None:
     """Plant a sound snapshot of other code, and let the run lead to it."""
-    other = sweep.code(code_digest({Path("sitecustomize.py"): b""}))
-    other.mkdir(mode=0o700)
-    (other / "sitecustomize.py").touch(mode=0o600)
-    sweep.run("r").code.unlink()
-    sweep.run("r").code.symlink_to(Path("..") / other.name)
+    other = stored(sweep, {Path("sitecustomize.py"): b""})
+    link_code(sweep.run("r"), other, sweep.run("r").path)
 
 
 def test_output_is_written_through_no_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -302,7 +303,7 @@ def test_a_job_of_slurm_whose_code_changed_while_it_waited_ends_and_status_shows
     later = "cluster.sbatch={begin: now+1hour}"
     assert main(["submit", *small(tmp_path), "cluster=generic_slurm", "name=r", later]) == 0
     sweep, witness = SweepDir(tmp_path / "s"), tmp_path / "witness"
-    with (sweep.run("r").code.resolve() / "jobs/__init__.py").open("a") as file:
+    with (snapshot(sweep.run("r").batch_script) / "jobs/__init__.py").open("a") as file:
         file.write(f"\nopen({str(witness)!r}, 'w')\n")
     (submitted,) = [event for event in read_events(sweep.submissions) if event["event"] == "submitted"]
     subprocess.run(["scontrol", "update", f"JobId={submitted['job_id']}", "StartTime=now"], check=True)

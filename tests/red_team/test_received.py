@@ -16,7 +16,7 @@ from filelock import FileLock
 from jobs.cli import main
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, append_record, event_record, now
-from jobs.submit.provenance import code_digest
+from jobs.submit.code_store import files_of, link_code, stored
 from jobs.submit.trust.received import executed_by
 from tests.support.cli import printed_words, small
 from tests.support.fake_runs import a_run, finished_run
@@ -30,7 +30,7 @@ def received(where: Path, *overrides: str) -> SweepDir:
     """A folder that somebody else made and this user copied: of the same content, at another place."""
     given = [*small(where / "theirs"), "launcher=script", "cluster=generic_slurm", "name=r", *overrides]
     assert main(["submit", *given]) == 0
-    shutil.copytree(where / "theirs/s", where / "copy/s", symlinks=True)
+    shutil.copytree(where / "theirs", where / "copy", symlinks=True)
     return SweepDir(where / "copy/s")
 
 
@@ -98,8 +98,9 @@ def test_resume_shows_what_a_received_sweep_would_run_and_asks_for_trust(
             "cluster.container=/opt/image.sif", "cluster.pbs={l: project}", "network.library=/opt/libnccl.so.2",
             "network.env={NCCL_TUNER_PLUGIN: /opt/tuner.so}"]  # fmt: skip
     sweep = received(tmp_path, *more)
-    code = sweep.run("r").code.resolve()
-    (code / "jobs/run.py").write_text("")
+    changed = sweep.run("r").code.resolve() / "jobs/run.py"
+    changed.chmod(0o600)
+    changed.write_text("")
     capsys.readouterr()
     before = {path: path.read_bytes() for path in sweep.path.rglob("*") if path.is_file() and path != sweep.lock}
     assert main(["resume", str(sweep.path)]) == 2
@@ -188,13 +189,8 @@ def test_a_changed_sweep_with_the_id_of_ones_own_is_not_launched(
     run = sweep.run("r")
     if change == "code":
         # A sound snapshot: its name is the digest of its files.
-        old = run.code.resolve()
-        content = {file.relative_to(old): file.read_bytes() for file in old.rglob("*") if file.is_file()}
-        other = sweep.code(code_digest(content | {Path("sitecustomize.py"): b"print('planted')"}))
-        shutil.copytree(old, other)
-        (other / "sitecustomize.py").write_text("print('planted')")
-        run.code.unlink()
-        run.code.symlink_to(Path("..") / other.name)
+        planted = files_of(run.code_snapshot) | {Path("sitecustomize.py"): b"print('planted')"}
+        link_code(run, stored(sweep, planted), run.path)
     else:
         run.config.write_text(run.config.read_text().replace("setup: []", "setup: [touch planted]"))
         assert "touch planted" in run.config.read_text()

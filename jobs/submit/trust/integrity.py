@@ -16,7 +16,7 @@ from pathlib import Path
 
 from jobs.errors import RunDirError
 from jobs.files import read_text
-from jobs.rundir import NOT_STARTED, RunDir, SweepDir
+from jobs.rundir import NOT_STARTED, RunDir
 from jobs.submit.trust.own_sweeps import digest_of
 
 # Read at import: a queue that has started does not read a check that was changed since.
@@ -79,14 +79,14 @@ def submitted_as(directories: Iterable[RunDir]) -> dict[str, str]:
     return {each.name: f"{each.code_snapshot.name} {digest_of(each)}" for each in directories}
 
 
-def submitted_code(sweep: SweepDir, directory: RunDir, submitted: str) -> Path:
+def submitted_code(directory: RunDir, submitted: str) -> Path:
     """Return the code snapshot of a run; raise RunDirError if it leads to another one, or has another configuration."""
     name, _, digest = submitted.partition(" ")
-    code = sweep.path.resolve() / name
-    if directory.code_snapshot != code:
+    code = directory.code_snapshot
+    # Its place is checked with its files (integrity.sh).
+    if code.name != name:
         raise RunDirError(
-            f"{directory.code} leads to {directory.code_snapshot}, and the run was submitted with {name}. "
-            "Submit the run again."
+            f"{directory.code} leads to {code}, and the run was submitted with {name}. Submit the run again."
         )
     try:
         is_the_same = digest_of(directory) == digest

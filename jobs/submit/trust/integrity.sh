@@ -58,10 +58,11 @@ warn_of_nfs4() {
     done
 }
 
-# refuse_changed TRUSTED_GROUP SWEEP [--run RUN]... CODE...: end this script if another user could change the code snapshots, the sweep
-# or a directory above it, or if a snapshot is not the one that its name is the digest of.
+# refuse_changed TRUSTED_GROUP SWEEP [--run RUN]... CODE...: end this script if another user could change the code
+# snapshots, the sweep or a directory above it, or if a snapshot is not the one that its name is the digest of. Code lies
+# in this user's store beside the sweep; an earlier version of slurmscale put it into the sweep.
 refuse_changed() {
-    local trusted=$1 sweep=$2 physical path private member='' digest
+    local trusted=$1 sweep=$2 physical store path private member='' digest
     shift 2
     local -a listed=() above=() own=() open=(-perm -020) foreign=(! -user "$(id -u)" ! -user 0)
     private=$(private_group)
@@ -92,7 +93,9 @@ refuse_changed() {
             [ ! -e "$path" ] || above+=("$path")
         done
     done
-    for path in "$sweep/logs" "$sweep"; do
+    store=${physical%/*}/.code-$(id -u)
+    [ ! -L "$store" ] || not_started "$store is a link, and code is never run through one. Remove it."
+    for path in "$sweep/logs" "$sweep" "$store"; do
         [ ! -e "$path" ] || own+=("$path")
     done
     while [ "${1-}" = --run ]; do
@@ -102,7 +105,8 @@ refuse_changed() {
     done
     for path in "$@"; do
         [ -d "$path" ] || not_started "$path, the code of the run, is gone. Submit the run again."
-        [ "${path%/*}" = "$physical" ] || not_started "$path, the code of the run, is not in $sweep. Submit the run again."
+        [ "${path%/*}" = "$store" ] || [ "${path%/*}" = "$physical" ] ||
+            not_started "$path, the code of the run, is not in $store. Submit the run again."
     done
     if [ ${#own[@]} -gt 0 ]; then
         refuse_writable "$(find -H "${own[@]}" -maxdepth 0 \( -perm -002 -o "${open[@]}" \) -print -quit)"
@@ -112,22 +116,23 @@ refuse_changed() {
     refuse_owner "$(find -H "${own[@]}" "${above[@]}" -maxdepth 0 "${foreign[@]}" -print -quit)"
     readarray -d '' listed < <(
         find -H "${own[@]}" "${above[@]}" -maxdepth 0 -perm -020 ! -perm -1000 -print0
-        [ $# -eq 0 ] || find "$@" -perm -020 -print0
+        [ $# -eq 0 ] || find "$@" -ignore_readdir_race -perm -020 -print0
     )
     refuse_listed "$member" "$private" "${listed[@]}"
     warn_of_nfs4 "${own[@]}" "$@"
     [ $# -gt 0 ] || return 0
-    path=$(find "$@" ! -type f ! -type d -print -quit) || not_started "$* cannot be read."
+    # Other jobs with this code may write and remove bytecode meanwhile.
+    path=$(find "$@" -ignore_readdir_race ! -type f ! -type d -print -quit) || not_started "$* cannot be read."
     [ -z "$path" ] || not_started "$path is neither a file nor a directory. Submit the run again."
-    refuse_writable "$(find "$@" \( -perm -002 -o "${open[@]}" \) -print -quit)"
-    refuse_owner "$(find "$@" "${foreign[@]}" -print -quit)"
+    refuse_writable "$(find "$@" -ignore_readdir_race \( -perm -002 -o "${open[@]}" \) -print -quit)"
+    refuse_owner "$(find "$@" -ignore_readdir_race "${foreign[@]}" -print -quit)"
     for path in "$@"; do
         # Python makes its bytecode again. The digest does not cover it, and it would run instead of the files.
-        find "$path" -name __pycache__ -prune -exec rm -rf -- {} +
+        find "$path" -ignore_readdir_race -name __pycache__ -prune -exec rm -rf -- {} +
         digest=$(
             set -o pipefail
             cd -- "$path" &&
-                find . -name __pycache__ -prune -o -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
+                find . -ignore_readdir_race -name __pycache__ -prune -o -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
         ) || not_started "$path cannot be read."
         [ "code-${digest:0:32}" = "${path##*/}" ] ||
             not_started "$path is not the code that was submitted: its name is the digest of its files, which is now ${digest:0:32}. Remove it and submit the run again."

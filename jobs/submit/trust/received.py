@@ -14,7 +14,7 @@ from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.schema import Run
 from jobs.serving.after_training import run_after
 from jobs.submit.batch_script import rank_python
-from jobs.submit.provenance import packaged_code
+from jobs.submit.code_store import INSTALLED, packaged_code, source_of
 from jobs.submit.trust.integrity import refuse_changed
 from jobs.submit.trust.own_sweeps import is_own, own
 
@@ -56,7 +56,7 @@ def executed(sweep: SweepDir) -> list[str]:
 def executed_by(run: Run, directory: RunDir) -> Iterator[str]:
     """Yield what a run executes: its command and code, and what its cluster file adds to the script."""
     yield f"command: {rank_python(run)} -u -m jobs.run"
-    yield f"code: {code_beside_installed(directory.code_snapshot)}"
+    yield f"code: {code_in_words(directory)}"
     yield f"launcher: {run.launcher.kind.name}"
     if directory.checkpoints.is_symlink():
         yield f"checkpoints are read, written and removed in: {os.path.realpath(directory.checkpoints)}"
@@ -121,6 +121,15 @@ def changeable(command: str) -> str:
         # No shell reads such a command.
         return ""
     return ""
+
+
+def code_in_words(directory: RunDir) -> str:
+    """Return where the code of a run is, and how it differs from the installed code."""
+    code = directory.code_snapshot
+    source = code if code.exists() else source_of(directory)
+    if source is None:
+        return f"{code}, which is not there, and not the installed code"
+    return f"{code}, equal to the installed code" if source == INSTALLED else code_beside_installed(source)
 
 
 def code_beside_installed(code: Path) -> str:

@@ -31,7 +31,7 @@ from jobs.errors import ConfigError
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, load_run, read_records
 from jobs.schema import Contest, Counted, LauncherKind, Run
-from jobs.submit.provenance import PACKAGES
+from jobs.submit.code_store import PACKAGES
 from tests.benchmarks.false_crowns import Scenario, kept_sources, quietest, rates
 from tests.benchmarks.real_pairs import collect, kept_pairs
 from tests.support.campaigns import SLOWER, a_repeat, leaderboard_of, pairs

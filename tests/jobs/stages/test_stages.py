@@ -19,6 +19,7 @@ from jobs.submit.prepare import prepared
 from jobs.submit.stage_states import stage_lines, stage_states
 from jobs.submit.stages import Chain, MissingStages
 from jobs.submit.states import State, states
+from jobs.submit.trust.integrity import submitted_as
 from tests.support.cli import printed_words, run_cli
 from tests.support.paths import ROOT
 from tests.support.processes import process_of
@@ -65,8 +66,8 @@ def test_a_dry_run_shows_a_script_of_each_stage_with_resources_of_its_own(
     assert list(scripts) == ["prepare", "evaluate", "report"]
     for script in scripts.values():
         assert "#SBATCH --nodes=1\n" in script
-        assert f"\nrefuse_changed '' {tmp_path}/s {tmp_path}/s/code-" in script
-        assert f"export PYTHONPATH={tmp_path}/s/code-" in script
+        assert f"\nrefuse_changed '' {tmp_path}/s {SweepDir(tmp_path / 's').code_store}/code-" in script
+        assert f"export PYTHONPATH={SweepDir(tmp_path / 's').code_store}/code-" in script
         assert "trap requeue" not in script
     assert f"-u -m jobs.stages.prepare {tmp_path}/s tiny-ddp-n2x8" in scripts["prepare"]
     assert {"--partition=cpu", "--mem=48G", "--cpus-per-task=4"} <= set(scripts["prepare"].split())
@@ -149,7 +150,7 @@ def test_a_stage_whose_local_queue_is_gone_is_lost_and_one_that_did_its_work_fin
 def test_a_refused_stage_is_recorded_and_ends_no_local_queue(tmp_path: Path) -> None:
     given = chained(tmp_path, "ranks_per_node=1", "name=damaged,other_code,good", "job.init_from=null")
     sweep, runs = made(given, multirun=True)
-    codes = {directory.name: directory.code_snapshot.name for directory in runs}
+    codes = submitted_as(runs)
     for directory in runs:
         append_record(directory.status, event_record("finished", step=2))
     sweep.run("damaged").config.write_text("sweep: [")

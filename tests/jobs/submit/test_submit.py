@@ -16,7 +16,7 @@ import pytest
 from jobs.cli import main
 from jobs.ranks import node_name, started_after_boot_s
 from jobs.run_events import run_events
-from jobs.rundir import RunDir, SweepDir, append_event, append_record, load_run, now, read_records
+from jobs.rundir import RunDir, SweepDir, append_event, append_record, code_store, load_run, now, read_records
 from jobs.submit import prepare
 from jobs.submit.job_state import JobState
 from jobs.submit.launchers.local import LAUNCHER
@@ -63,15 +63,16 @@ def test_provenance_names_the_commit_the_versions_and_the_overrides(tmp_path: Pa
     facts = json.loads((tmp_path / "s/tiny-ddp-n1x2/provenance.json").read_text())
     assert {"python", "torch", "submitit"} <= facts["versions"].keys()
     assert "job.seed=7" in facts["overrides"]
-    assert (tmp_path / "s" / f"code-{facts['code_digest']}").is_dir()
+    assert SweepDir(tmp_path / "s").code(facts["code_digest"]).is_dir()
 
 
-def test_equal_code_is_kept_once_and_the_run_holds_a_link_to_it(tmp_path: Path) -> None:
-    for seed in (1, 2):
-        main(["submit", "launcher=dry", f"runs_dir={tmp_path}", "sweep=s", f"name=r{seed}"])
-    (code,) = (tmp_path / "s").glob("code-*")
-    assert {(tmp_path / "s" / name / "code").resolve() for name in ("r1", "r2")} == {code}
+def test_equal_code_is_kept_once_for_all_sweeps_of_a_directory_and_each_run_leads_to_it(tmp_path: Path) -> None:
+    for sweep, name in (("s", "r1"), ("s", "r2"), ("t", "r1")):
+        main(["submit", "launcher=dry", f"runs_dir={tmp_path}", f"sweep={sweep}", f"name={name}"])
+    (code,) = code_store(tmp_path).iterdir()
+    assert {link.resolve() for link in tmp_path.glob("[st]/*/code")} == {code}
     assert (code / "jobs/run.py").read_text() == (ROOT / "jobs/run.py").read_text()
+    assert sum(1 for _ in (tmp_path / "t").rglob("*")) < 12, "a sweep has no copy"
 
 
 def test_a_run_directory_that_exists_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

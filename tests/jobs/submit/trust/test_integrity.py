@@ -14,6 +14,7 @@ import pytest
 
 from jobs.cli import main
 from jobs.errors import RunDirError
+from jobs.rundir import code_store
 from jobs.submit.trust.integrity import refuse_changed
 from tests.support.cli import printed, small
 
@@ -106,7 +107,7 @@ def test_a_project_space_of_a_group_is_used_only_if_the_group_is_trusted(
         assert not list(project.iterdir()), "nothing is prepared"
     assert main(["submit", *overrides, "cluster.trusted_group=users"]) == 0
     sweep = project / "mine/runs/s"
-    assert f"\nrefuse_changed users {sweep} {sweep}/code-" in (sweep / "r/job.sbatch").read_text()
+    assert f"\nrefuse_changed users {sweep} {code_store(sweep.parent)}/code-" in (sweep / "r/job.sbatch").read_text()
     refuse_changed(sweep, "users", [(sweep / "r/code").resolve()])
     with pytest.raises(RunDirError, match="is writable by group users"):
         refuse_changed(sweep, None)
