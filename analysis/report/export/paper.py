@@ -172,10 +172,10 @@ def marked(symbol: str, size_pixels: float) -> dict[str, Any]:
 
 
 def draw_bars(axes: Axes, trace: Mapping[str, Any], layout: Mapping[str, Any], ends: dict[Any, float]) -> None:
-    """Draw bars on top of the earlier ones."""
+    """Draw bars from their base, else on top of the earlier ones."""
     flat = trace.get("orientation") == "h"
     places, sizes = (trace["y"], trace["x"]) if flat else (trace["x"], trace["y"])
-    starts = [ends[trace.get("xaxis", "x"), place] for place in places]
+    starts = trace.get("base") or [ends[trace.get("xaxis", "x"), place] for place in places]
     for place, size in zip(places, sizes, strict=True):
         ends[trace.get("xaxis", "x"), place] += size
     marker = trace.get("marker", {})
