@@ -115,7 +115,7 @@ def test_nothing_is_called_not_recorded_or_empty_that_a_section_could_only_leave
     text = page(build(read([tmp_path]))).partition("Definitions of the metrics")[0]
     for sentence in ("not recorded", "no run recorded", "no run of these lines", "All runs found are used"):
         assert sentence not in text
-    for heading in (">Provenance<", ">Fits<", ">Breakdown of wall time<", ">Runs not used"):
+    for heading in (">Fits<", ">Breakdown of wall time<", ">Runs not used"):
         assert heading not in page(build(read([tmp_path])))
 
 
