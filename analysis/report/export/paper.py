@@ -212,8 +212,9 @@ def set_axis(axes: Axes, which: str, settings: Mapping[str, Any]) -> None:
         texts = [as_text(text) for text in settings.get("ticktext") or map(str, settings["tickvals"])]
         axis.set_ticks(list(settings["tickvals"]), texts)
     elif logarithmic:
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter(EngFormatter(sep=""))
+        axis.set_major_locator(LogLocator(subs=range(1, 10) if settings.get("dtick") == "D1" else (1, 2, 5)))
+        prefixed = settings.get("tickformat") == "~s"
+        axis.set_major_formatter(EngFormatter(sep="") if prefixed else StrMethodFormatter("{x:,.10g}"))
     if settings.get("range") is not None:
         axes.set(**{f"{which}lim": tuple(settings["range"])})
     elif settings.get("rangemode") == "tozero":

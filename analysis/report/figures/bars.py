@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from analysis.formatting import plot_text, plural, shown, unit
+from analysis.formatting import plot_text, plural, short, shown, unit
 from analysis.report.figures.style import empty_plot
 from analysis.run import RunResult
 from analysis.scaling.groups import Group, Point
 from jobs.metrics import Metric
 
 # More bars do not fit a page.
-MOST_BARS = 40
+MOST_BARS, LONGEST_LABEL = 40, 44
 Part = tuple[Metric, str, str]
 """A metric, its name in the legend, its colour."""
 
@@ -24,10 +24,9 @@ def by_line(points: Sequence[tuple[Group, Point]]) -> list[tuple[Group, Point]]:
     return sorted(fastest, key=lambda item: (item[0].label, item[1].ranks, item[1].nodes or 0), reverse=True)
 
 
-def names_of(points: Sequence[tuple[Group, Point]], details: Sequence[str] = ()) -> list[str]:
-    """Return the names of bars of points, with a detail each: `ddp, 2 ranks, median 0.1234 s`."""
-    names = [f"{group.label}, {plural(point.ranks, 'rank')}" for group, point in points]
-    return [f"{name}, {detail}" for name, detail in zip(names, details, strict=True)] if details else names
+def names_of(points: Sequence[tuple[Group, Point]]) -> list[str]:
+    """Return the names of bars of points: `ddp, 2 ranks`."""
+    return [f"{short(group.label, LONGEST_LABEL)}, {plural(point.ranks, 'rank')}" for group, point in points]
 
 
 def height_of(bars: int) -> int:

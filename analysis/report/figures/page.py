@@ -30,6 +30,8 @@ from jobs.metrics import Metric
 MOST_CURVE_POINTS = 100_000
 # A browser draws no more of them in the time that a reader waits.
 MOST_CURVES = 500
+# A legend of more lines leaves no room for the curves in half of the page's width.
+MOST_LINES_OF_HALF = 6
 BEFORE_STEP_TIME = {a.TIME_TO_TRAIN: "Time to train"}
 STEP_TIME, MEMORY = {m.STEP_TIME_MEDIAN: "Step time"}, {m.MEMORY_PEAK: "Memory per rank"}
 AFTER_STEP_TIME = {
@@ -186,7 +188,7 @@ def loss_curves(groups: Sequence[Group], styles: dict[str, Style]) -> Iterator[F
         f"{word(groups)}: {m.LOSS.definition} One line {which} ({left_out(len(runs), count)}), same colour and "
         f"dash as its line in the other figures; lines that coincide agree. The axis does not start at 0.{thin}"
     )
-    yield Figure("loss", "Loss", caption, plot)
+    yield Figure("loss", "Loss", caption, plot, wide=len(groups) > MOST_LINES_OF_HALF)
 
 
 def left_out(drawn: int, count: int) -> str:

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from analysis.formatting import plot_text, plural, shown
-from analysis.report.figures.bars import by_line, height_of, names_of
+from analysis.report.figures.bars import by_line, names_of
 from analysis.report.figures.style import GREY, INK, Figure, Style, empty_plot, word
 from analysis.scaling.groups import Group, Point
 from jobs import metrics as m
@@ -28,7 +28,8 @@ NARROWEST = (0.95, 1.05)
 # A slowest step beyond this multiple of the longest whisker's end would squeeze all boxes.
 FARTHEST_SLOWEST = 1.5
 ROOM = 0.04
-FEWEST_ROWS = 3
+# A row has two lines of text.
+FEWEST_ROWS, ROW_PIXELS = 3, 42
 WHITE = 0.55
 
 
@@ -59,11 +60,11 @@ def step_time_boxes(groups: Sequence[Group], styles: dict[str, Style]) -> list[F
         f"median {shown(m.STEP_TIME, each_s[2])} s of {plural(len(own_s), 'step')}"
         for own_s, each_s in zip(times_s, ends_s, strict=True)
     ]
-    names = [plot_text(name) for name in names_of(bars, medians)]
+    names = [f"{plot_text(name)}<br>{median}" for name, median in zip(names_of(bars), medians, strict=True)]
     above = max(0.0, (FEWEST_ROWS - len(bars)) / 2) + 0.5
     plot.update_yaxes(tickvals=list(range(len(bars))), ticktext=names, range=[-above, len(bars) - 1 + above])
     plot.update_yaxes(showgrid=False, ticks="")
-    plot.update_layout(showlegend=False, bargap=0.35, height=height_of(len(bars)))
+    plot.update_layout(showlegend=False, bargap=0.35, height=100 + ROW_PIXELS * max(FEWEST_ROWS, len(bars)))
     words = caption(groups, left_out=len(points) - len(bars), beyond=len(bars) - len(within))
     return [Figure(NAME, HEADING, words, plot, wide=True, metrics=[m.STEP_TIME])]
 

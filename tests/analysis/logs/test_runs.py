@@ -192,7 +192,7 @@ def test_nodes_that_are_known_of_some_runs_only_are_not_reported_of_all(tmp_path
     write(tmp_path / "one/job.out", megatron(((step, 1000.0) for step in range(1, 9)), ranks=1))
     write(tmp_path / "one/facts.yaml", "nodes: 1\n")
     write(tmp_path / "many/job.out", megatron(((step, 900.0) for step in range(1, 9)), ranks=16))
-    assert "1 to 16 ranks on 1 node (1 run of unknown nodes)" in build(read([tmp_path])).lead
+    assert "1 to 16 ranks on 1 node (nodes of 1 run unknown)" in build(read([tmp_path])).lead
 
 
 def test_more_nodes_than_ranks_in_facts_are_warned_of(tmp_path: Path) -> None:
