@@ -213,9 +213,9 @@ def lead(used: Sequence[RunResult], count: int, logs: int, *, beside: bool) -> s
     if not used:
         return f"{'No training' if beside else 'Nothing'} measured: 0 of {plural(count, 'run')} can be used."
     devices = sorted({str(name) for run in used if (name := run.started.get("device_name"))})
-    unnamed = [run for run in used if not run.started.get("device_name")]
-    of_known = hardware(run for run in used if run not in unnamed)
-    named = f"{of_known} runs on {listed(devices, MOST_LISTED)}, " if devices else "Runs on "
+    of_known = [run for run in used if run.started.get("device_name")]
+    unnamed = len(used) - len(of_known)
+    named = f"{hardware(of_known)} runs on {listed(devices, MOST_LISTED)}, " if devices else "Runs on "
     ranks = sorted({run.ranks for run in used if run.ranks})
     nodes = sorted({nodes for run in used if isinstance(nodes := run.setting("nodes"), int)})
     times = sorted(str(event["time"]) for run in used for event in run.events if "time" in event)
@@ -223,7 +223,7 @@ def lead(used: Sequence[RunResult], count: int, logs: int, *, beside: bool) -> s
     where = " on ".join(span(counts, noun) for counts, noun in ((ranks, "rank"), (nodes, "node")) if counts)
     unknown = sum(run.setting("nodes") is None for run in used)
     lacking = [f"nodes of {plural(unknown, 'run')}"] if nodes and unknown else []
-    lacking += [f"device of {plural(len(unnamed), 'run')}"] if devices and unnamed else []
+    lacking += [f"device of {plural(unnamed, 'run')}"] if devices and unnamed else []
     where += f" ({' and '.join(lacking)} unknown)" if lacking else ""
     named = named.replace("runs", "run", 1).replace("Runs", "Run", 1) if len(used) == 1 else named
     return f"{named}{where or 'an unknown number of ranks'}{when}; {len(used):,} of {plural(count, 'run')} used."

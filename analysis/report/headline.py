@@ -122,8 +122,9 @@ def no_headline(runs: Collection[RunResult], *, measured: bool) -> str:
 
 def rate_of(used: Sequence[RunResult]) -> str:
     """Return a sentence on the throughput of a single run that belongs to no line; else empty."""
-    (run, *others), rate = used, next((rate for rate in RATES if rate in used[0].values), None)
-    if others or rate is None or run.disbelieved:
+    run = used[0]
+    rate = next((rate for rate in RATES if rate in run.values), None)
+    if len(used) > 1 or rate is None or run.disbelieved:
         return ""
     return f" {run.name} reaches {shown(rate, run.values[rate])} {per_second(rate)} on all of its ranks together."
 

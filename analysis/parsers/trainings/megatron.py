@@ -219,10 +219,8 @@ def defaults(reported: Mapping[str, str], values: Mapping[Metric, float]) -> dic
     where a newer table lacks it, its line was lost. The vocabulary is padded to a multiple for each tensor rank.
     """
     found: dict[Metric, float] = {}
-    hidden, (vocabulary, multiple, tensor) = (
-        values.get(a.HIDDEN_SIZE),
-        (printed_number(reported.get(name, "")) for name in PADDED_FROM),
-    )
+    hidden = values.get(a.HIDDEN_SIZE)
+    vocabulary, multiple, tensor = (printed_number(reported.get(name, "")) for name in PADDED_FROM)
     if hidden and reported.keys().isdisjoint({"kv_channels", "swiglu"}):
         found[a.INTERMEDIATE_SIZE] = 4 * hidden
     if vocabulary and multiple and tensor:
