@@ -18,6 +18,7 @@ CONFIDENCE = 0.95
 FEWEST_FOR_MEDIAN = 6
 # Fewer repeats give no usable variance.
 FEWEST_FOR_MEAN = 3
+NORMALITY = "It assumes normally distributed logarithms, which is not checked: a few repeats could not show it."
 # A difference counts as detectable if it is found in this share of repetitions of the comparison.
 POWER = 0.8
 # More pairs nobody runs.

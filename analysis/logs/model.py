@@ -54,8 +54,8 @@ def shape_name(model: Mapping[str, Any]) -> str | None:
     """Return the dimensions of a model as its name; None if too few are known to identify it."""
     if not model.keys() >= {"layers", "hidden_size"}:
         return None
-    experts = f", {model['experts']} experts" if "experts" in model else ""
-    return f"{model['layers']} layers of {model['hidden_size']:,}{experts}"
+    experts = f" and {model['experts']} experts" if "experts" in model else ""
+    return f"{model['layers']}-layer model of hidden size {model['hidden_size']:,}{experts}"
 
 
 def plain_experts(model: Mapping[str, Any]) -> str | None:

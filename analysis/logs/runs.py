@@ -310,9 +310,9 @@ def launched(
 
 
 def model_name(run: LogRun, model: Mapping[str, Any], root: Path) -> str:
-    """Return the name of the model, else its shape, else that of this log alone: what is not known is not pooled."""
+    """Return the name of the model, else its shape, else the file's name: logs of unknown models are not compared."""
     named = run.texts.get(Text.benchmark) or run.texts.get(Text.model) or shape_name(model)
-    return named or f"model of {name_below(root, run.file.path)}"
+    return named or name_below(root, run.file.path)
 
 
 LAYOUT = {

@@ -299,7 +299,8 @@ def work_of(run: RunResult) -> Work:
     left_out = looked_up + idle_experts(run)
     counted = lookup(run.plan, "parameters")
     if run.log and counted is None:
-        raise UnknownError(missing("parameters"))
+        needed = [key for key in ("kv_heads", "intermediate_size", "mlp") if run.setting(f"model.{key}") is None]
+        raise UnknownError(missing(" or ".join(["parameters", " and ".join(needed)]) if needed else "parameters"))
     weights = whole(counted, "the number of weights") - left_out
     if weights <= embedding:
         raise UnknownError(

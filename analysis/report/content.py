@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from analysis.compare.loss import loss_doubts
 from analysis.failures.runs import failures
@@ -24,6 +21,7 @@ from analysis.report.figures.style import Figure, Section
 from analysis.report.headline import headlines
 from analysis.report.leaderboard import sections as campaign_sections
 from analysis.report.leaderboard_text import answers as campaign_answers
+from analysis.report.provenance import MOST_LISTED, facts
 from analysis.report.runs_columns import Row
 from analysis.report.runs_table import rows_of
 from analysis.report.sections.benchmarks import benchmark_headlines, measurement_sections
@@ -52,11 +50,8 @@ from analysis.report.sections.training_cost import DEFAULT, Training, training_c
 from analysis.report.sections.tuning import tuning_sections
 from analysis.run import RunResult, hardware
 from analysis.scaling.groups import Group, scaling_groups
-from analysis.untrusted import as_list, lookup
 from jobs import metrics as m
 from jobs.metrics import Metric
-
-MOST_LISTED = 12
 
 
 @dataclass(frozen=True)
@@ -218,14 +213,18 @@ def lead(used: Sequence[RunResult], count: int, logs: int, *, beside: bool) -> s
     if not used:
         return f"{'No training' if beside else 'Nothing'} measured: 0 of {plural(count, 'run')} can be used."
     devices = sorted({str(name) for run in used if (name := run.started.get("device_name"))})
-    named = f"{hardware(used)} runs on {listed(devices, MOST_LISTED)}, " if devices else "Runs on "
+    of_known = [run for run in used if run.started.get("device_name")]
+    unnamed = len(used) - len(of_known)
+    named = f"{hardware(of_known)} runs on {listed(devices, MOST_LISTED)}, " if devices else "Runs on "
     ranks = sorted({run.ranks for run in used if run.ranks})
     nodes = sorted({nodes for run in used if isinstance(nodes := run.setting("nodes"), int)})
     times = sorted(str(event["time"]) for run in used for event in run.events if "time" in event)
     when = f", {period(times[0], times[-1])}" if times else ""
     where = " on ".join(span(counts, noun) for counts, noun in ((ranks, "rank"), (nodes, "node")) if counts)
     unknown = sum(run.setting("nodes") is None for run in used)
-    where += f" ({plural(unknown, 'run')} of unknown nodes)" if nodes and unknown else ""
+    lacking = [f"nodes of {plural(unknown, 'run')}"] if nodes and unknown else []
+    lacking += [f"device of {plural(unnamed, 'run')}"] if devices and unnamed else []
+    where += f" ({' and '.join(lacking)} unknown)" if lacking else ""
     named = named.replace("runs", "run", 1).replace("Runs", "Run", 1) if len(used) == 1 else named
     return f"{named}{where or 'an unknown number of ranks'}{when}; {len(used):,} of {plural(count, 'run')} used."
 
@@ -241,42 +240,3 @@ def period(first: str, last: str) -> str:
 def span(counts: Sequence[int], noun: str) -> str:
     """Return the range of sorted counts: `1 to 8 ranks`."""
     return plural(counts[0], noun) if len(counts) == 1 else f"{counts[0]:,} to {plural(counts[-1], noun)}"
-
-
-def facts(runs: Sequence[RunResult]) -> list[tuple[str, list[str]]]:
-    """Return the provenance: each recorded fact with its distinct values and their numbers of runs."""
-    versions = [lookup(run.provenance, "versions") for run in runs]
-    commands = [[str(part) for part in as_list(run.provenance.get("command"))] for run in runs]
-    dirty = {True: " with uncommitted changes", False: ""}
-    commits = [
-        f"{commit}{dirty[lookup(run.provenance, 'git.dirty') is True]}"
-        for run in runs
-        if (commit := lookup(run.provenance, "git.commit"))
-    ]
-    named: list[tuple[str, Iterable[str]]] = [
-        ("Git commit", commits),
-        ("Code digest", known(run.provenance.get("code_digest") for run in runs)),
-        (
-            "Versions",
-            [", ".join(f"{k} {v}" for k, v in sorted(each.items())) for each in versions if isinstance(each, dict)],
-        ),
-        ("Torch of the ranks", known(run.started.get("torch") for run in runs)),
-        ("Submitted from", known(run.provenance.get("host") for run in runs)),
-        ("Ran on", [", ".join(map(str, nodes)) for run in runs if (nodes := as_list(run.started.get("nodes")))]),
-        ("Device", known(run.started.get("device_name") for run in runs)),
-        ("Data", known(run.started.get("data") for run in runs)),
-        ("Command", [shlex.join(command) for command in commands if command]),
-    ]
-    return [(name, lines) for name, values in named if (lines := counted(values))]
-
-
-def known(values: Iterable[Any]) -> list[str]:
-    """Return the values that are not None, as text."""
-    return [str(value) for value in values if value is not None]
-
-
-def counted(values: Iterable[str]) -> list[str]:
-    """Return distinct values, most frequent first, each with its number of runs if there are several."""
-    counts = sorted(Counter(values).items(), key=lambda item: (-item[1], item[0]))
-    lines = [value if len(counts) == 1 else f"{value} ({plural(count, 'run')})" for value, count in counts]
-    return lines[:MOST_LISTED] + ([f"and {len(lines) - MOST_LISTED} more"] if len(lines) > MOST_LISTED else [])

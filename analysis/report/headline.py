@@ -12,20 +12,21 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from analysis.compare.core import clauses
-from analysis.formatting import listed, per_second, plural, shown, significant
+from analysis.formatting import listed, per_second, plural, short, shown, significant
 from analysis.intervals import Spread
 from analysis.metrics.shared_nodes import side_by_side
 from analysis.parsers import log_metrics as a
 from analysis.report.doubts import doubt_at, doubt_of
 from analysis.report.points_table import MOST_SOURCES, source
 from analysis.run import UNKNOWN_DEVICE, RunResult, hardware
-from analysis.scaling.groups import RATES, Group, Point, by_task
+from analysis.scaling.groups import LOG_NAME, RATES, Group, Point, by_task
 from analysis.scaling.mlperf import System, systems_of
 from analysis.scaling.places import comparable, differ, highest, rivals
 from jobs import metrics as m
 from jobs.metrics import Metric
 
 MOST_SCORES, MOST_LESSONS, MOST_DOUBTS = 8, 3, 3
+LONGEST_REASON = 200
 
 
 def headlines(
@@ -62,7 +63,7 @@ def score(line: Sequence[System]) -> str:
     """Return the scores of a line of systems, of which one has a score, and how they scale."""
     known = [(system, system.score_s) for system in line if system.score_s is not None]
     at = [
-        f"score {significant(score_s / 60, a.TIME_TO_TRAIN.digits)} min"
+        f"{significant(score_s / 60, a.TIME_TO_TRAIN.digits)} min"
         + (f" on {plural(system.ranks, 'rank')}" if system.ranks else "")
         + f" ({plural(len(system.reached), 'result')})"
         for system, score_s in known
@@ -71,7 +72,7 @@ def score(line: Sequence[System]) -> str:
     times = ""
     if 0 < first.ranks < last.ranks:
         times = f"; {first_s / last_s:.3g} times as fast on {last.ranks / first.ranks:.3g} times the ranks"
-    return f"{first.described}: {listed(at, MOST_SCORES)}{times}."
+    return f"MLPerf {first.described}: score {listed(at, MOST_SCORES)}{times}."
 
 
 def unscaled(tasks: Sequence[Sequence[Group]]) -> str:
@@ -86,14 +87,14 @@ def unscaled(tasks: Sequence[Sequence[Group]]) -> str:
     largest = []
     for rate, points in found.items():
         group, point = max(points, key=lambda each: each[1].throughput_per_rank.median)
-        speed = f"{shown(rate, point.throughput_per_rank.median)} {per_second(rate)} per rank"
+        speed = f"{shown(rate, point.throughput_per_rank.median)} {per_second(rate)}"
         of = f" of {len(points)}" if 1 < len(points) < len(tasks) else ""
-        largest.append(f"{speed} by {group.described} on {point.place} ({runs_in_words([point])}{of})")
+        largest.append(f"{speed} ({group.described} on {point.place}, {runs_in_words([point])}{of})")
     start = opening(run for task in tasks for group in task for run in group.runs)
-    most = f"up to {'; '.join(largest)}. " if largest else ""
-    return (
-        f"{start}{most}{len(tasks)} workloads of unlike model, data or length, each on one number of ranks: no "
-        "contest, no speedup and no efficiency."
+    most = f"the highest rate per rank is {'; '.join(largest)}. The" if largest else "the"
+    return capitalized(
+        f"{start}{most} {len(tasks)} workloads differ in model, data or sequence length, and each ran on one number of "
+        "ranks, so there is no ranking, speedup or efficiency."
     )
 
 
@@ -109,19 +110,42 @@ def no_headline(runs: Collection[RunResult], *, measured: bool) -> str:
         which = f"{len(without)} of {plural(len(used), 'measured run')} do not contain"
         if len(without) == len(used):
             which = "no log of a measured run contains"
-        return f"No scaling result: {which} the number of ranks; see the warnings for what to add."
+        return f"No scaling result: {which} the number of ranks; see the warnings for what to add.{rate_of(used)}"
     if used:
-        return f"No scaling result: {plural(len(used), 'run')} without a throughput; their times to train are below."
+        times = "their times to train are" if len(used) > 1 else "its time to train is"
+        return f"No scaling result: {plural(len(used), 'run')} without a throughput; {times} below."
     if len(runs) > 1:
         return f"No result: none of {plural(len(runs), 'run')} can be used; each is listed below with the reason."
-    return "No result: the run cannot be used; the reason is below."
+    (run,) = runs
+    return f"No result from {run.name} ({run.state}): {short(str(run.reason), LONGEST_REASON)}."
+
+
+def rate_of(used: Sequence[RunResult]) -> str:
+    """Return a sentence on the throughput of a single run that belongs to no line; else empty."""
+    run = used[0]
+    rate = next((rate for rate in RATES if rate in run.values), None)
+    if len(used) > 1 or rate is None or run.disbelieved:
+        return ""
+    return f" {run.name} reaches {shown(rate, run.values[rate])} {per_second(rate)} on all of its ranks together."
 
 
 def prefix(groups: Sequence[Group], *, name_task: bool) -> str:
     """Return the first words of a sentence: the hardware, then task and submitter if there are several tasks."""
     sources = sorted({where for group in groups if (where := source(group))})
     named = [task_name(groups), f"from {listed(sources, MOST_SOURCES)}" if sources else ""] if name_task else []
-    return opening((run for group in groups for run in group.runs), *filter(None, named))
+    return begun(opening((run for group in groups for run in group.runs), *filter(None, named)))
+
+
+def begun(text: str) -> str:
+    """Return the first words of a sentence; the name of a model may begin with a small letter, and stays as it is."""
+    if not text[:1].islower():
+        return text
+    return capitalized(text) if text.startswith(LOG_NAME) else f"Model {text}"
+
+
+def capitalized(sentence: str) -> str:
+    """Return a sentence with a capital first letter."""
+    return sentence[:1].upper() + sentence[1:]
 
 
 def opening(runs: Iterable[RunResult], *named: str) -> str:
@@ -135,13 +159,15 @@ def task_name(groups: Sequence[Group]) -> str:
     """Return a task as text: its data, else its model, and the sequence length."""
     first = groups[0].runs[0]
     length = first.setting("job.sequence_length")
-    name = str(first.setting("data.name") or groups[0].model)
+    name = str(first.setting("data.name") or groups[0].named)
     return f"{name}, sequence length {length:,}" if length else name
 
 
 def named_after(start: str, group: Group) -> str:
     """Return a line's name for a sentence, without the model if the sentence starts with it."""
-    return label_within(start, group) or "it" if names_model(start, group) else group.described
+    if names_model(start, group):
+        return label_within(start, group) or "it"
+    return group.described if start else begun(group.described)
 
 
 def label_within(text: str, group: Group) -> str:
@@ -151,7 +177,7 @@ def label_within(text: str, group: Group) -> str:
 
 def names_model(text: str, group: Group) -> bool:
     """Return True if a text contains the task of a line, and the task is named by its model."""
-    return task_name([group]) in text and not group.runs[0].setting("data.name")
+    return task_name([group]).lower() in text.lower() and not group.runs[0].setting("data.name")
 
 
 def fastest(groups: Sequence[Group]) -> tuple[Group, Point] | None:
@@ -183,7 +209,8 @@ def result(groups: Sequence[Group], start: str) -> str:
     """Return the sentence of one task: how far a line scales, and the highest point."""
     best = fastest(groups)
     if best is None:
-        return f"{start}no point of {groups[0].model} is named fastest, because no loss of its runs is believed."
+        of = "" if names_model(start, groups[0]) else f" for {groups[0].named}"
+        return capitalized(f"{start}no result{of}, because the losses of all runs are doubtful; see the warnings.")
     group, point = best
     points = comparable(point, [each for line in groups for each in line.points])
     rate = f"{shown(point.rate, point.throughput.median)} {per_second(point.rate)}"
@@ -192,14 +219,14 @@ def result(groups: Sequence[Group], start: str) -> str:
         why = (
             "too few rank counts of its lines have a loss that is believed"
             if any(each.reference for each in groups)
-            else "no line has several numbers of ranks"
+            else "no configuration ran on several numbers of ranks"
         )
         return (
             f"{start}{named_after(start, group)} reaches {rate} on {point.place} ({runs_in_words([point])})"
-            f"{among(point, points)}; {why}, so there is no speedup and no efficiency."
+            f"{among(point, points)}; {why}, so there is no speedup or efficiency."
         )
-    where = f"at {rate}" if point is farthest(line) else f"{rate} by {group.label} on {point.place}"
-    return f"{start}{reach(line, named_after(start, line))}; {where}{among(point, points)}."
+    which = "it" if point is farthest(line) else f"{group.label} on {point.place}"
+    return f"{start}{reach(line, named_after(start, line))}; {which} reaches {rate}{among(point, points)}."
 
 
 def among(point: Point, points: Sequence[Point]) -> str:
@@ -214,8 +241,10 @@ def among(point: Point, points: Sequence[Point]) -> str:
     times = shown(m.SPEEDUP, point.throughput.median / slowest.throughput.median)
     if all(each.throughput.n > 1 for each in points):
         return f", the fastest of {len(points)} points" + (f", {times} times the slowest" if alike else "")
-    return f", the highest of {len(points)} points by the steps of {runs_in_words(points)}" + (
-        f", {times} times the lowest" if alike else ""
+    return (
+        f", the highest of {len(points)} points"
+        + (f", {times} times the lowest" if alike else "")
+        + (f" ({runs_in_words(points)}, compared by their steps)")
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from analysis.compare.campaign import SURE, Entry, Leaderboard, Verdict, confidence_of_each, leaderboards, rehearsal
 from analysis.compare.published import figures_for
 from analysis.formatting import percent, plural, significant
-from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN
+from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN, NORMALITY
 from analysis.report.sensitivity import sensitivity, unseen_below
 from analysis.run import RunResult, hardware
 from jobs.schema import Counted
@@ -67,8 +67,8 @@ def notes(board: Leaderboard) -> list[str]:
         f"turns; its {percent(CONFIDENCE)} interval is Student's t of their logarithms{of_each}: if all attempts were "
         f"as fast as the baseline, at most {percent(1 - CONFIDENCE)} of such leaderboards would report a difference. A "
         f"tie is an interval that contains 1. A star marks a difference that also holds at {sure}, at most "
-        f"{percent(1 - SURE)} of such leaderboards. At least {FEWEST_FOR_MEAN} pairs are required for a verdict. "
-        "Attempts with the same rank do not differ significantly (Welch)."
+        f"{percent(1 - SURE)} of such leaderboards. {NORMALITY} At least {FEWEST_FOR_MEAN} pairs are required for "
+        "a verdict. Attempts with the same rank do not differ significantly (Welch)."
     ]
     if board.baseline is not None:
         low, high = (significant(value, RATIO_DIGITS) for value in board.baseline.band)

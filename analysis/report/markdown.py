@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from analysis.formatting import ABSENT
 from analysis.formatting import markdown_cell as escaped
-from analysis.report.content import MOST_LISTED, Report
+from analysis.report.content import Report
 from analysis.report.points_table import point_table, results_note
+from analysis.report.provenance import MOST_LISTED
 from analysis.report.runs_columns import Row
 from analysis.report.runs_table import fold, markdown_table
 from analysis.report.sections.layouts import memory_and_communication

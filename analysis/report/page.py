@@ -17,9 +17,10 @@ from markupsafe import Markup
 from analysis.formatting import listed, published, published_values, title, unbroken
 from analysis.logs.steps import WARM_UP_RULE
 from analysis.metrics.step_variation import STEADY_RULE
-from analysis.report.content import MOST_LISTED, Report
+from analysis.report.content import Report
 from analysis.report.markdown import MOST_ROWS, UNUSED_HEADINGS, in_words, rows_left_out, unused_cells
 from analysis.report.points_table import point_table, results_note
+from analysis.report.provenance import MOST_LISTED
 from analysis.report.runs_table import fold
 from analysis.report.sections.layouts import memory_and_communication
 from analysis.scaling.places import RULE

@@ -165,8 +165,8 @@ def interval_words(groups: Iterable[Group]) -> str:
     ]
     if not coverages:
         return (
-            f"Medians have no confidence interval: that takes {FEWEST_FOR_MEDIAN} repeats, and no point has more than "
-            f"{counts[-1]}."
+            f"Medians have no confidence interval: without an assumed distribution that takes {FEWEST_FOR_MEDIAN} "
+            f"repeats, and no point has more than {counts[-1]}."
         )
     return (
         "CI: confidence interval of the median, by order statistics, which assumes that repeats are independent and no "

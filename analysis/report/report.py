@@ -12,7 +12,7 @@ from pathlib import Path
 
 from analysis.formatting import listed, one_line, published
 from analysis.load.discover import read
-from analysis.report.content import MOST_LISTED, Report, build
+from analysis.report.content import Report, build
 from analysis.report.export.formats import chosen_formats, exported, exports_in
 from analysis.report.leaderboard import FILE_NAME as LEADERBOARD
 from analysis.report.leaderboard import to_csv as leaderboard_csv
@@ -22,6 +22,7 @@ from analysis.report.measurements_table import to_csv as measurements_csv
 from analysis.report.page import page
 from analysis.report.profile_table import FILE_NAME as PROFILE
 from analysis.report.profile_table import to_csv as profile_csv
+from analysis.report.provenance import MOST_LISTED
 from analysis.report.runs_table import to_csv
 from analysis.report.sections.training_cost import DEFAULT, training_of
 from jobs.errors import ReportError
@@ -70,6 +71,11 @@ def answered(
     finally:
         if collecting:
             gc.enable()
+
+
+def show(answer: Iterable[str], page: Path) -> None:
+    """Print the sentences of a headline, and the files that every report has."""
+    print(*map(one_line, answer), *(page.with_name(name) for name in ALWAYS), sep="\n")
 
 
 def write(content: Report, folder: Path, formats: Iterable[str]) -> Path:

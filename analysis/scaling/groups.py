@@ -28,6 +28,7 @@ from jobs.metrics import Metric
 NAMING = {"name", "mode", "kind"}
 STRONG, WEAK = "strong", "weak"
 CHANGING, UNKNOWN = "changing batch", "unknown batch"
+LOG_NAME = "the run in "
 # Units of a line's speed, by preference: the first that all its runs have.
 RATES = (m.TOKENS_PER_S, a.SAMPLES_PER_S, a.STEPS_PER_S)
 
@@ -94,9 +95,16 @@ class Group:
     points: tuple[Point, ...]
 
     @property
+    def named(self) -> str:
+        """The model in a sentence; a log that does not name its model is named by its file."""
+        first = self.runs[0]
+        return f"{LOG_NAME}{self.model}" if first.log and self.model == first.name else self.model
+
+    @property
     def described(self) -> str:
-        """The label with the model, which it names itself only where models differ."""
-        return self.label if f"{self.label} ".startswith(f"{self.model} ") else f"{self.model} with {self.label}"
+        """The model and the label, which contains the model only where models differ."""
+        own = f"{self.label} ".removeprefix(f"{self.model} ").strip()
+        return f"{self.named} with {own}" if own else self.named
 
     @property
     def rate(self) -> Metric:

@@ -26,12 +26,14 @@ def report(options: argparse.Namespace) -> int:
         raise ReportError("no DIR given. Pass sweep or run directories, for instance: slurmscale report runs/demo")
     for path in options.compare or options.paths:
         require(path)  # before pandas and plotly are imported
+    from analysis.report.report import answered, show
+
     if options.compare:
         from analysis.report.compare import compare
 
         a, b = options.compare
         answer, page = compare(a, b, options.output, options.format, follow=options.follow)
-        print(*answer, page, sep="\n")
+        show(answer, page)
         return open_page(page) if options.open else 0
     if options.reference:
         from analysis.report.against_reference import regress
@@ -45,11 +47,8 @@ def report(options: argparse.Namespace) -> int:
             formats=options.format,
             follow=options.follow,
         )
-    from analysis.formatting import one_line
-    from analysis.report.report import ALWAYS, answered
-
     answer, page = answered(options.paths, options.output, options.format, options.cost_of, follow=options.follow)
-    print(*map(one_line, answer), *(page.with_name(name) for name in ALWAYS), sep="\n")
+    show(answer, page)
     return open_page(page) if options.open else 0
 
 

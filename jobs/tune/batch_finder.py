@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from analysis.compare.tuning import TrialRun
-from analysis.report.report import report
+from analysis.report.report import answered, show
 from jobs import metrics as m
 from jobs.errors import ConfigError, SubmitError
 from jobs.layout import accumulation, data_degree
@@ -199,7 +199,7 @@ def conclude(finder: Tuning, found: Bracket, *, ended: bool) -> int:
     print(verdict)
     print(f"best: {' '.join(chosen.choices)}")
     print(f"  {file}\n  slurmscale submit {shlex.quote(search_path(space))} experiment={BEST}")
-    print(report([space.folder.path], None))
+    show(*answered([space.folder.path], None))
     return 0
 
 

@@ -20,7 +20,7 @@ from analysis.compare.campaign import Verdict
 from analysis.compare.tuning import UNITS, TrialRun, best, trial_runs
 from analysis.formatting import plural, significant
 from analysis.load.discover import read_runs
-from analysis.report.report import report
+from analysis.report.report import answered, show
 from jobs.console import console
 from jobs.errors import ConfigError, RunDirError, SubmitError
 from jobs.plan.compose import Point
@@ -315,11 +315,11 @@ class Tuning:
         file = write_best(space, chosen, verdict)
         space.folder.record("ended", best=list(chosen.choices), verdict=verdict, ruled_out=ruled_out,
                             next=[list(each.choices) for each in following])  # fmt: skip
-        page = report([space.folder.path], None)
+        answer, page = answered([space.folder.path], None)
         self.print_end(trials, found, verdict)
         print(f"best: {' '.join(chosen.choices)}")
         print(f"  {file}\n  slurmscale submit {shlex.quote(search_path(space))} experiment={BEST}")
-        print(page)
+        show(answer, page)
         return 0
 
     def confirmed(self, winner: Candidate, trials: Sequence[TrialRun]) -> tuple[int, Candidate, str]:

@@ -95,7 +95,8 @@ def test_no_line_has_no_words_on_intervals() -> None:
 def test_a_page_without_intervals_states_why() -> None:
     groups = scaling_groups([measured_run(1, 1000.0, repeat=1), measured_run(1, 1100.0, repeat=2)])
     assert interval_words(groups) == (
-        "Medians have no confidence interval: that takes 6 repeats, and no point has more than 2."
+        "Medians have no confidence interval: without an assumed distribution that takes 6 repeats, and no point has "
+        "more than 2."
     )
 
 

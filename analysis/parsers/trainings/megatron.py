@@ -6,6 +6,7 @@ time precedes the line, and Primus prints `this line/mean of the run`. Other lin
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -101,7 +102,8 @@ UNCOVERED = {
     "decoder_num_layers": "None",
 }
 SHAPE_SWITCHES = ("group_query_attention", "num_query_groups", "swiglu", "untie_embeddings_and_output_weights")
-SHAPE_WORDS = {*SHAPE, *EXPERTS, *UNCOVERED, *SHAPE_SWITCHES}
+PADDED_FROM = ("vocab_size", "make_vocab_size_divisible_by", "tensor_model_parallel_size")
+SHAPE_WORDS = {*SHAPE, *EXPERTS, *UNCOVERED, *SHAPE_SWITCHES, *PADDED_FROM}
 ARGUMENTS = {
     "world_size": a.RANKS,
     "data_parallel_size": a.DATA_PARALLEL_SIZE,
@@ -205,8 +207,25 @@ def shape(reported: Mapping[str, str]) -> tuple[dict[Metric, float], dict[Text, 
         values[a.KV_HEADS] = heads
     values[a.GATED] = float(reported.get("swiglu") == "True")
     values[a.TIED_EMBEDDINGS] = float(reported.get("untie_embeddings_and_output_weights") != "True")
+    values = defaults(reported, values) | values
     extra = [f"{name} {reported[name]}" for name, none in UNCOVERED.items() if reported.get(name, none) != none]
     return values, {Text.uncovered: ", ".join(extra)} if extra else {}
+
+
+def defaults(reported: Mapping[str, str], values: Mapping[Metric, float]) -> dict[Metric, float]:
+    """Return the sizes that Megatron-LM derives from others, for tables without them.
+
+    Versions before the argument ffn_hidden_size, which came with kv_channels, have an inner width of 4 x hidden size;
+    where a newer table lacks it, its line was lost. The vocabulary is padded to a multiple for each tensor rank.
+    """
+    found: dict[Metric, float] = {}
+    hidden = values.get(a.HIDDEN_SIZE)
+    vocabulary, multiple, tensor = (printed_number(reported.get(name, "")) for name in PADDED_FROM)
+    if hidden and reported.keys().isdisjoint({"kv_channels", "swiglu"}):
+        found[a.INTERMEDIATE_SIZE] = 4 * hidden
+    if vocabulary and multiple and tensor:
+        found[a.VOCABULARY_SIZE] = math.ceil(vocabulary / (multiple * tensor)) * multiple * tensor
+    return found
 
 
 def readings(line: Line) -> Iterator[Record]:

@@ -172,10 +172,10 @@ def marked(symbol: str, size_pixels: float) -> dict[str, Any]:
 
 
 def draw_bars(axes: Axes, trace: Mapping[str, Any], layout: Mapping[str, Any], ends: dict[Any, float]) -> None:
-    """Draw bars on top of the earlier ones."""
+    """Draw bars from their base, else on top of the earlier ones."""
     flat = trace.get("orientation") == "h"
     places, sizes = (trace["y"], trace["x"]) if flat else (trace["x"], trace["y"])
-    starts = [ends[trace.get("xaxis", "x"), place] for place in places]
+    starts = trace.get("base") or [ends[trace.get("xaxis", "x"), place] for place in places]
     for place, size in zip(places, sizes, strict=True):
         ends[trace.get("xaxis", "x"), place] += size
     marker = trace.get("marker", {})
@@ -212,8 +212,9 @@ def set_axis(axes: Axes, which: str, settings: Mapping[str, Any]) -> None:
         texts = [as_text(text) for text in settings.get("ticktext") or map(str, settings["tickvals"])]
         axis.set_ticks(list(settings["tickvals"]), texts)
     elif logarithmic:
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter(EngFormatter(sep=""))
+        axis.set_major_locator(LogLocator(subs=range(1, 10) if settings.get("dtick") == "D1" else (1, 2, 5)))
+        prefixed = settings.get("tickformat") == "~s"
+        axis.set_major_formatter(EngFormatter(sep="") if prefixed else StrMethodFormatter("{x:,.10g}"))
     if settings.get("range") is not None:
         axes.set(**{f"{which}lim": tuple(settings["range"])})
     elif settings.get("rangemode") == "tozero":

@@ -33,8 +33,10 @@ DOUBLING, LARGEST_LINEAR_RATIO = 2, 16
 MARKER, RING, MOST_RING = 9, 6, 24
 # Markers in one cell of this share of the axis cover each other.
 SAME_PLACE = 0.015
-# More names do not fit below an axis.
-MOST_NAMED_PLACES = 12
+# More names do not fit below an axis, nor do longer ones.
+MOST_NAMED_PLACES, LONGEST_PLACE = 12, 28
+# A logarithmic axis has a tick at every digit up to this ratio.
+MOST_EVERY_DIGIT = 8
 
 
 def of(metric: Metric) -> Callable[[Group, Point], Spread | None]:
@@ -67,8 +69,9 @@ def over_ranks(
         [spread.high for _, spreads in drawn for _, spread in spreads]
         + [fit.throughput(fit.farthest).value for fit in fits.values()]
     )
-    # Ideal scaling is then a straight line in both figures.
+    # Ideal scaling is then a straight line in both figures; points that form no line need none.
     both_log = is_logarithmic(sorted(measured)) and (metric is m.SPEEDUP or metric in RATES)
+    both_log = both_log and any(group.reference for group, _ in drawn)
     # With one rank count there is no axis of ranks: the lines, now single markers, stand side by side.
     side_by_side = len(ranks) == 1
     places = [[i if side_by_side else point.ranks for point, _ in spreads] for i, (_, spreads) in enumerate(drawn)]
@@ -86,7 +89,10 @@ def over_ranks(
     )
     plot.update_yaxes(title_text=title(metric))
     if both_log:
-        plot.update_yaxes(type="log", dtick="D2", tickformat="~s")
+        lowest = min(spread.low for _, spreads in drawn for _, spread in spreads)
+        # Within a decade, 1, 2 and 5 are too few ticks.
+        digits = "D1" if largest <= MOST_EVERY_DIGIT * lowest else "D2"
+        plot.update_yaxes(type="log", dtick=digits, tickformat="~s" if lowest >= 1000 else ",.3~r")
     else:
         top = max(largest, ranks[-1] / ranks[0] if metric is m.SPEEDUP else 0, 1.0 if metric is m.EFFICIENCY else 0)
         plot.update_yaxes(range=[0, 1.08 * top / unit_size(metric)])
@@ -255,10 +261,20 @@ def values_axis(name: str, values: Sequence[int], *, logarithmic: bool) -> dict[
 
 def lines_axis(groups: Sequence[Group]) -> dict[str, Any]:
     """Return an axis with a place for each line, for points that all have the same number of ranks."""
-    named = [plot_text(group.label, 20) for group in groups] if len(groups) <= MOST_NAMED_PLACES else [""] * len(groups)
+    named = [plot_text(label, LONGEST_PLACE) for label in without_common_words([group.label for group in groups])]
+    named = named if len(groups) <= MOST_NAMED_PLACES else [""] * len(groups)
     title_text = plural(groups[0].points[0].ranks, "rank")
     places = list(range(len(groups)))
-    return {"range": [-0.5, len(groups) - 0.5], "title_text": title_text, "tickvals": places, "ticktext": named}
+    ticks = {"tickvals": places, "ticktext": named, "ticklabeloverflow": "allow"}
+    return {"range": [-0.5, len(groups) - 0.5], "title_text": title_text, **ticks}
+
+
+def without_common_words(labels: Sequence[str]) -> list[str]:
+    """Return several labels without the first words that all of them have: the name of a common model."""
+    words = [label.split(" ") for label in labels]
+    shared = itertools.takewhile(lambda each: len(set(each)) == 1, zip(*(each[:-1] for each in words), strict=False))
+    common = sum(1 for _ in shared) if len(labels) > 1 else 0
+    return [" ".join(each[common:]) for each in words]
 
 
 def caption_over_ranks(metric: Metric, drawn: Sequence[Group], groups: Sequence[Group]) -> str:
@@ -290,9 +306,10 @@ def why_nothing(groups: Sequence[Group], metric: Metric) -> str:
     """Return the reason that a metric has no figure."""
     if metric is m.SPEEDUP and all(group.mode == WEAK for group in groups if group.reference) and weak(groups):
         return "no speedup is given for weak scaling, where the work grows with the ranks; see efficiency."
-    return (
-        f"no {metric.name}, because no line has points of different rank counts. "
-        "Sweep over nodes or ranks_per_node to get one."
+    return f"no {metric.name}, because no line has points of different rank counts. " + (
+        "Add logs of other rank counts to get one."
+        if all(run.log for group in groups for run in group.runs)
+        else "Sweep over nodes or ranks_per_node to get one."
     )
 
 

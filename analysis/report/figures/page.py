@@ -13,12 +13,13 @@ import plotly.graph_objects as go
 
 from analysis.formatting import plot_text, plural, shown, title
 from analysis.parsers import log_metrics as a
-from analysis.report.figures.bars import MOST_BARS, stacked
+from analysis.report.figures.bars import by_line, names_of, stacked
 from analysis.report.figures.goodput import goodput_bars
 from analysis.report.figures.layouts import side_by_side
 from analysis.report.figures.over_ranks import of, over_ranks
 from analysis.report.figures.profile import profile_bars
 from analysis.report.figures.startup import startup_bars
+from analysis.report.figures.step_times import step_time_boxes
 from analysis.report.figures.style import Figure, Style, empty_plot, legend, styles_of, word
 from analysis.run import RunResult
 from analysis.scaling.groups import RATES, WEAK, Group, Point
@@ -29,6 +30,8 @@ from jobs.metrics import Metric
 MOST_CURVE_POINTS = 100_000
 # A browser draws no more of them in the time that a reader waits.
 MOST_CURVES = 500
+# A legend of more lines leaves no room for the curves in half of the page's width.
+MOST_LINES_OF_HALF = 6
 BEFORE_STEP_TIME = {a.TIME_TO_TRAIN: "Time to train"}
 STEP_TIME, MEMORY = {m.STEP_TIME_MEDIAN: "Step time"}, {m.MEMORY_PEAK: "Memory per rank"}
 AFTER_STEP_TIME = {
@@ -44,6 +47,9 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
     if not groups:
         return []
     styles = styles_of(groups)
+    if sum(len(group.repeats) for group in groups) == 1:
+        # A marker without a bar shows nothing that the table does not.
+        return [*step_time_boxes(groups, styles), *of_runs(groups, styles)]
     return [
         *(
             over_ranks("Throughput", rate, counted, styles, lambda _, point: point.throughput, fits=best_fits(counted))
@@ -54,14 +60,22 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
         *efficiencies(groups, styles),
         *where_known(BEFORE_STEP_TIME, groups, styles),
         *where_known(STEP_TIME, groups, styles),
+        *step_time_boxes(groups, styles),
         *where_known(AFTER_STEP_TIME, groups, styles),
         *side_by_side(groups),
+        *of_runs(groups, styles),
+        *where_known(MEMORY, groups, styles),
+    ]
+
+
+def of_runs(groups: Sequence[Group], styles: dict[str, Style]) -> list[Figure]:
+    """Return the figures of single runs: the parts of their time and their losses."""
+    return [
         *time_split(groups),
         *profile_bars(groups),
         *startup_bars(groups),
         *goodput_bars(groups),
         *loss_curves(groups, styles),
-        *where_known(MEMORY, groups, styles),
     ]
 
 
@@ -101,14 +115,12 @@ PARTS = (
 def time_split(groups: Sequence[Group]) -> Iterator[Figure]:
     """Yield the parts of the wall time, if recorded: one bar a point, of the run with the median throughput."""
     name, heading = "time-split", "Breakdown of wall time"
-    points = [(group, point, typical(point)) for group in groups for point in group.points]
-    timed = [item for item in points if m.STEADY_TIME in item[2].values]
+    points = [(group, point) for group in groups for point in group.points]
+    timed = [item for item in points if m.STEADY_TIME in typical(item[1]).values]
     if not timed:
         return
-    bars = sorted(timed, key=lambda item: -item[1].throughput.median)[:MOST_BARS]
-    bars.sort(key=lambda item: (item[0].label, item[1].ranks, item[1].nodes), reverse=True)
-    labels = [f"{group.label}, {plural(point.ranks, 'rank')}" for group, point, _ in bars]
-    plot = stacked([run for *_, run in bars], labels, PARTS)
+    bars = by_line(timed)
+    plot = stacked([typical(point) for _, point in bars], names_of(bars), PARTS)
     plot.update_xaxes(title_text="Wall time of a run (s)")
     caption = (
         f"{word(groups)}: from the start of rank 0's process to its recorded end, by the definitions below. One bar a "
@@ -176,7 +188,7 @@ def loss_curves(groups: Sequence[Group], styles: dict[str, Style]) -> Iterator[F
         f"{word(groups)}: {m.LOSS.definition} One line {which} ({left_out(len(runs), count)}), same colour and "
         f"dash as its line in the other figures; lines that coincide agree. The axis does not start at 0.{thin}"
     )
-    yield Figure("loss", "Loss", caption, plot)
+    yield Figure("loss", "Loss", caption, plot, wide=len(groups) > MOST_LINES_OF_HALF)
 
 
 def left_out(drawn: int, count: int) -> str:

@@ -18,7 +18,7 @@ from analysis.scaling.groups import Group
 from jobs.metrics import Metric
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-GREY = "#6b7280"
+GREY, INK = "#6b7280", "#1f2937"
 DASHES = ("solid", "dash", "dot", "dashdot")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down")
 AXIS = {
@@ -86,7 +86,7 @@ def empty_plot() -> go.Figure:
             "template": "none",
             "height": 380,
             "margin": {"l": 56, "r": 16, "t": 12, "b": 48},
-            "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": "#1f2937"},
+            "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": INK},
             "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
             "hoverlabel": {"align": "left", "bgcolor": "#ffffff", "font": {"size": 13}},
             "paper_bgcolor": "rgba(0,0,0,0)",

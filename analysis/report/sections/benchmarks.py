@@ -28,7 +28,7 @@ from jobs.metrics import Metric
 
 MOST_SENTENCES = 4
 MOST_TESTS = 6
-LONGEST_NAME = 60
+LONGEST_NAME, LONGEST_LEAD = 60, 90
 INVALID = {"invalid", "fail"}
 
 # --- headlines -------------------------------------------------------------------------------------------------
@@ -94,23 +94,24 @@ def tests_of_files(found: Sequence[Series], names: Mapping[Path, str]) -> Iterat
         files[each.place, each.measurements[0].form].append(each)
     for (place, form), members in files.items():
         tests = [
-            f"{short(each.name, LONGEST_NAME)} {value(each.merit, each.best[1])}"
+            f"{'' if each.name == form else f'{short(each.name, LONGEST_NAME)} '}{value(each.merit, each.best[1])}"
             + (axis_words(each.axis, each.best[0], each.measurements[0]) if each.axis else "")
             for each in sorted(members, key=lambda each: each.subject.merits.index(each.merit))
         ]
         bad = sum(m.texts.get(Text.state, "").lower() in INVALID for each in members for m in each.measurements)
         doubt = f" DOUBTFUL: {plural(bad, 'result')} marked invalid by {form}." if bad else ""
-        yield f"{form} ({short(names[place], LONGEST_NAME)}): {clauses(tests, MOST_TESTS)}.{doubt}"
+        yield f"{lead(members[0], form, names[place])}{clauses(tests, MOST_TESTS)}.{doubt}"
 
 
 SENTENCES = {COLLECTIVES.name: collectives, SERVING.name: serving}
 
 
 def lead(series: Series, test: str, place: str) -> str:
-    """Return the first words of a sentence: hardware or program, test and file."""
+    """Return the first words of a sentence: hardware, else subject; then program, test and file."""
     first = series.measurements[0]
-    words = [first.hardware, first.form, test if test != first.form else ""]
-    return f"{short(', '.join(filter(None, words)), LONGEST_NAME)} ({short(place, LONGEST_NAME)}): "
+    program = first.form.partition(" (")[0]  # the file's name shows that it is JSON
+    words = [first.hardware or series.subject.name, program, test if test != first.form else ""]
+    return f"{short(', '.join(filter(None, words)), LONGEST_LEAD)} ({short(place, LONGEST_NAME)}): "
 
 
 def value(metric: Metric, number: float) -> str:

@@ -25,7 +25,8 @@ HEADINGS = (
 NOTE = (
     "R(p): throughput on p ranks. Fitted to the medians of a line's points by least squares of relative residuals, all "
     "weighted equally, no coefficient below 0; points with a loss that is not believed are left out. ±: one standard "
-    "error of the fit, as if the law were true. n: points. Largest residual: fitted over measured throughput, less 1. "
+    "error of the fit, as if the law were true; it and AICc assume normally distributed residuals, which is not "
+    "checked. n: points. Largest residual: fitted over measured throughput, less 1. "
     "AICc: Akaike's criterion for small samples, the variance counted as a parameter; smaller is better, within a line "
     "only. The first law of a line has the least AICc or, with too few points for it, the fewest parameters, then the "
     f"least residual. Extrapolated: prediction for {EXTRAPOLATED_TIMES} times the largest rank count, where nothing "

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from analysis.compare.ab import FEWEST_SIGNS, Comparison, Pair
 from analysis.compare.core import Ratio
 from analysis.formatting import plot_text, plural, shown, shown_spread, title
-from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN
+from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN, NORMALITY
 from analysis.report.figures.style import Figure, Section, empty_plot
 from analysis.run import RunResult, hardware
 from analysis.untrusted import moment
@@ -27,8 +27,8 @@ MOST_NAMED = 6
 METHOD = (
     f"Ratio: {TIMES.definition} The {PERCENT} interval is Welch's t interval of the mean logarithms, that is, of the "
     f"ratio of geometric means. It requires {FEWEST_FOR_MEAN} repeats on each side; steps of one run do not count as "
-    "repeats. Each interval holds for its pair alone: among 20 pairs without a difference, one is expected to appear "
-    "different."
+    f"repeats. {NORMALITY} Each interval holds for its pair alone: among 20 pairs without a difference, one is "
+    "expected to appear different."
 )
 
 

@@ -366,14 +366,15 @@ def test_a_missing_an_empty_and_the_same_directory_are_refused(tmp_path: Path) -
         )
 
 
-def test_the_command_prints_the_answer_and_then_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_answer_and_then_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs(tmp_path / "a", SLOW)
     runs(tmp_path / "b", FAST)
     paths = [str(tmp_path / name) for name in ("a", "b", "out")]
     assert main(["report", "--compare", *paths[:2], "--output", paths[2]]) == 0
-    answer, _, page = capsys.readouterr().out.splitlines()
+    answer, _, page, *files = capsys.readouterr().out.splitlines()
     assert answer.startswith("CPU: B is 1.250 times as fast as A")
     assert page == str(tmp_path / "out/report.html")
+    assert files == [str(tmp_path / "out" / name) for name in ("report.md", "runs.csv")]
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,8 @@ def test_a_table_of_2021_describes_a_model_of_two_matrices_whose_head_is_its_emb
     ("changed", "facts", "why"),
     [
         ({"num_layers": UNREPORTED}, H100, "the log does not report tied_embeddings, and no facts.yaml beside it does"),
-        ({"ffn_hidden_size": UNREPORTED}, H100, "the log does not report parameters, and no facts.yaml beside it does"),
+        ({"ffn_hidden_size": UNREPORTED}, H100,
+         "the log does not report parameters or intermediate_size, and no facts.yaml beside it does"),
         ({"seq_length": UNREPORTED}, H100, "the log does not report sequence_length, and no facts.yaml beside it does"),
         ({}, "nodes: 1\n",
          "the peak of an unnamed device is not known: write `gpu_name: NAME` into a facts.yaml beside it"),
@@ -114,6 +115,28 @@ def test_with_any_number_missing_there_is_no_mfu_but_the_reason(
     run = log(tmp_path, facts=facts, **changed)
     assert m.MFU not in run.values
     assert utilization(run).explanation == [f"no MFU: {why}"]
+
+
+@pytest.mark.parametrize(("hidden", "heads"), [(1024, 16), (2048, 16), (4096, 32), (12288, 96)])
+def test_a_table_of_a_version_with_a_fixed_inner_width_has_the_mfu_of_one_that_prints_it(
+    tmp_path: Path, hidden: int, heads: int
+) -> None:
+    shape: dict[str, object] = {"hidden_size": hidden, "num_attention_heads": heads, "swiglu": UNREPORTED}
+    derived = {"kv_channels": hidden // heads, "ffn_hidden_size": 4 * hidden}
+    lines = (dict.fromkeys(derived, UNREPORTED), derived)
+    short, long = (log(tmp_path / f"{i}", time_ms=60000.0, **shape, **own) for i, own in enumerate(lines))
+    assert short.values[m.MFU] == pytest.approx(long.values[m.MFU])
+    assert short.plan["parameters"] == long.plan["parameters"]
+
+
+@pytest.mark.parametrize(("tensor", "padded"), [(1, 50304), (2, 50432), (8, 51200)])
+def test_the_vocabulary_is_padded_as_megatron_pads_it(tmp_path: Path, tensor: int, padded: int) -> None:
+    sizes = {"vocab_size": 50257, "make_vocab_size_divisible_by": 128, "tensor_model_parallel_size": tensor}
+    write(tmp_path / "job.out", arguments(LLAMA2_7B | sizes) + megatron(((i, 8000.0) for i in range(1, 9)), ranks=None))
+    write(tmp_path / "facts.yaml", H100)
+    (run,) = read_runs([tmp_path])
+    assert run.setting("model.vocab_size") == padded
+    assert m.MFU in run.values
 
 
 def test_above_the_peak_is_an_error_that_names_its_inputs_and_is_not_used(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_storage_has_a_sentence_a_file_and_a_bar_a_test(tmp_path: Path) -> None:
     (tmp_path / "mdtest.txt").write_text((SAMPLES / "mdtest.txt").read_text())
     content = content_of(tmp_path)
     assert content.headlines == [
-        "mdtest (mdtest.txt): directory creation 2,000 I/O operations/s; file stat 3,000 I/O operations/s."
+        "Storage, mdtest (mdtest.txt): directory creation 2,000 I/O operations/s; file stat 3,000 I/O operations/s."
     ]
     (figure,) = content.figures
     assert figure.plot is not None

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from analysis.load.discover import read
 from analysis.report.content import Report, build
 from analysis.report.points_table import PLACE, SOURCE, point_table
+from tests.analysis.parsers.reading import SAMPLES
 from tests.support.fake_runs import a_run, finished_run
 from tests.support.megatron_logs import megatron, write
 from tests.support.mlperf_logs import system
@@ -38,7 +41,7 @@ def test_the_headline_is_the_best_result_and_then_the_line_that_gains_nothing(tm
     content = built(tmp_path)
     assert content.headlines == [
         "CPU: tiny with ddp speeds up 1.67 times from 1 to 2 ranks (83.3 % efficiency, strong scaling, one run each); "
-        "at 1,707 tokens/s, the highest of 4 points by the steps of one run each.",
+        "it reaches 1,707 tokens/s, the highest of 4 points (one run each, compared by their steps).",
         "Gains nothing: fsdp_full from 1 to 2 ranks (0.417 times, one run each).",
     ]
     assert column(content, "Line") == ["ddp", "ddp", "fsdp_full", "fsdp_full"]
@@ -67,10 +70,10 @@ def test_tasks_of_single_points_share_a_sentence_and_a_table_instead_of_a_paragr
     a_task(tmp_path / "from0", 0, 16, 600.0)
     content = built(tmp_path)
     scaled, others = content.headlines
-    assert scaled.startswith("model00, from from0: it speeds up 1.67 times from 8 to 16 ranks")
+    assert scaled.startswith("Model model00, from from0: it speeds up 1.67 times from 8 to 16 ranks")
     assert others == (
-        "up to 1.998 samples/s per rank by model01 on 8 ranks (one run). 11 workloads of unlike model, data or length, "
-        "each on one number of ranks: no contest, no speedup and no efficiency."
+        "The highest rate per rank is 1.998 samples/s (model01 on 8 ranks, one run). The 11 workloads differ in model, "
+        "data or sequence length, and each ran on one number of ranks, so there is no ranking, speedup or efficiency."
     )
     assert column(content, PLACE) == []
     assert column(content, SOURCE) == ["from0", "from0", *(f"from{i}" for i in (1, *range(2, 12)))]
@@ -80,7 +83,7 @@ def test_a_score_is_the_headline_of_its_system_with_its_submitter_and_scaling(tm
     system(tmp_path / "small", 1, [30.0, 30.1, 30.2, 30.3, 30.4])
     system(tmp_path / "large", 8, [5.0, 5.01, 5.02, 5.03, 5.04])
     (sentence,) = built(tmp_path).headlines
-    assert sentence.startswith("llama2_70b_lora, Nobody (lies about its size): score 30.2")
+    assert sentence.startswith("MLPerf llama2_70b_lora, Nobody (lies about its size): score 30.2")
     assert "6.02 times as fast on 8 times the ranks" in sentence
 
 
@@ -100,8 +103,57 @@ def test_steps_per_second_are_not_divided_over_ranks_nor_compared_between_tasks(
         log.write_text("|".join(words))
     content = built(tmp_path)
     assert content.headlines == [
-        "2 workloads of unlike model, data or length, each on one number of ranks: no contest, no speedup and no "
-        "efficiency."
+        "The 2 workloads differ in model, data or sequence length, and each ran on one number of ranks, so there is no "
+        "ranking, speedup or efficiency."
     ]
     headings, _ = point_table(content.groups)
     assert [heading for heading in headings if "/s" in heading] == ["Steps/s"]
+
+
+SAMPLE_LOGS = ("aiperf.txt", "fio_3.txt", "litgpt.txt", "maxtext.txt", "megatron.txt", "nccl_tests.txt", "osu.txt",
+               "perf_analyzer.csv", "stream.txt", "torchtune.txt", "trainer_state.json", "olmo_2024.txt")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAMPLE_LOGS)
+def test_every_sentence_of_the_headline_begins_with_a_capital_letter_or_a_number(name: str) -> None:
+    for sentence in build(read([SAMPLES / name])).headlines:
+        assert sentence[0].isupper() or sentence[0].isdigit(), sentence
+
+
+ARGUMENTS = (
+    "".join(
+        f"  {name} {'.' * (48 - len(name))} {value}\n"
+        for name, value in (("num_layers", 32), ("hidden_size", 4096), ("tensor_model_parallel_size", 2))
+    )
+    + "-------------------- end of arguments ---------------------\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "arguments", "start"),
+    [
+        ("", "", "The run in job.out reaches 16.00 samples/s on 8 ranks"),
+        ("gpu_name: NVIDIA H100 80GB HBM3\n", "", "GPU: the run in job.out reaches 16.00 samples/s on 8 ranks"),
+        ("", ARGUMENTS, "32-layer model of hidden size 4,096 with tp2 reaches 16.00 samples/s on 8 ranks"),
+        ("model: llama2_7b\n", "", "Model llama2_7b reaches 16.00 samples/s on 8 ranks"),
+        ("model: Llama-2-7B\n", ARGUMENTS, "Llama-2-7B with tp2 reaches 16.00 samples/s on 8 ranks"),
+        ("model: llama2_7b\ngpu_name: NVIDIA H100 80GB HBM3\n", "", "GPU: llama2_7b reaches 16.00 samples/s on"),
+    ],
+)
+def test_a_log_is_named_by_its_model_else_by_its_dimensions_else_by_its_file(
+    tmp_path: Path, facts: str, arguments: str, start: str
+) -> None:
+    head, *steps = megatron([(step, 1000.0) for step in range(1, 12)]).partition("\n")
+    write(tmp_path / "job.out", head + steps[0] + arguments + steps[1])
+    write(tmp_path / "facts.yaml", facts or "ranks: 8\n")
+    (sentence,) = built(tmp_path).headlines
+    assert sentence.startswith(start)
+
+
+def test_a_log_without_ranks_still_has_its_rate_in_the_headline_unless_it_is_doubted(tmp_path: Path) -> None:
+    text = megatron([(step, 1000.0) for step in range(1, 12)], ranks=None)
+    write(tmp_path / "a" / "job.out", text)
+    write(tmp_path / "b" / "job.out", text.replace("number of nan iterations:   0", "number of nan iterations:   1"))
+    believed, doubted = (built(tmp_path / each).headlines for each in "ab")
+    assert believed[0].endswith("job.out reaches 16.00 samples/s on all of its ranks together.")
+    assert "samples/s" not in doubted[0]

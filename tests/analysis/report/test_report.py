@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 import analysis.report
 from analysis.formatting import plot_text
 from analysis.load.discover import read_runs
+from analysis.report.figures.over_ranks import over_ranks
 from analysis.report.figures.page import MOST_CURVE_POINTS, figures, thinned
+from analysis.report.figures.style import styles_of
 from analysis.report.report import report
-from analysis.scaling.groups import scaling_groups
+from analysis.scaling.groups import Group, scaling_groups
 from jobs import metrics as m
 from jobs.errors import ReportError
 from tests.analysis.parsers.reading import SAMPLES
@@ -42,6 +44,7 @@ ALL_FIGURES = [
     "Speedup",
     "Efficiency",
     "Step time",
+    "Distribution of step times",
     "Cost of a token",
     "Layouts side by side",
     "Breakdown of wall time",
@@ -207,19 +210,21 @@ def test_a_report_of_unusable_runs_is_written_and_states_it_first(tmp_path: Path
 
 
 def test_a_figure_that_would_be_empty_is_a_sentence(tmp_path: Path) -> None:
-    finished_run(tmp_path, a_run("a"))
+    for layout in ("ddp", "fsdp_full"):
+        finished_run(tmp_path, a_run(layout, parallelism=layout))
     page = page_of(tmp_path)
     assert "no speedup, because no line has points of different rank counts." in page.text
     assert "speedup" not in page.plots()
 
 
 def test_only_weak_scaling_has_no_speedup_for_being_weak(tmp_path: Path) -> None:
-    finished_run(tmp_path / "weak", a_run("a", weak=True))
+    for layout in ("ddp", "fsdp_full"):
+        finished_run(tmp_path / "weak", a_run(layout, parallelism=layout, weak=True))
     assert "no speedup is given for weak scaling" in page_of(tmp_path / "weak").text
     # Its batch is unknown, and so is its kind of scaling.
-    log = SAMPLES / "paddleclas_2_4.txt"
-    page = Page(report([log], tmp_path / "out").read_text(encoding="utf-8"))
-    assert "no speedup, because no line has points of different rank counts." in page.text
+    groups = scaling_groups(read_runs([SAMPLES / "paddleclas_2_4.txt"]))
+    caption = over_ranks("Speedup", m.SPEEDUP, groups, styles_of(groups), Group.speedup).caption
+    assert "no speedup, because no line has points of different rank counts." in caption
 
 
 def test_a_run_whose_loss_is_not_believed_is_marked_in_the_table(tmp_path: Path) -> None:

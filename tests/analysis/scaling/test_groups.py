@@ -175,7 +175,10 @@ def test_a_label_names_the_model_only_where_models_differ(tmp_path: Path) -> Non
     finished_run(tmp_path, a_run("b", model="large"))
     two = groups_in(tmp_path)
     assert (one.label, one.described) == ("ddp", "tiny with ddp")
-    assert [(group.label, group.described) for group in two] == [("large ddp", "large ddp"), ("tiny ddp", "tiny ddp")]
+    assert [(group.label, group.described) for group in two] == [
+        ("large ddp", "large with ddp"),
+        ("tiny ddp", "tiny with ddp"),
+    ]
 
 
 def test_a_label_states_what_a_name_stands_for_only_once(tmp_path: Path) -> None:
@@ -219,7 +222,9 @@ def test_a_doubted_repeat_does_not_enter_the_median(tmp_path: Path) -> None:
 def test_two_runs_that_disagree_are_both_doubted(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("a"), losses=RIGHT)
     finished_run(tmp_path, a_run("b", nodes=2), losses=WRONG)
-    assert answer_in(tmp_path) == "CPU: no point of tiny is named fastest, because no loss of its runs is believed."
+    assert answer_in(tmp_path) == (
+        "CPU: no result for tiny, because the losses of all runs are doubtful; see the warnings."
+    )
 
 
 def test_a_doubted_reference_gives_no_speedup(tmp_path: Path) -> None:
@@ -280,8 +285,8 @@ def test_the_answer_names_line_mode_repeats_and_doubt_and_leaves_intervals_to_th
         finished_run(tmp_path, a_run(f"f-r{repeat}", parallelism="fsdp_full", repeat=repeat), step_time_s=2.0)
     runs = read_runs([tmp_path])
     assert headlines(scaling_groups(runs, loss_doubts(runs)), runs) == [
-        "CPU: tiny with ddp speeds up 1.39 times from 1 to 2 ranks (69.4 % efficiency, strong scaling, n = 2 each); at "
-        "1,564 tokens/s, the fastest of 3 points.",
+        "CPU: tiny with ddp speeds up 1.39 times from 1 to 2 ranks (69.4 % efficiency, strong scaling, n = 2 each); it "
+        "reaches 1,564 tokens/s, the fastest of 3 points.",
         "DOUBTFUL: ddp: repeats lie far apart. See the warnings.",
     ]
 
@@ -290,9 +295,9 @@ def test_without_a_scaling_axis_the_answer_is_throughput_only(tmp_path: Path) ->
     finished_run(tmp_path, a_run("a"), step_time_s=1.0)
     finished_run(tmp_path, a_run("b", parallelism="fsdp_full"), step_time_s=0.5)
     assert answer_in(tmp_path) == (
-        "CPU: tiny with fsdp_full reaches 2,048 tokens/s on 1 rank on 1 node (one run), the highest of 2 points by the "
-        "steps of one run each, 2.00 times the lowest; no line has several numbers of ranks, so there is no speedup "
-        "and no efficiency."
+        "CPU: tiny with fsdp_full reaches 2,048 tokens/s on 1 rank on 1 node (one run), the highest of 2 points, 2.00 "
+        "times the lowest (one run each, compared by their steps); no configuration ran on several numbers of ranks, "
+        "so there is no speedup or efficiency."
     )
 
 
@@ -307,8 +312,8 @@ def test_throughputs_of_different_models_are_not_ranked(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("b", model="large"), step_time_s=1.0)
     runs = read_runs([tmp_path])
     (sentence,) = headlines(scaling_groups(runs), runs)
-    assert "2 workloads of unlike model, data or length" in sentence
-    assert "no contest" in sentence
+    assert "The 2 workloads differ in model, data or sequence length" in sentence
+    assert "no ranking" in sentence
     headings, rows = point_table(scaling_groups(runs))
     assert "Place" not in headings
     assert [row.cells[0] for row in rows] == ["large ddp", "tiny ddp"]

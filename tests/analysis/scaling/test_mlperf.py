@@ -42,7 +42,7 @@ def test_results_without_throughput_are_used_and_have_a_score(tmp_path: Path) ->
     html = page(content)
     assert "4 of 4 runs used" in content.lead
     assert "aborted" not in html.partition("Definitions of the metrics")[0].replace("an aborted one being", "")
-    assert content.headlines[0].startswith("bert, Nobody (box): score 11.50 min")
+    assert content.headlines[0].startswith("MLPerf bert, Nobody (box): score 11.50 min")
 
 
 def test_a_result_without_a_status_is_neither_a_success_nor_aborted(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_single_runs_whose_steps_overlap_have_no_fastest_no_place_and_no_times(t
     written(tmp_path, "a", noise(1.0, 1), "ddp")
     written(tmp_path, "b", noise(1.06, 2), "fsdp_full")
     words, found = told(tmp_path)
-    assert "the highest of 2 points, not distinguishable from 1 other; no line" in words
+    assert "the highest of 2 points, not distinguishable from 1 other; no configuration" in words
     assert "fastest" not in words
     assert "times" not in words
     assert found == ["1 to 2 of 2"] * 2

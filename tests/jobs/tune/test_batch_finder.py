@@ -83,6 +83,7 @@ def test_the_largest_micro_batch_is_found_where_larger_ones_really_run_out_of_me
         r"micro_batch_size=(\d+) uses ([\d.]+) % of .*; (\d+) does not fit \(out of host memory\)", done.stdout
     )
     assert verdict, done.stdout
+    assert done.stdout.splitlines()[-1] == str(tmp_path / "t/runs.csv")
     size, share, too_large = int(verdict[1]), float(verdict[2]), int(verdict[3])
     assert 100 <= size == too_large - 1
     assert share < 90

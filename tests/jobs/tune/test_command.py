@@ -49,6 +49,9 @@ def test_a_killed_tuning_goes_on_runs_nothing_twice_and_ends_with_an_experiment_
     assert done.returncode == 0, done.stdout + done.stderr
     assert starts(trials) == {f"tiny-ddp-n1x1-micro_batch_size={size}-3steps": 1 for size in (1, 4)}
     assert "Tuning t" in (folder / "report.md").read_text()
+    *_, headline, page, text, table = done.stdout.splitlines()
+    assert [page, text, table] == [str(folder / name) for name in ("report.html", "report.md", "runs.csv")]
+    assert headline in (folder / "report.md").read_text()
     (ended,) = (each for each in read_records(folder / "tuning.jsonl") if each["event"] == "ended")
     (chosen,) = ended["best"]
     (line,) = (line for line in done.stdout.splitlines() if "experiment=best" in line)

@@ -266,7 +266,7 @@ def test_a_figure_for_a_paper_holds_the_numbers_of_the_page(tmp_path: Path) -> N
 
 def test_captions_state_the_hardware_first(written: Path) -> None:
     captions = [line for line in (written / "figures/captions.txt").read_text().splitlines() if line]
-    assert len(captions) == 9
+    assert len(captions) == 10
     assert all(re.match(r"[\w-]+: CPU: ", line) for line in captions)
 
 
