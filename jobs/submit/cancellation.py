@@ -19,7 +19,7 @@ import psutil
 
 from jobs.errors import SubmitError
 from jobs.event_fields import JOB_ID
-from jobs.files import is_directory
+from jobs.files import is_directory, read_text
 from jobs.rundir import SweepDir
 from jobs.submit import slurm_call, slurm_commands
 from jobs.submit.slurm_commands import QueuedJob
@@ -99,7 +99,7 @@ def is_moved_script(sweep: SweepDir, name: str, job_id: str) -> bool:
     if sweep.logs.is_symlink() or not is_regular(file):
         return False
     with contextlib.suppress(SubmitError, OSError):
-        return file.read_text() == slurm_commands.stored_script(job_id)
+        return read_text(file) == slurm_commands.stored_script(job_id)
     return False
 
 
