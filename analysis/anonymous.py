@@ -83,7 +83,7 @@ HOST_OF_URL = re.compile(r"(?<=://)(?:[^\s/@]+@)?([\w.-]+|\[[0-9A-Fa-f:.]+\])(?:
 ID = re.compile(r"\b(?:GPU-|MIG-)?[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}\b")
 MAC = re.compile(r"\b(?:[0-9A-Fa-f]{2}[:-]){5,7}[0-9A-Fa-f]{2}\b")
 ADDRESS = re.compile(
-    r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}(?![\w.]\d)|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7})(?![\w:])"
+    r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}(?!\.?\w)|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:]))"
 )
 # Paths of the system are the same everywhere; /v1/completions is of a URL.
 PATH = re.compile(
@@ -119,7 +119,7 @@ class Pseudonyms:
             for values in (run.config, run.provenance, list(run.events)):
                 self._learn_fields(values, "")
             for use in run.node_use:
-                self._learn("node", use.node.partition("(")[2].rstrip(")"))
+                self._learn("node", use.node.rpartition("(")[2].rstrip(")"))
         with suppress(OSError, KeyError, ImportError):
             self._learn("user", getpass.getuser())
         self._learn("node", socket.gethostname())
@@ -154,6 +154,7 @@ class Pseudonyms:
             for host in TOKEN.findall(NODE_LIST.sub(" ", name)):
                 self._learn_word(kind, host)
                 self._learn_word(kind, host.partition(".")[0])
+                self._learn_word("domain", host.partition(".")[2])
                 if found := NODE_NUMBER.fullmatch(host.partition(".")[0]):
                     self.schemes.add(found[1].lower())
         elif kind == "path":

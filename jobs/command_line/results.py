@@ -26,11 +26,12 @@ def report(options: argparse.Namespace) -> int:
         raise ReportError("no DIR given. Pass sweep or run directories, for instance: slurmscale report runs/demo")
     for path in options.compare or options.paths:
         require(path)  # before pandas and plotly are imported
+    how = {"follow": options.follow, "anonymous": options.anonymous}
     if options.compare:
         from analysis.report.compare import compare
 
         a, b = options.compare
-        answer, page = compare(a, b, options.output, options.format, follow=options.follow)
+        answer, page = compare(a, b, options.output, options.format, **how)
         print(*answer, page, sep="\n")
         return open_page(page) if options.open else 0
     if options.reference:
@@ -43,12 +44,12 @@ def report(options: argparse.Namespace) -> int:
             options.tolerance,
             allow_missing=options.allow_missing,
             formats=options.format,
-            follow=options.follow,
+            **how,
         )
     from analysis.formatting import one_line
     from analysis.report.report import ALWAYS, answered
 
-    answer, page = answered(options.paths, options.output, options.format, options.cost_of, follow=options.follow)
+    answer, page = answered(options.paths, options.output, options.format, options.cost_of, **how)
     print(*map(one_line, answer), *(page.with_name(name) for name in ALWAYS), sep="\n")
     return open_page(page) if options.open else 0
 
@@ -104,6 +105,11 @@ COMMANDS = (
                 "--follow",
                 action="store_true",
                 help="read links that lead out of DIR, in folders that you did not submit too",
+            ),
+            Argument(
+                "--anonymous",
+                action="store_true",
+                help="replace names of users, nodes, accounts, partitions, jobs and paths in all files: user 1, node 1",
             ),
             Argument(
                 "-o",
