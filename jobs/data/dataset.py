@@ -131,10 +131,14 @@ def digest_of(directory: Path) -> str:
 def refuse_changed(directory: Path, planned: str | None) -> None:
     """Raise DataError where the files of a data set are not those that were prepared, or planned for a run.
 
-    All files are read once. A data set or plan of an earlier version has no digests and passes.
+    All files are read once. A data set or plan of an earlier version has no digests: it passes, and a line reports it.
     """
     changed = [META] if planned not in {None, digest_of(directory)} else []
-    for name, digest in read_meta(directory).get("sha256", {}).items():
+    meta = read_meta(directory)
+    if "random" not in meta and "sha256" not in meta:
+        text = "was prepared by an earlier version, without digests: nobody checks that it has not changed"
+        print(f"{directory} {text}. Remove the directory to prepare it again.", flush=True)
+    for name, digest in meta.get("sha256", {}).items():
         with opened(directory / name) as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != digest:
                 changed.append(name)

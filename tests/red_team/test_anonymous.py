@@ -110,7 +110,7 @@ def test_no_file_of_an_anonymous_report_contains_a_name(
     assert main(["report", str(given), "-o", str(tmp_path / "out"), *formats, "--anonymous"]) == 0
     assert named_in(tmp_path / "out", (*NAMES, str(given))) == []
     text = (tmp_path / "out/report.md").read_text()
-    for pseudonym in ("user 1", "node 1", "node 2", "path 1"):
+    for pseudonym in ("user-1", "node 1", "node 2", "path 1"):
         assert pseudonym in text, pseudonym
     files = {file.name for file in (tmp_path / "plain").rglob("*")}
     assert files == {file.name for file in (tmp_path / "out").rglob("*")}

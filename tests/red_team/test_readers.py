@@ -17,7 +17,7 @@ from typing import cast
 import pytest
 
 from jobs.data import docstrings, documents, megatron_binary, recipe, records, sources, tokenizer
-from jobs.data.dataset import META, digest_of, open_dataset, read_meta
+from jobs.data.dataset import META, digest_of, open_dataset, read_meta, refuse_changed
 from jobs.errors import SuiteError
 from jobs.images.recordio import positions, read_images
 from jobs.runtime.trace import read_trace
@@ -253,3 +253,12 @@ def test_a_compressed_trace_that_expands_without_end_is_refused(
     file.write_bytes(gzip.compress(b" " * (2 << 20)))
     with pytest.raises(OSError, match="is larger than 1 MiB"):
         read_trace(file)
+
+
+@pytest.mark.parametrize(("meta", "is_checked"), [("{}", False), ('{"sha256": {}}', True), ('{"random": {}}', True)])
+def test_data_of_an_earlier_version_is_used_with_a_sentence_that_nobody_checks_it(
+    meta: str, *, is_checked: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / META).write_text(meta)
+    refuse_changed(tmp_path, None)
+    assert ("without digests: nobody checks" not in capsys.readouterr().out) == is_checked
