@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any, NoReturn, TextIO, cast
+from typing import Any, BinaryIO, NoReturn, TextIO, cast
 
 from jobs.errors import RunDirError
 from jobs.pieces import Pieces
@@ -98,7 +98,7 @@ class Guarded:
 
     def __init__(self, stream: TextIO, clean: Callable[[str], str]) -> None:
         self.unguarded = stream
-        self.buffer = GuardedBytes(self)
+        self._bytes = GuardedBytes(self)
         self._pieces = Pieces(clean)
         # Threads print too; a signal handler may print while its thread does.
         self._lock = threading.RLock()
@@ -108,6 +108,11 @@ class Guarded:
         with self._lock:
             self._write(self._pieces.add(text))
         return len(text)
+
+    @property
+    def buffer(self) -> BinaryIO:
+        """The binary side of this stream."""
+        return cast(BinaryIO, self._bytes)
 
     def writelines(self, lines: Iterable[str]) -> None:
         """Write several texts."""

@@ -244,7 +244,9 @@ OWNER, USER, GROUP, NAMED_GROUP, MASK, OTHER = 1, 2, 4, 8, 16, 32
 ME, MY_GROUP, NOBODY = os.getuid(), os.getgid(), 0xFFFFFFFF
 
 
-def with_list(path: Path, *entries: tuple[int, int, int], mask: int = 7, default: bool = False) -> None:
+def with_list(
+    path: Path, *entries: tuple[int, int, int], mask: int = 7, default: bool = False, mode: int | None = None
+) -> None:
     """Give a path an access control list, or the one that what is made in it inherits."""
     every = sorted([(OWNER, 7, NOBODY), (GROUP, 0, NOBODY), (MASK, mask, NOBODY), (OTHER, 0, NOBODY), *entries])
     data = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in every)
@@ -252,6 +254,8 @@ def with_list(path: Path, *entries: tuple[int, int, int], mask: int = 7, default
         os.setxattr(path, f"system.posix_acl_{'default' if default else 'access'}", data)
     except OSError as error:
         pytest.skip(f"the file system of {path} has no access control lists: {error.strerror}")
+    if mode is not None:
+        path.chmod(mode)
 
 
 REFUSED: dict[str, Callable[[Path], None]] = {
@@ -263,8 +267,8 @@ REFUSED: dict[str, Callable[[Path], None]] = {
     "a user whose id ends as mine": lambda path: with_list(path, (USER, 7, int(f"42{ME}"))),
     "a user whose id begins as mine": lambda path: with_list(path, (USER, 7, int(f"9{ME}9"))),
     "myself and another one": lambda path: with_list(path, (USER, 7, ME), (USER, 7, 4242)),
-    "a sticky directory": lambda path: (with_list(path, (USER, 7, 4242)), path.chmod(0o1770))[1],
-    "a directory with setgid": lambda path: (with_list(path, (USER, 7, 4242)), path.chmod(0o2770))[1],
+    "a sticky directory": lambda path: with_list(path, (USER, 7, 4242), mode=0o1770),
+    "a directory with setgid": lambda path: with_list(path, (USER, 7, 4242), mode=0o2770),
     "all users by the mode": lambda path: path.chmod(0o777),
     "all users of a sticky directory": lambda path: path.chmod(0o1777),
     "other users by the list": lambda path: path.chmod(0o702),

@@ -225,7 +225,7 @@ def logged(stream: TextIO, text: str) -> None:
 HOW: dict[str, Callable[[TextIO, str], None]] = {
     "print": lambda stream, text: print(text, end="", file=stream),
     "lines": lambda stream, text: stream.writelines(text.splitlines(keepends=True)),
-    "codecs": lambda stream, text: codecs.getwriter("utf-8")(stream.buffer).write(text) and None,
+    "codecs": lambda stream, text: codecs.getwriter("utf-8")(stream.buffer).write(text),
     "a text stream of its own": with_own_stream,
     "logging": logged,
 }
