@@ -13,6 +13,7 @@ from analysis.formatting import plot_text, published_values
 from analysis.report.figures.style import AXIS, COLOURS, GREY
 from analysis.report.page import resource, script_sources
 from jobs.errors import ConfigError
+from jobs.files import parse_json
 from jobs.output import write_file
 from jobs.plan.rules.memory import GIB
 from jobs.plan.search.ranking import Candidate
@@ -57,7 +58,7 @@ def draw(order: Sequence[Candidate], best: Sequence[Candidate], path: Path) -> N
     title = f"{word}: predicted layouts of {plot_text(order[0].layout.run.model.name)}, a point each"
     figure.update_layout(template="none", title=title, legend={"orientation": "h", "y": -0.2})
     path.parent.mkdir(parents=True, exist_ok=True)
-    plot = json.dumps(published_values(json.loads(figure.to_json())))
+    plot = json.dumps(published_values(parse_json(figure.to_json())))
     # A closing tag in a name would end the script.
     call = f"Plotly.newPlot('picture', {plot.replace('<', chr(92) + 'u003c')})"
     scripts = [resource("plotly.js/plotly-basic.min.js"), call]
