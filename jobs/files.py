@@ -16,13 +16,14 @@ without a limit, or constructs anything but plain data. No limit refuses what a 
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import yaml
 
@@ -145,7 +146,7 @@ def file_names(directory: str | Path) -> list[str]:
         raise UnsuitableFileError(error.errno, words, str(directory)) from error
 
 
-def opened(path: str | Path) -> BinaryIO:
+def opened(path: str | Path) -> io.BufferedReader:
     """Return a regular file, open for reading."""
     return os.fdopen(descriptor(path), "rb")
 

@@ -6,6 +6,8 @@ A directory may come from somebody else, who may have put links at the names tha
 
 from __future__ import annotations
 
+import atexit
+import codecs
 import errno
 import io
 import os
@@ -17,9 +19,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any, NoReturn, TextIO, cast
+from typing import Any, BinaryIO, NoReturn, TextIO, cast
 
 from jobs.errors import RunDirError
+from jobs.pieces import Pieces
 from jobs.secrets import redact, redacted_traceback
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -88,43 +91,54 @@ class Descriptor(io.FileIO):
 
 
 class Guarded:
-    """A text stream that passes on whole lines, after `clean` has replaced what must not be in them."""
+    """A text stream that passes on what it gets after `clean` has replaced what must not be in it; see jobs/pieces.py.
+
+    Bytes that are written to its `buffer` take the same way.
+    """
 
     def __init__(self, stream: TextIO, clean: Callable[[str], str]) -> None:
         self.unguarded = stream
-        self._clean = clean
-        self._pending = ""
+        self._bytes = GuardedBytes(self)
+        self._pieces = Pieces(clean)
         # Threads print too; a signal handler may print while its thread does.
         self._lock = threading.RLock()
 
     def write(self, text: str) -> int:
         """Pass on the lines that are complete."""
         with self._lock:
-            lines, end, self._pending = (self._pending + text).rpartition("\n")
-            if end:
-                self._write(self._clean(lines + end))
+            self._write(self._pieces.add(text))
         return len(text)
+
+    @property
+    def buffer(self) -> BinaryIO:
+        """The binary side of this stream."""
+        return cast(BinaryIO, self._bytes)
 
     def writelines(self, lines: Iterable[str]) -> None:
         """Write several texts."""
         self.write("".join(lines))
 
-    def pass_on(self) -> None:
-        """Pass on a line that is not complete."""
-        with self._lock:
-            rest, self._pending = self._pending, ""
-            if rest:
-                self._write(self._clean(rest))
-
     def flush(self) -> None:
-        """Pass on everything."""
-        self.pass_on()
+        """Pass on everything but a word that may not be complete."""
+        with self._lock:
+            self._write(self._pieces.flush())
+        self._flush()
+
+    def end(self) -> None:
+        """Pass on everything, before text of another program or at the end of this one."""
+        with self._lock:
+            self._write(self._pieces.end())
+        self._flush()
+
+    def _flush(self) -> None:
         try:
             self.unguarded.flush()
         except BrokenPipeError:
             output_is_closed()
 
     def _write(self, text: str) -> None:
+        if not text:
+            return
         try:
             self.unguarded.write(text)
         except BrokenPipeError:
@@ -134,8 +148,44 @@ class Guarded:
         return getattr(self.unguarded, name)
 
 
+class GuardedBytes(io.BufferedIOBase):
+    """The binary side of a guarded stream; bytes that are not UTF-8 become text."""
+
+    def __init__(self, stream: Guarded) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+    def write(self, data: Any) -> int:
+        """Write bytes as text."""
+        self._stream.write(self._decoder.decode(bytes(data)))
+        return memoryview(data).nbytes
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        """Return the file descriptor behind the stream."""
+        return self._stream.unguarded.fileno()
+
+    def isatty(self) -> bool:
+        """Return True if the stream is a terminal."""
+        return self._stream.unguarded.isatty()
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+
 def unguarded(stream: TextIO) -> TextIO:
-    """Return the stream behind a guarded one, for text that is clean."""
+    """Return the stream behind a guarded one, for text that is clean and follows what was written."""
+    if isinstance(stream, Guarded):
+        stream.end()
+    return behind(stream)
+
+
+def behind(stream: TextIO) -> TextIO:
+    """Return the stream behind a guarded one."""
     return stream.unguarded if isinstance(stream, Guarded) else stream
 
 
@@ -150,7 +200,7 @@ def output_is_closed() -> NoReturn:
     Raises SystemExit, which no handler of errors takes for a fault of a file, with the code of a program that SIGPIPE
     ends. What is still to be printed is dropped.
     """
-    for stream in map(unguarded, (sys.stdout, sys.stderr)):
+    for stream in map(behind, (sys.stdout, sys.stderr)):
         try:
             stream.flush()
         except BrokenPipeError:
@@ -168,8 +218,8 @@ def guarded_streams(clean: Callable[[str], str]) -> Iterator[None]:
         try:
             yield
         finally:
-            out.flush()
-            err.flush()
+            out.end()
+            err.end()
 
 
 def print_errors_redacted() -> None:
@@ -193,5 +243,9 @@ def outlive_full_disk() -> None:
             getattr(sys, name).flush()
         file = io.BufferedWriter(Descriptor(descriptor, "wb", closefd=False))
         text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", line_buffering=True)
-        setattr(sys, name, Guarded(text, redact))
+        guarded = Guarded(text, redact)
+        # Some libraries print to the stream that Python keeps under the other name.
+        for stream in (name, f"__{name}__"):
+            setattr(sys, stream, guarded)
+        atexit.register(guarded.end)
     print_errors_redacted()

@@ -47,6 +47,7 @@ line of a killed job may be truncated, and the file of a running job grows.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -60,7 +61,17 @@ from typing import Any
 
 from jobs.errors import ConfigError, RunDirError
 from jobs.event_fields import checked_event
-from jobs.files import UnsuitableFileError, exists, parse_json, read_lines, read_object, read_yaml, reason
+from jobs.files import (
+    YAML_BYTES,
+    UnsuitableFileError,
+    exists,
+    parse_json,
+    parse_yaml,
+    read_bytes,
+    read_lines,
+    read_object,
+    reason,
+)
 from jobs.frozen import interpolation_in, run_of
 from jobs.output import open_to_append, write_file
 from jobs.schema import Run
@@ -440,11 +451,11 @@ def append_event(run: RunDir, event: str, **fields: Any) -> None:
     append_record(run.status, event_record(event, **fields))
 
 
-def load_run(path: Path) -> Run:
+def load_run(path: Path, digest: str | None = None) -> Run:
     """Return the frozen Run of a config.yaml.
 
-    Raise RunDirError if the file is missing, damaged or truncated, and ConfigError if it is not a run of this
-    version.
+    Raise RunDirError if the file is missing, damaged, truncated or has another digest (SHA-256), and ConfigError if it
+    is not a run of this version. The bytes that are compared are the ones that are read.
     """
     if not os.path.lexists(path) and exists(RunDir(path.parent).status):
         raise damaged(path, "it is missing")
@@ -454,7 +465,10 @@ def load_run(path: Path) -> Run:
             f"slurmscale status SWEEP --all lists those of a sweep."
         )
     try:
-        written = read_yaml(path)
+        content = read_bytes(path, YAML_BYTES)
+        if digest not in {None, hashlib.sha256(content).hexdigest()}:
+            raise RunDirError(f"{path} was changed since the run was submitted. Submit the run again.")
+        written = parse_yaml(content)
     except PermissionError:
         raise
     except (OSError, ValueError) as error:
@@ -476,9 +490,12 @@ def load_run(path: Path) -> Run:
         raise ConfigError(f"{path} is not the configuration of a run of this version: {error}") from error
 
 
-def load_to_launch(directory: RunDir) -> Run:
-    """Return the frozen Run of a run directory, in the sweep where it is now: it may have been moved or received."""
-    run = load_run(directory.config)
+def load_to_launch(directory: RunDir, digest: str | None = None) -> Run:
+    """Return the frozen Run of a run directory, in the sweep where it is now: it may have been moved or received.
+
+    Raise RunDirError if a digest is given and the file has another one.
+    """
+    run = load_run(directory.config, digest)
     run.runs_dir, run.sweep = str(directory.path.parent.parent), directory.path.parent.name
     return run
 

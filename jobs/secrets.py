@@ -109,6 +109,8 @@ def known_values() -> list[str]:
     for key, value in os.environ.items():
         if len(value) >= SHORTEST_KNOWN and names_secret(key, value):
             found |= dict.fromkeys((value, json.dumps(value)[1:-1], repr(value)[1:-1], quote(value, safe="")))
+            # A key is printed line by line.
+            found |= dict.fromkeys(line for line in value.split("\n") if len(line) >= SHORTEST_KNOWN)
     # The longest first: a password may be a part of another one.
     return sorted(found, key=len, reverse=True)
 

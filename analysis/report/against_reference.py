@@ -13,9 +13,9 @@ from pathlib import Path
 from analysis.compare.reference import parsed, read_reference
 from analysis.compare.regression import regression_of
 from analysis.load.discover import read
-from analysis.report.content import build
+from analysis.report.content import Report, build
 from analysis.report.export.formats import chosen_formats
-from analysis.report.report import write
+from analysis.report.report import made, write
 from analysis.report.runs_table import to_csv
 from analysis.report.sections.regression import section, sentence, show
 from jobs.errors import ReportError
@@ -34,6 +34,7 @@ def regress(
     allow_missing: bool,
     formats: Iterable[str] = (),
     follow: bool = False,
+    anonymous: bool = False,
 ) -> int:
     """Write the report of these runs and print the comparison with a reference; return 0 if they pass, else 3.
 
@@ -50,11 +51,15 @@ def regress(
             f"This report would overwrite {reference} with its own runs.csv. Keep the reference elsewhere, or write "
             "the report elsewhere with --output DIR."
         )
-    content = build(read(paths, may_spawn=True, follow=follow))
-    now = parsed(to_csv(content.rows), "the runs")
+    runs = read(paths, may_spawn=True, follow=follow)
+    now = parsed(to_csv(build(runs).rows), "the runs")
     found = regression_of(kept, now, reference, share, allow_missing=allow_missing)
-    headlines = [sentence(found), *content.headlines]
-    content = replace(content, headlines=headlines, sections=[section(found), *content.sections])
-    page = write(content, folder, chosen)
-    show(found, page)
+
+    def content() -> Report:
+        report = build(runs)
+        headlines = [sentence(found), *report.headlines]
+        return replace(report, headlines=headlines, sections=[section(found), *report.sections])
+
+    _, files = made(content, chosen, runs.runs if anonymous else None)
+    show(found, write(files, folder))
     return 0 if found.passed else REGRESSED

@@ -15,14 +15,14 @@ from analysis.formatting import one_line
 from analysis.load.discover import Found, read, without_copies
 from analysis.report.content import Report, build
 from analysis.report.export.formats import chosen_formats
-from analysis.report.report import write
+from analysis.report.report import made, write
 from analysis.report.sections.pairs import order_of_time, ratios_figure, sections, sentences
 from analysis.scaling.groups import scaling_groups
 from jobs.errors import ReportError
 
 
 def compare(
-    a: Path, b: Path, output: Path | None, formats: Iterable[str] = (), *, follow: bool = False
+    a: Path, b: Path, output: Path | None, formats: Iterable[str] = (), *, follow: bool = False, anonymous: bool = False
 ) -> tuple[list[str], Path]:
     """Write the report of A and B into `output`, or the current directory; return the sentences and the page's path.
 
@@ -37,9 +37,14 @@ def compare(
             f"--compare: {a} and {b} {where}, so there is nothing to compare. Pass two sweeps or run directories, "
             "neither inside the other, for instance: slurmscale report --compare runs/before runs/after"
         )
-    content, text = compared_report(*sides)
-    title = one_line(f"{a} (A) against {b} (B)")
-    return text, write(replace(content, title=title), output or Path(), chosen)
+    text: list[str] = []
+
+    def content() -> Report:
+        report, text[:] = compared_report(*sides)
+        return replace(report, title=one_line(f"{a} (A) against {b} (B)"))
+
+    _, files = made(content, chosen, [*sides[0].runs, *sides[1].runs] if anonymous else None)
+    return text, write(files, output or Path())
 
 
 def found_in(side: str, path: Path, *, follow: bool) -> Found:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from analysis.anonymous import anonymized
 from analysis.formatting import listed, one_line, published
 from analysis.load.discover import read
 from analysis.report.content import Report, build
@@ -25,6 +26,7 @@ from analysis.report.profile_table import to_csv as profile_csv
 from analysis.report.provenance import MOST_LISTED
 from analysis.report.runs_table import to_csv
 from analysis.report.sections.training_cost import DEFAULT, training_of
+from analysis.run import RunResult
 from jobs.errors import ReportError
 from jobs.output import own_directory, write_file
 
@@ -39,9 +41,10 @@ def report(
     cost_of: str | None = None,
     *,
     follow: bool = False,
+    anonymous: bool = False,
 ) -> Path:
     """Write report.html, report.md, runs.csv and the files of `formats` into `output`; return the page's path."""
-    return answered(paths, output, formats, cost_of, follow=follow)[1]
+    return answered(paths, output, formats, cost_of, follow=follow, anonymous=anonymous)[1]
 
 
 def answered(
@@ -51,13 +54,14 @@ def answered(
     cost_of: str | None = None,
     *,
     follow: bool = False,
+    anonymous: bool = False,
 ) -> tuple[list[str], Path]:
     """Write a report; return the sentences of its headline and the page's path.
 
     Without `output`, write into the directory given, or into the current one if several are given. `cost_of` is the
-    training whose cost is reported: `100B`. `follow` reads links that lead out of the directories. Raise ReportError if
-    a path does not exist or contains no run, a format is unknown or lacks its package, `cost_of` is no number of
-    tokens, or writing fails.
+    training whose cost is reported: `100B`. `follow` reads links that lead out of the directories; `anonymous` replaces
+    names of people, machines and places in all files. Raise ReportError if a path does not exist or contains no run, a
+    format is unknown or lacks its package, `cost_of` is no number of tokens, or writing fails.
     """
     chosen = chosen_formats(formats)
     training = DEFAULT if cost_of is None else training_of(cost_of)
@@ -65,9 +69,9 @@ def answered(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        content = build(read(paths, may_spawn=True, follow=follow), training)
-        page = write(content, output or (paths[0] if len(paths) == 1 else Path()), chosen)
-        return list(content.headlines), page
+        found = read(paths, may_spawn=True, follow=follow)
+        content, files = made(lambda: build(found, training), chosen, found.runs if anonymous else None)
+        return list(content.headlines), write(files, output or (paths[0] if len(paths) == 1 else Path()))
     finally:
         if collecting:
             gc.enable()
@@ -78,8 +82,20 @@ def show(answer: Iterable[str], page: Path) -> None:
     print(*map(one_line, answer), *(page.with_name(name) for name in ALWAYS), sep="\n")
 
 
-def write(content: Report, folder: Path, formats: Iterable[str]) -> Path:
-    """Write the three files and those of `formats`; return the page's path. Raise ReportError if writing fails."""
+def made(
+    content: Callable[[], Report], formats: Iterable[str], hidden: Iterable[RunResult] | None
+) -> tuple[Report, dict[str, str | bytes]]:
+    """Return the report and its files, by name; without the names of people, machines and places of `hidden` runs."""
+
+    def make() -> tuple[Report, dict[str, str | bytes]]:
+        report = content()
+        return report, files_of(report, formats)
+
+    return make() if hidden is None else anonymized(hidden, make)
+
+
+def files_of(content: Report, formats: Iterable[str]) -> dict[str, str | bytes]:
+    """Return the three files and those of `formats`, by their names in the report's folder."""
     published.cache_clear()
     contents = page(content), markdown(content), to_csv(content.rows)
     files: dict[str, str | bytes] = dict(zip(ALWAYS, contents, strict=True))
@@ -89,7 +105,11 @@ def write(content: Report, folder: Path, formats: Iterable[str]) -> Path:
         files[PROFILE] = profiles
     if content.measurements:
         files[MEASUREMENTS] = measurements_csv(content.measurements)
-    files |= exported(formats, content.rows, content.groups, content.all_figures)
+    return files | exported(formats, content.rows, content.groups, content.all_figures)
+
+
+def write(files: Mapping[str, str | bytes], folder: Path) -> Path:
+    """Write the files of a report; return the page's path. Raise ReportError if writing fails."""
     earlier = [name for name in exports_in(folder) if name not in files]
     try:
         folder.mkdir(parents=True, exist_ok=True)

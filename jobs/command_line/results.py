@@ -28,11 +28,12 @@ def report(options: argparse.Namespace) -> int:
         require(path)  # before pandas and plotly are imported
     from analysis.report.report import answered, show
 
+    how = {"follow": options.follow, "anonymous": options.anonymous}
     if options.compare:
         from analysis.report.compare import compare
 
         a, b = options.compare
-        answer, page = compare(a, b, options.output, options.format, follow=options.follow)
+        answer, page = compare(a, b, options.output, options.format, **how)
         show(answer, page)
         return open_page(page) if options.open else 0
     if options.reference:
@@ -45,9 +46,9 @@ def report(options: argparse.Namespace) -> int:
             options.tolerance,
             allow_missing=options.allow_missing,
             formats=options.format,
-            follow=options.follow,
+            **how,
         )
-    answer, page = answered(options.paths, options.output, options.format, options.cost_of, follow=options.follow)
+    answer, page = answered(options.paths, options.output, options.format, options.cost_of, **how)
     show(answer, page)
     return open_page(page) if options.open else 0
 
@@ -103,6 +104,11 @@ COMMANDS = (
                 "--follow",
                 action="store_true",
                 help="read links that lead out of DIR, in folders that you did not submit too",
+            ),
+            Argument(
+                "--anonymous",
+                action="store_true",
+                help="replace names of users, nodes, accounts, partitions, jobs and paths in all files: user 1, node 1",
             ),
             Argument(
                 "-o",

@@ -12,7 +12,6 @@ existing directory is complete.
 from __future__ import annotations
 
 import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy.typing as npt
 
 from jobs import metrics as m
 from jobs.errors import DataError
+from jobs.files import opened, read_bytes, read_object
 
 META = "meta.json"
 TOKENS = "tokens.npy"
@@ -89,10 +89,12 @@ class StoredDataset(Dataset):
     """Samples that are stored in tokens.npy."""
 
     def __init__(self, directory: Path, meta: dict[str, Any]) -> None:
-        samples = np.load(directory / SAMPLES)
+        with opened(directory / SAMPLES) as file:
+            samples = np.load(file)
         lengths = np.ascontiguousarray(samples["length"])
         super().__init__(directory, meta, lengths, (lengths - samples["unlabelled"]).astype(np.int64))
         self._samples = samples
+        opened(directory / TOKENS).close()
         self._tokens = np.load(directory / TOKENS, mmap_mode="r")
 
     def sample(self, index: int) -> tuple[Tokens, Tokens]:
@@ -123,17 +125,21 @@ class RandomDataset(Dataset):
 
 def digest_of(directory: Path) -> str:
     """Return the digest of meta.json, which contains those of all other files of the data set."""
-    return hashlib.sha256((directory / META).read_bytes()).hexdigest()
+    return hashlib.sha256(read_bytes(directory / META)).hexdigest()
 
 
 def refuse_changed(directory: Path, planned: str | None) -> None:
     """Raise DataError where the files of a data set are not those that were prepared, or planned for a run.
 
-    All files are read once. A data set or plan of an earlier version has no digests and passes.
+    All files are read once. A data set or plan of an earlier version has no digests: it passes, and a line reports it.
     """
     changed = [META] if planned not in {None, digest_of(directory)} else []
-    for name, digest in read_meta(directory).get("sha256", {}).items():
-        with (directory / name).open("rb") as file:
+    meta = read_meta(directory)
+    if "random" not in meta and "sha256" not in meta:
+        text = "was prepared by an earlier version, without digests: nobody checks that it has not changed"
+        print(f"{directory} {text}. Remove the directory to prepare it again.", flush=True)
+    for name, digest in meta.get("sha256", {}).items():
+        with opened(directory / name) as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != digest:
                 changed.append(name)
     if changed:
@@ -155,7 +161,7 @@ def open_dataset(directory: Path) -> Dataset:
 def read_meta(directory: Path) -> dict[str, Any]:
     """Return meta.json; raise DataError where it is missing."""
     try:
-        return dict(json.loads((directory / META).read_text(encoding="utf-8")))
+        return read_object(directory / META)
     except FileNotFoundError as error:
         raise DataError(
             f"{directory} is not prepared data: it has no {META}. Remove the directory; a run creates it again."

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jobs.data.sources import STDLIB, reading
 from jobs.errors import DataError
+from jobs.files import read_bytes
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 NAMED = (*FUNCTIONS, ast.ClassDef)
@@ -23,7 +24,7 @@ def docstring_rows(path: Path) -> Iterator[dict[str, str]]:
     Raise DataError where the file cannot be read, or the running Python cannot parse it.
     """
     with reading(path):
-        content = path.read_bytes()
+        content = read_bytes(path)
     try:
         tree = ast.parse(content)
     except SyntaxError as error:

@@ -13,6 +13,7 @@ from jobs.data.directory import JSON_LINES
 from jobs.data.records import fields_of, json_value
 from jobs.data.sources import Piece, bounded_lines, decoded, pieces, reading
 from jobs.errors import DataError
+from jobs.files import opened
 from jobs.schema import Data
 
 FREE_BYTES = 256 << 20
@@ -29,7 +30,7 @@ def pieces_of_lines(path: Path, data: Data) -> Iterator[Piece]:
 
     Raise DataError for a compressed file that expands beyond data.max_expansion.
     """
-    with reading(path), path.open("rb") as file:
+    with reading(path), opened(path) as file:
         zstd = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
         content: BinaryIO = io.BufferedReader(zstd) if path.suffix == ".zst" else file
         most = max(FREE_BYTES, data.max_expansion * path.stat().st_size)

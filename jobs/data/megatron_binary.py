@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from jobs.data.sources import reading
 from jobs.errors import DataError
+from jobs.files import RECORD_FILE_BYTES, opened, read_bytes
 
 HEADER = b"MMIDIDX\x00\x00"
 VERSION = 1
@@ -62,7 +63,7 @@ class Index:
 def read_index(index_file: Path, bin_file: Path) -> Index:
     """Read PREFIX.idx; raise DataError where it is not a complete index of PREFIX.bin."""
     with reading(index_file):
-        content, bin_bytes = index_file.read_bytes(), bin_file.stat().st_size
+        content, bin_bytes = read_bytes(index_file, RECORD_FILE_BYTES), bin_file.stat().st_size
     fixed = len(HEADER) + COUNTS.size
     if len(content) < fixed or not content.startswith(HEADER):
         raise unusable(index_file, "does not begin with MMIDIDX")
@@ -96,6 +97,7 @@ def sequences_of(index: Index, bin_file: Path) -> Iterator[npt.NDArray[Any]]:
     if not index.lengths.any():
         return
     with reading(bin_file):
+        opened(bin_file).close()
         content = np.memmap(bin_file, mode="r")
     for position, length in zip(index.positions.tolist(), index.lengths.tolist(), strict=True):
         yield content[position : position + length * index.dtype.itemsize].view(index.dtype)

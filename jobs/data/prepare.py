@@ -49,6 +49,7 @@ from jobs.data.tokenizer import (
     train_bpe,
 )
 from jobs.errors import DataError
+from jobs.files import RECORD_FILE_BYTES, read_bytes
 from jobs.output import write_file
 from jobs.prompt_template import template_of
 from jobs.schema import INSTRUCTIONS, Data, Source, default_cache_dir
@@ -288,7 +289,7 @@ def copy_tokenizer(recipe: Recipe, directory: Path) -> list[str]:
     files = recipe.tokenizer_files
     for name, path in files.items():
         with reading(path):
-            content = path.read_bytes()
+            content = read_bytes(path, RECORD_FILE_BYTES)
         write_file(directory / name, content)
     return list(files)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.data.sources import file_names, reading
+from jobs.files import opened
 from jobs.prompt_template import template_of
 from jobs.schema import INSTRUCTIONS, Data, Source
 
@@ -57,5 +58,5 @@ class Recipe:
 
 def sha256(path: Path) -> str:
     """Return the digest of a file's bytes."""
-    with reading(path), path.open("rb") as file:
+    with reading(path), opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -21,6 +21,7 @@ from jobs.data.directory import PARQUET
 from jobs.data.docstrings import docstring_rows
 from jobs.data.sources import EXPECTED, decoded, reading
 from jobs.errors import DataError
+from jobs.files import RECORD_FILE_BYTES, opened, parse_json, read_bytes
 from jobs.prompt_template import Template
 from jobs.schema import Source
 
@@ -124,7 +125,7 @@ def text_rows(path: Path, source: Source) -> tuple[list[tuple[str | None, Any]],
     """Return the records of a file of JSON or JSON lines, and their number."""
     with reading(path):
         # A byte-order mark, as programs of Windows write it, is no part of the text.
-        text = decoded(path.read_bytes(), path).removeprefix("\ufeff")
+        text = decoded(read_bytes(path, RECORD_FILE_BYTES), path).removeprefix("\ufeff")
     lines = path.suffix == ".jsonl" or begins_with_a_row(text)
     rows = json_lines(text, path) if lines else json_rows(text, path, source)
     return rows, len(rows)
@@ -140,7 +141,7 @@ def parquet_rows(path: Path, most: int | None) -> tuple[list[tuple[str | None, A
             f"{path} is read by pyarrow, which is not installed. Run `pip install pyarrow`, or convert it to JSON."
         ) from error
     try:
-        with reading(path), ParquetFile(path) as file:
+        with reading(path), ParquetFile(opened(path)) as file:
             values = (row for batch in file.iter_batches() for row in batch.to_pylist())
             return [(None, row) for row in islice(values, most)], file.metadata.num_rows
     except ArrowException as error:
@@ -153,8 +154,8 @@ def begins_with_a_row(text: str) -> bool:
     if not rest.strip():
         return False
     try:
-        return isinstance(json.loads(first), dict)
-    except (ValueError, RecursionError):
+        return isinstance(parse_json(first), dict)
+    except ValueError:
         return False
 
 
@@ -167,11 +168,11 @@ def json_lines(text: str, path: Path) -> list[tuple[str | None, Any]]:
 def json_value(text: str, path: Path, line: int) -> Any:
     """Return the value of a JSON text that begins at this line of the file."""
     try:
-        return json.loads(text)
+        return parse_json(text)
     except json.JSONDecodeError as error:
         place = f"line {line + error.lineno - 1}, column {error.colno}"
         raise DataError(f"{path} is not JSON at {place}: {error.msg}.") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+    except ValueError as error:  # a number of thousands of digits, thousands of brackets
         raise DataError(f"{path} is not JSON that Python can parse, from line {line}: {error}.") from error
 
 

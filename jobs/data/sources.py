@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from jobs.data.directory import PARQUET, RECORDS_FILE, chosen, names_of
 from jobs.errors import DataError
+from jobs.files import opened, read_bytes
 from jobs.schema import Data, Source
 
 STDLIB = Path(sysconfig.get_path("stdlib"))
@@ -108,7 +109,7 @@ def stdlib_files(directory: Path) -> list[Path]:
     files, size = [], 0
     for path in sorted(paths):
         with reading(path):
-            content = path.read_bytes()
+            content = read_bytes(path)
         if not is_utf8(content):
             continue
         if size + len(content) > STDLIB_TEXT_BYTES:
@@ -137,7 +138,7 @@ def pieces(path: Path, max_line_mb: float = Data.max_line_mb) -> Iterator[Piece]
 
     Raise DataError where it cannot be read, is not UTF-8, or has a line beyond data.max_line_mb.
     """
-    with reading(path), path.open("rb") as file:
+    with reading(path), opened(path) as file:
         offset = 0
         parts = chunks(file, path, max_line_mb)
         content = next(parts, b"")

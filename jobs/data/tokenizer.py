@@ -20,6 +20,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from jobs.data.sources import reading
 from jobs.errors import DataError
+from jobs.files import opened, parse_json, read_bytes
 from jobs.output import write_file
 
 VOCABULARIES = ("tokenizer.json", "tokenizer.model")
@@ -129,7 +130,7 @@ def load_tokenizer(files: dict[str, Path]) -> Tokenizer:
     name, vocabulary = next(iter(files.items()))
     config = read_json(files[CONFIG]) if CONFIG in files else {}
     with reading(vocabulary):
-        vocabulary.open("rb").close()  # sentencepiece and tokenizers hide the reason of a failed open
+        opened(vocabulary).close()  # sentencepiece and tokenizers hide the reason of a failed open
     if name == "tokenizer.json":
         library = load_huggingface(vocabulary)
         bos_id = token_id(config, "bos_token", library.ids, vocabulary)
@@ -294,7 +295,7 @@ def read_json(path: Path, *, strict: bool = True) -> dict[str, Any]:
     """Return the JSON object of a configuration file; an empty one for what is not JSON, unless it must be."""
     try:
         with reading(path):
-            value = json.loads(path.read_bytes())
+            value = parse_json(read_bytes(path))
     except ValueError as error:
         if not strict:
             return {}

@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from jobs.files import read_text
+from jobs.files import parse_json, read_text
 from jobs.output import write_file
 from jobs.ranks import Rank, hosts, node_name, this_rank
 from jobs.rendezvous import Rendezvous, announce, await_file, listen
@@ -207,7 +207,7 @@ def matrix_product() -> dict[str, Any]:
     command = [sys.executable, "-m", "jobs.doctor.matrix_product"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PRODUCT_WITHIN_S, check=False)
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        found: dict[str, Any] = parse_json(done.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError) as error:
         return {"error": redact(str(error))}
     except (IndexError, ValueError):

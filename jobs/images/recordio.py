@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from jobs.data.sources import reading
 from jobs.errors import DataError
+from jobs.files import RECORD_FILE_BYTES, opened, read_text
 
 MAGIC = 0xCED7230A
 MAGIC_BYTES = struct.pack("<I", MAGIC)
@@ -61,7 +62,7 @@ def cut(payload: bytes) -> list[bytes]:
 
 def read_images(file: Path, positions: Iterable[int]) -> Iterator[tuple[str, bytes, int]]:
     """Yield name, JPEG and label of the records at these positions; raise DataError where one is not whole."""
-    with reading(file), file.open("rb") as content:
+    with reading(file), opened(file) as content:
         for position in positions:
             content.seek(position)
             payload = read_record(content, file)
@@ -111,7 +112,7 @@ def positions(file: Path) -> list[int]:
     index = file.with_suffix(".idx")
     if index.is_file():
         with reading(index):
-            lines = index.read_text().splitlines()
+            lines = read_text(index, RECORD_FILE_BYTES).splitlines()
         try:
             return [int(line.split("\t")[1]) for line in lines]
         except (ValueError, IndexError) as error:
@@ -119,7 +120,7 @@ def positions(file: Path) -> list[int]:
                 f"{index} has a line other than NUMBER, a tab, BYTE. Remove it, or make it again."
             ) from error
     found, size = [], file.stat().st_size
-    with reading(file), file.open("rb") as content:
+    with reading(file), opened(file) as content:
         while (position := content.tell()) < size:
             kind, length = read_head(content, file)
             content.seek(length + -length % 4, 1)

@@ -5,6 +5,7 @@ In YAML 1.1 `account: 0123` is 83, `begin: 16:30:00` is 59400 and `qos: on` is t
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import resources
@@ -22,6 +23,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
 
+from jobs.files import YAML_BYTES, read_bytes
 from jobs.plan.hydra_errors import hydra_refusals
 from jobs.plan.keys import is_text
 from jobs.plan.refusals import refuse_missing_site, refuse_odd_bytes
@@ -56,8 +58,8 @@ class SiteFiles(FileConfigSource):
 
     def load_config(self, config_path: str) -> ConfigResult:
         """Return the configuration in a file."""
-        with Path(self.path, self._normalize_file_name(config_path)).open(encoding="utf-8") as file:
-            return loaded(self, config_path, file)
+        content = read_bytes(Path(self.path, self._normalize_file_name(config_path)), YAML_BYTES)
+        return loaded(self, config_path, io.StringIO(content.decode()))
 
 
 class PackagedFiles(ImportlibResourcesConfigSource):

@@ -64,7 +64,12 @@ class SummedFiles(FileSystem):
 
 
 def refuse_changed(checkpoint: Path) -> None:
-    """Raise CheckpointError on every rank if a file is not what was written; every rank calls it."""
+    """Raise CheckpointError on every rank if a file is not what was written; every rank calls it.
+
+    A checkpoint of an earlier version has no sums: it passes, and rank 0 prints a line about it.
+    """
+    if dist.get_rank() == 0 and not exists(checkpoint / SUMS):
+        print(f"{checkpoint} has no {SUMS}: an earlier version wrote it, and it is loaded without a check.", flush=True)
     try:
         found = list(changed(checkpoint, dist.get_rank(), dist.get_world_size()))
         error = f"{', '.join(found)} changed after it was written" if found else None

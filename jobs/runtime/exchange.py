@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from jobs.files import parse_json
+
 # A rank sends node names, counts and error texts.
 LARGEST_BYTES = 2**20
 
@@ -47,7 +49,7 @@ def encoded(value: Any, group: dist.ProcessGroup | None) -> Tensor:
 
 def decoded(data: Tensor) -> Any:
     """Return the value of bytes that a rank sent."""
-    return json.loads(data.cpu().numpy().tobytes())
+    return parse_json(data.cpu().numpy().tobytes())
 
 
 def allowed(size: int) -> int:

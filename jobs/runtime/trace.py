@@ -13,7 +13,6 @@ of its own (PROBE_NUMBERS).
 from __future__ import annotations
 
 import gzip
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jobs import metrics as m
+from jobs.files import opened, parse_json, too_large
 from jobs.parallelism import PP
 
 # Part of an operator's or kernel's name -> collective. Barriers and waits move no data; a receive is counted as its
@@ -58,6 +58,9 @@ COMPUTE, COMMUNICATION, COPY, HOST = range(4)
 SHARES = (m.COMPUTE_SHARE, m.EXPOSED_COMMUNICATION_SHARE, m.MEMORY_COPY_SHARE, m.HOST_SHARE)
 
 
+TRACE_BYTES = 4 << 30
+
+
 class Span(NamedTuple):
     """A stretch of time in microseconds, of one class, under one name; a collective also has an axis."""
 
@@ -70,8 +73,11 @@ class Span(NamedTuple):
 
 def read_trace(path: Path) -> dict[str, Any]:
     """Return the summary of a compressed trace; raise OSError or ValueError if it cannot be read."""
-    with gzip.open(path) as file:
-        return summary(json.load(file))
+    with opened(path) as file, gzip.open(file) as trace:
+        text = trace.read(TRACE_BYTES + 1)
+    if len(text) > TRACE_BYTES:
+        raise too_large(path, "what it expands to", TRACE_BYTES)
+    return summary(parse_json(text))
 
 
 def summary(trace: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,8 @@ class Bench:
     """That of the balancer, or of the only replica."""
     replicas: Mapping[int, str]
     """URL by number."""
+    key: str
+    """API key of the replicas."""
     prompts: Sequence[str]
     """The pool."""
     until: Callable[[Callable[[], bool]], None]
@@ -100,7 +102,7 @@ class Bench:
         command = load.load_command(
             run, self.directory, self.url, requests=requests, concurrency=concurrency, result=result, **files
         )
-        env = run.engine.server.env | load.ENVIRONMENT.get(client, {})
+        env = load.client_environment(run, self.key)
         piece = Piece(f"the load generator ({client.name}, {name})", command, log, env, load.REMEDY[client])
         try:
             self.until(piece.ended)

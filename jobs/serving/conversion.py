@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 
 from jobs.data.tokenizer import GENERATION_CONFIG, read_json, special_tokens, tokenizer_files
 from jobs.errors import ConfigError, SuiteError
+from jobs.files import opened, read_yaml
 from jobs.serving.weights import LITGPT_CONFIG, LITGPT_WEIGHTS
 
 
@@ -27,9 +28,12 @@ def convert(source: Path, target: Path) -> None:
 
     Raise ConfigError for an architecture that is neither Llama's nor Mixtral's.
     """
+    # LitGPT's reader would wait for a FIFO, and expand aliases without a limit.
+    read_yaml(source / LITGPT_CONFIG)
     config = Config.from_file(source / LITGPT_CONFIG)
     described = config_json(config, source)
     # The file stays mapped, so that its weights are in memory once.
+    opened(source / LITGPT_WEIGHTS).close()
     loaded = torch.load(source / LITGPT_WEIGHTS, map_location="cpu", mmap=True, weights_only=True)
     weights: dict[str, torch.Tensor] = {}
     copy_weights_llama(config, weights, loaded.get("model", loaded))

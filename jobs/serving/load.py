@@ -48,6 +48,9 @@ COMMANDS = {
 }  # fmt: skip
 # AIPerf 0.13 reads the tokenizer of a local directory only where it believes that it is online.
 ENVIRONMENT = {LoadGenerator.aiperf: {"HF_HUB_OFFLINE": "", "TRANSFORMERS_OFFLINE": ""}}
+# Variables in which load generators take an API key. AIPerf and ApacheBench take it on their command line only, where
+# every user of the node reads it.
+KEY_VARIABLES = {LoadGenerator.vllm: "OPENAI_API_KEY"}
 # Names of the three limits, of vLLM's benchmark and of AIPerf, whose "inter token latency" is one value a request.
 LIMITS = {
     LoadGenerator.vllm: ("ttft", "tpot", "e2el"),
@@ -106,6 +109,23 @@ def load_command(
         "name": result.stem,
     }
     return filled(s.client_command or [*COMMANDS[s.client], *optional(s)], values)
+
+
+def server_key(run: Run, key: str) -> dict[str, str]:
+    """Return the variable by which a server requires an API key; empty if it, or the load generator, takes none."""
+    assert run.serving is not None
+    assert run.engine.server is not None
+    variable = run.engine.server.key_variable
+    return {variable: key} if variable is not None and run.serving.client in KEY_VARIABLES else {}
+
+
+def client_environment(run: Run, key: str) -> dict[str, str]:
+    """Return the variables of a load generator, with the API key if the server requires it."""
+    assert run.serving is not None
+    assert run.engine.server is not None
+    client = run.serving.client
+    own = {KEY_VARIABLES[client]: key} if server_key(run, key) else {}
+    return run.engine.server.env | ENVIRONMENT.get(client, {}) | own
 
 
 def optional(serving: Serving) -> list[str]:

@@ -51,6 +51,7 @@ class Piece:
         self.name = name
         """Its name in messages."""
         self.log = log
+        self._found_ended: float | None = None
         # The first node's process also raises when another one does: of equally strong proofs the other one's counts.
         self.logs = [*logs[1:], *logs[:1]] or [log]
         begin_start(log)
@@ -74,6 +75,12 @@ class Piece:
         """Return True if the program has ended."""
         return self.process.poll() is not None
 
+    def ended_for_s(self) -> float:
+        """Return the time since this method first found that the program has ended; 0 before."""
+        if self.ended() and self._found_ended is None:
+            self._found_ended = time.monotonic()
+        return 0.0 if self._found_ended is None else time.monotonic() - self._found_ended
+
     def check(self) -> None:
         """Raise KnownCauseError if the program has ended."""
         if self.ended():
@@ -95,10 +102,14 @@ class Piece:
             cause = cause_of_end(code) if failure.cause.is_symptom else failure.cause
             text = f"{end}; {words} is in {failure.proof}"
             return KnownCauseError(cause, text, proof=f"{self.log.parent.name}/{failure.proof}", advice=failure.advice)
-        _, started, rest = read_tail(self.log, TAIL_BYTES).rpartition(BATCH_STARTED)
-        printed = [line.strip() for line in rest.splitlines()[bool(started) :] if line.strip()]
+        printed = [line.strip() for line in self.printed().splitlines() if line.strip()]
         last = f"; the last line of {self.log.name}: {printed[-1][:LONGEST_LINE]}" if printed else ""
         return KnownCauseError(cause_of_end(code), f"{end}{last}")
+
+    def printed(self) -> str:
+        """Return the end of what the program has printed since it started."""
+        _, started, rest = read_tail(self.log, TAIL_BYTES).rpartition(BATCH_STARTED)
+        return rest.partition("\n")[2] if started else rest
 
     def proof(self) -> tuple[str, Verdict] | None:
         """Return the strongest verdict on the logs, with the name of its log; None if none of them names a cause.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from jobs.data.sources import STDLIB
 from jobs.errors import DataError
+from jobs.files import read_text
 
 MOST_WORDS = 30_000
 
@@ -16,7 +17,7 @@ def words() -> list[str]:
     """Return the words of modules of Python's standard library, in the order of their names."""
     found: list[str] = []
     for path in sorted(STDLIB.glob("*.py")):
-        found += path.read_text(encoding="utf-8", errors="replace").split()
+        found += read_text(path).split()
         if len(found) > MOST_WORDS:
             break
     if not found:

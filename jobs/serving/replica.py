@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from jobs.errors import ConfigError
 from jobs.failures import FailureCause, KnownCauseError
@@ -19,14 +19,13 @@ from jobs.runtime.machine import VISIBLE
 from jobs.schema import Run
 from jobs.serving import load
 from jobs.serving.counters import counters, gauges
+from jobs.serving.listener import PROBE_LIMIT_S, Door, Listener
 from jobs.serving.piece import Piece, begin_start
-from jobs.serving.ports import is_answered_by, reserved_port, url_of
-from jobs.serving.probe import fetched, is_healthy
+from jobs.serving.probe import fetched
 from jobs.serving.weights import served_directory
 from jobs.serving.words import OVER_NODES, filled
 
 PROBE_EVERY_S = 5.0
-PROBE_LIMIT_S = 5.0
 SAMPLE_EVERY_S = 1.0
 # From so many samples on the interval doubles: a day has 20,000 samples at most.
 SAMPLES_AT_EACH = 3600
@@ -46,17 +45,25 @@ class Replica:
     """A server that this rank has started."""
 
     number: int
-    url: str
-    piece: Piece
-    began: float
+    server: Listener
     answered: float
-    """When it last was healthy; both by the monotonic clock."""
+    """When it last was healthy, by the monotonic clock."""
     samples_file: Path
-    head: Head | None
-    """Where its other nodes find it; None on one node."""
+    spans_nodes: bool
     samples: int = 0
     sampled: float = field(default=float("-inf"))
     """When it was last sampled."""
+    announced: Head | None = None
+
+    def new_head(self) -> Head | None:
+        """Return where its other nodes find it, once for each start; None on one node."""
+        head = None
+        if self.spans_nodes:
+            head = Head(self.number, self.server.doors[1].address, self.server.ports[1])
+        if head == self.announced:
+            return None
+        self.announced = head
+        return head
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,8 @@ class Seat:
     """By which the other nodes of a replica reach this one."""
     stack: ExitStack
     """Ends what is started."""
+    key: str
+    """API key of the servers of this start."""
 
     @property
     def replica(self) -> int:
@@ -91,41 +100,44 @@ def start_replica(seat: Seat, host: str) -> Replica | None:
     """Start the server of the replica whose first rank this is, for requests at `host`; return None for others."""
     if seat.place or seat.replica >= replicas_of(seat.run):
         return None
-    head = None
-    if replica_nodes(seat.run) > 1:
+    doors = [Door(host, host)]
+    spans_nodes = replica_nodes(seat.run) > 1
+    if spans_nodes:
         # torch's store listens on all addresses.
-        head = Head(seat.replica, seat.address, seat.stack.enter_context(reserved_port("")))
+        doors.append(Door(seat.address, ""))
         # Before the other nodes start: until then their logs have the lines of an earlier start.
         for log in logs_of_replica(seat)[1:]:
             begin_start(log)
-    port = seat.stack.enter_context(reserved_port(host))
-    began = time.monotonic()
-    piece = started(seat, head, {"host": host, "port": port})
+
+    def start(ports: Sequence[int]) -> Piece:
+        head = Head(seat.replica, seat.address, ports[1]) if spans_nodes else None
+        return started(seat, head, {"host": host, "port": ports[0]})
+
     samples = seat.lease.run.replica_samples(seat.replica)
-    return Replica(seat.replica, url_of(host, port), piece, began, began, samples, head)
+    return Replica(seat.replica, Listener(seat.stack, doors, start), time.monotonic(), samples, spans_nodes)
 
 
 def start_part(seat: Seat, head: Head) -> Piece | None:
     """Start the process of a replica on the node whose first rank this is; return None for other ranks and replicas."""
     if seat.replica != head.replica or not seat.place or seat.place % seat.run.ranks_per_node:
         return None
-    return started(seat, head, {"host": seat.address, "port": 0})
+    piece = started(seat, head, {"host": seat.address, "port": 0})
+    seat.stack.callback(piece.end)
+    return piece
 
 
 def started(seat: Seat, head: Head | None, http: dict[str, object]) -> Piece:
     """Start the process of a replica on this node."""
     assert seat.run.engine.server is not None
     name, logs = f"replica {seat.replica}", logs_of_replica(seat)
-    env = seat.run.engine.server.env | gpus_of(seat.run, seat.rank)
+    env = seat.run.engine.server.env | gpus_of(seat.run, seat.rank) | load.server_key(seat.run, seat.key)
     if head is not None:
         # Where vLLM's own messages between nodes arrive; it would guess the address by a route to the Internet.
         env |= {"VLLM_HOST_IP": seat.address}
         if seat.node_rank:
             name = f"{name}, node rank {seat.node_rank}"
     remedy = "Set engine.server.python=PATH, or engine.server.command to a program that the nodes have."
-    piece = Piece(name, command_of(seat, head, http), logs[seat.node_rank], env, remedy, logs=logs)
-    seat.stack.callback(piece.end)
-    return piece
+    return Piece(name, command_of(seat, head, http), logs[seat.node_rank], env, remedy, logs=logs)
 
 
 def logs_of_replica(seat: Seat) -> list[Path]:
@@ -177,42 +189,20 @@ def gpus_of(run: Run, rank: Rank) -> dict[str, str]:
     return {name: ",".join(listed[gpu] for gpu in wanted) for name, listed in limited.items()}
 
 
-def answers(piece: Piece, url: str, health: str) -> bool:
-    """Return True if a program that this rank has started answers; raise KnownCauseError if another one would."""
-    address = urlsplit(url)
-    assert address.hostname is not None
-    assert address.port is not None
-    return is_own(piece, address.hostname, address.port) and is_healthy(url, health, PROBE_LIMIT_S)
-
-
-def is_own(piece: Piece, host: str, port: int) -> bool:
-    """Return True if a program listens at its port, False if nobody does; raise KnownCauseError if another one does."""
-    own = is_answered_by(piece.process.pid, host, port)
-    if own is False:
-        raise KnownCauseError(
-            FailureCause.launch_failure,
-            f"another program on {node_name()} has taken port {port} at {host}, which was chosen for {piece.name}. "
-            "Nothing that it answers is measured; the next start takes another port",
-        )
-    return bool(own)
-
-
 def becomes_ready(run: Run, replica: Replica) -> bool:
     """Return True if a replica answers. Raise KnownCauseError if it has ended, or took too long to start."""
-    replica.piece.check()
     server = run.engine.server
     assert server is not None
-    waited_s = time.monotonic() - replica.began
-    if replica.head is not None:
-        is_own(replica.piece, replica.head.address, replica.head.port)
-    if answers(replica.piece, replica.url, server.health):
+    if replica.server.becomes_ready(server.health):
         replica.answered = time.monotonic()
         return True
+    waited_s = time.monotonic() - replica.server.began
     if waited_s > server.startup_limit_s:
+        piece = replica.server.piece
         raise KnownCauseError(
             FailureCause.launch_failure,
-            f"{replica.piece.name} on {node_name()} does not answer at {replica.url}{server.health} after "
-            f"{waited_s:.0f} s (engine.server.startup_limit_s); see {replica.piece.log}",
+            f"{piece.name} on {node_name()} does not answer at {replica.server.url}{server.health} after "
+            f"{waited_s:.0f} s (engine.server.startup_limit_s); see {piece.log}",
         )
     return False
 
@@ -224,7 +214,7 @@ def sample_replica(run: Run, replica: Replica) -> None:
     if path is None or now - replica.sampled < SAMPLE_EVERY_S * 2 ** (replica.samples // SAMPLES_AT_EACH):
         return
     replica.sampled = now
-    at_s, answer = time.time(), fetched(replica.url, path, PROBE_LIMIT_S)
+    at_s, answer = time.time(), fetched(replica.server.url, path, PROBE_LIMIT_S)
     if answer is not None:
         text = answer.decode(errors="replace")
         found = {metric.name: value for metric, value in (counters(text) | gauges(text)).items()}
@@ -236,18 +226,18 @@ def sample_replica(run: Run, replica: Replica) -> None:
 
 def check_replica(run: Run, replica: Replica) -> None:
     """Sample a replica. Raise KnownCauseError if it has ended, or does not answer for engine.hang_timeout_s."""
-    replica.piece.check()
+    replica.server.piece.check()
     sample_replica(run, replica)
     server = run.engine.server
     assert server is not None
     silent_s = time.monotonic() - replica.answered
     if silent_s < PROBE_EVERY_S:
         return
-    if answers(replica.piece, replica.url, server.health):
+    if replica.server.answers(server.health):
         replica.answered = time.monotonic()
     elif silent_s > run.engine.hang_timeout_s:
         raise KnownCauseError(
             FailureCause.hung,
-            f"{replica.piece.name} on {node_name()} has not answered at {server.health} for {silent_s:.0f} s "
+            f"{replica.server.piece.name} on {node_name()} has not answered at {server.health} for {silent_s:.0f} s "
             "(engine.hang_timeout_s)",
         )

@@ -33,6 +33,9 @@ class Server:
     of the ranks."""
     env: dict[str, str] = field(default_factory=dict)
     """Environment variables of server and load generator."""
+    key_variable: str | None = None
+    """Environment variable in which the server takes the API key that requests must have. Each start makes a new key,
+    and the load generator gets it if it takes one from the environment, as vLLM's does. null: no key."""
     layout: Layout = Layout.huggingface
     """Layout of the model's directory that it reads."""
     endpoint: str = "/v1/completions"

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from jobs.files import opened
+
 WINDOW_BYTES = 2**30
 """Part of a file that is mapped at a time; a multiple of the page size. The kernel answers with a byte a page."""
 
@@ -22,7 +24,7 @@ def drop(files: Iterable[Path]) -> None:
     It keeps pages that are dirty or mapped, and all pages of file systems in memory: see `cached_share`.
     """
     for file in files:
-        with file.open("rb") as content:
+        with opened(file) as content:
             os.fsync(content.fileno())
             os.posix_fadvise(content.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -34,7 +36,7 @@ def cached_share(files: Iterable[Path]) -> float:
     """
     cached = pages = 0
     for file in files:
-        with file.open("rb") as content:
+        with opened(file) as content:
             size = os.fstat(content.fileno()).st_size
             for start in range(0, size, WINDOW_BYTES):
                 resident = resident_pages(content.fileno(), start, min(WINDOW_BYTES, size - start))

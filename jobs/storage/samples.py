@@ -22,6 +22,7 @@ from jobs.data.megatron_binary import read_index, write_documents
 from jobs.data.records import json_value
 from jobs.data.sources import reading
 from jobs.errors import DataError
+from jobs.files import opened
 from jobs.storage.settings import DataFormat, DataRead
 
 VOCABULARY = 128_256
@@ -100,7 +101,7 @@ def add_sample(shard: tarfile.TarFile, key: str, parts: dict[str, bytes]) -> Non
 
 def sizes_of_text(file: Path) -> Iterator[int]:
     """Yield the size of each sample of a file, after it was parsed; raise DataError where it is no JSON."""
-    with reading(file), file.open("rb") as content:
+    with reading(file), opened(file) as content:
         for number, line in enumerate(content, 1):
             json_value(line.decode(errors="replace"), file, number)
             yield len(line)
@@ -120,10 +121,10 @@ def samples_of_tar(file: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
         return key, ending
 
     try:
-        with reading(file), tarfile.open(file, "r|") as shard:
+        with reading(file), opened(file) as content, tarfile.open(fileobj=content, mode="r|") as shard:
             entries = (entry for entry in shard if entry.isfile())
             for key, parts in groupby(entries, key=lambda entry: parted(entry)[0]):
-                yield key, {parted(part)[1]: content.read() for part in parts if (content := shard.extractfile(part))}
+                yield key, {parted(part)[1]: data.read() for part in parts if (data := shard.extractfile(part))}
     except tarfile.TarError as error:
         raise DataError(f"{file} is no complete tar file: {error}. Copy it again from its source.") from error
 
@@ -132,6 +133,7 @@ def sizes_of_sequences(index_file: Path, bin_file: Path, reader: int, readers: i
     """Yield the size of each sequence of one of several readers, in random order, copied from the mapped file."""
     index = read_index(index_file, bin_file)
     order = np.random.default_rng(seed).permutation(len(index.lengths))
+    opened(bin_file).close()
     content = np.memmap(bin_file, mode="r")
     for sequence in order[reader::readers]:
         start, length = int(index.positions[sequence]), int(index.lengths[sequence]) * index.dtype.itemsize

@@ -19,11 +19,12 @@ import psutil
 
 from jobs.errors import SubmitError
 from jobs.event_fields import JOB_ID
-from jobs.files import is_directory
-from jobs.rundir import SweepDir
+from jobs.files import is_directory, read_text
+from jobs.rundir import NOT_STARTED, SweepDir
 from jobs.submit import slurm_call, slurm_commands
 from jobs.submit.slurm_commands import QueuedJob
 from jobs.submit.submissions import in_brackets
+from jobs.submit.trust.own_sweeps import is_own
 
 # The arguments of Python in the command line of a local queue, before the path of its sweep.
 QUEUE = ["-m", "jobs.submit.local_queue"]
@@ -51,12 +52,15 @@ def cancel_jobs(sweep: SweepDir, job_ids: Iterable[str]) -> None:
         return
     if odd := [job_id for job_id in asked if not JOB_ID.fullmatch(job_id)]:
         raise SubmitError(f"{sweep.path} names job {odd[0]!r}, which is no job id of Slurm. Nothing was cancelled.")
+    is_recorded = False
+    with contextlib.suppress(SubmitError):
+        is_recorded = is_own(sweep)
     own: list[str] = []
     foreign: dict[str, tuple[str, str]] = {}
     for job in slurm_commands.queued_jobs(asked):
         # The id of an array stands for all its tasks; a task may be asked for by its number in its environment.
         named = next((each for each in (job.job_id, job.own_id, job.array) if each in asked), None)
-        if named is not None and is_job_of(sweep, job):
+        if named is not None and is_job_of(sweep, job, is_recorded=is_recorded):
             own.append(job.job_id)
         elif named is not None:
             sentence = (
@@ -73,33 +77,37 @@ def cancel_jobs(sweep: SweepDir, job_ids: Iterable[str]) -> None:
         )
 
 
-def is_job_of(sweep: SweepDir, job: QueuedJob) -> bool:
+def is_job_of(sweep: SweepDir, job: QueuedJob, *, is_recorded: bool) -> bool:
     """Return True if Slurm's record of a job proves that it is the sweep's, whatever its present name.
 
-    A link in the sweep to a folder with other scripts does not make them the sweep's.
+    A script in the sweep is enough if the sweep is on record as this user's. Any other one may have been put where an
+    earlier sweep was: it must have the very script that Slurm keeps. A link in it does not make other scripts its own.
     """
     folder = sweep.path.resolve()
     # Arguments of a script follow its path.
     script = Path(re.sub(r"(\.sbatch) .*", r"\1", job.command, flags=re.DOTALL))
     place = script.parent.resolve()
-    if place == folder / sweep.logs.name:
-        return True
-    if script.name == "job.sbatch" and folder in {place, place.parent}:
-        return True
     if script.name == "train.sbatch":
-        # It makes runs/SWEEP/job-ID in the directory in which the job runs.
+        # It makes runs/SWEEP/job-ID in the directory in which the job runs; anybody can guess the name.
         in_runs = Path(job.work_dir).resolve() / "runs" == folder.parent
-        return in_runs and is_directory(sweep.run(f"job-{job.own_id}").path)
-    return not script.exists() and is_moved_script(sweep, script.name, job.job_id)
+        return is_recorded and in_runs and is_directory(sweep.run(f"job-{job.own_id}").path)
+    if place == folder / sweep.logs.name or (script.name == "job.sbatch" and folder in {place, place.parent}):
+        return is_recorded or is_script_of(place / script.name, job)
+    # The sweep was moved since it submitted the job.
+    moved = not script.exists() and not sweep.logs.is_symlink()
+    return moved and is_script_of(sweep.logs / script.name, job)
 
 
-def is_moved_script(sweep: SweepDir, name: str, job_id: str) -> bool:
-    """Return True if the sweep was moved since it submitted a job: it has the very script that Slurm keeps."""
-    file = sweep.logs / name
-    if sweep.logs.is_symlink() or not is_regular(file):
+def is_script_of(file: Path, job: QueuedJob) -> bool:
+    """Return True for a script of slurmscale that has the text of the script that Slurm keeps of a job.
+
+    The texts of other scripts may be known to others.
+    """
+    if not is_regular(file):
         return False
     with contextlib.suppress(SubmitError, OSError):
-        return file.read_text() == slurm_commands.stored_script(job_id)
+        text = read_text(file)
+        return NOT_STARTED in text and text == slurm_commands.stored_script(job.job_id)
     return False
 
 
@@ -138,8 +146,11 @@ def end_queues(sweep: SweepDir, job_ids: Iterable[str]) -> None:
 
 
 def is_queue_of(process: psutil.Process, sweep: SweepDir) -> bool:
-    """Return True if a queue is that of a sweep."""
-    return [Path(path).resolve() for path in process.cmdline()[3:4]] == [sweep.path.resolve()]
+    """Return True if a queue is that of a sweep; the path in its command line is relative to where it was started."""
+    try:
+        return [Path(process.cwd(), path).resolve() for path in process.cmdline()[3:4]] == [sweep.path.resolve()]
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
 
 
 def turn_process(job_id: str, log_id: str) -> psutil.Process | None:

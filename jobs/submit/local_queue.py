@@ -35,14 +35,15 @@ from jobs.plan.rules.stages import OF_EACH_RUN, stages_of_each_run
 from jobs.plan.time_limit import stop_before_limit_s
 from jobs.ranks import LOCAL_RESTART_COUNT, START, node_name, restart_count
 from jobs.run_events import events_or_failure
-from jobs.rundir import RunDir, SweepDir, append_record, event_record, load_run, now
+from jobs.rundir import RunDir, SweepDir, append_record, event_record, now
+from jobs.schema import Run
 from jobs.stages.record import failed
 from jobs.submit.batch_script import code_environment
 from jobs.submit.launchers.local import queue_is_alive
 from jobs.submit.ledger import HELD_BACK
 from jobs.submit.requeue import planned_restart, record_exit_codes
 from jobs.submit.submissions import latest_submissions
-from jobs.submit.trust.integrity import refuse_changed, submitted_code
+from jobs.submit.trust.integrity import refuse_changed, submitted_run
 from jobs.submit.trust.own_sweeps import state_directory
 
 
@@ -58,7 +59,7 @@ def main(sweep_path: str, codes: dict[str, str]) -> None:
                 continue
             if not finished(directory):
                 run_to_its_end(sweep, directory, code)
-            run = load_run(directory.config)
+            _, run = submitted_run(directory, code)
             report = (directory, code) if run.stages.report is not None else report
             for stage in stages_of_each_run(run):
                 do_stage(stage, directory, code)
@@ -94,7 +95,7 @@ def do_stage(name: str, directory: RunDir, code: str) -> None:
     sweep = SweepDir(directory.path.parent)
     path, record = (directory.path, directory.status) if name in OF_EACH_RUN else (sweep.path, sweep.stages)
     try:
-        environment = checked_environment(sweep, directory, code)
+        environment, _ = checked(sweep, directory, code)
     except SuiteError as refusal:
         append_record(record, event_record(failed(name), node=node_name(), error=str(refusal)))
         return
@@ -102,11 +103,11 @@ def do_stage(name: str, directory: RunDir, code: str) -> None:
     subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False)
 
 
-def checked_environment(sweep: SweepDir, directory: RunDir, code_name: str) -> dict[str, str]:
-    """Return the environment of a run, with its code; raises RunDirError if that is not as it was submitted."""
-    code, cluster = submitted_code(directory, code_name), load_run(directory.config).cluster
-    refuse_changed(sweep.path, cluster.trusted_group, [code], [directory.path])
-    return code_environment(code, cluster.env)
+def checked(sweep: SweepDir, directory: RunDir, submitted: str) -> tuple[dict[str, str], Run]:
+    """Return the environment of a run, with its code, and the run; raises RunDirError if it is not as submitted."""
+    code, run = submitted_run(directory, submitted)
+    refuse_changed(sweep.path, run.cluster.trusted_group, [code], [directory.path])
+    return code_environment(code, run.cluster.env), run
 
 
 def run_to_its_end(sweep: SweepDir, directory: RunDir, code: str) -> None:
@@ -139,8 +140,7 @@ def run_to_its_end(sweep: SweepDir, directory: RunDir, code: str) -> None:
 
 def start_and_wait(sweep: SweepDir, directory: RunDir, code: str) -> tuple[str, Sequence[int | None]]:
     """Start a run as a submitit local job; return its id and the exit codes of its ranks when all have ended."""
-    environment = checked_environment(sweep, directory, code)
-    run = load_run(directory.config)
+    environment, run = checked(sweep, directory, code)
     executor = RankExecutor(sweep.logs, max_num_timeout=0)
     executor.environment = environment | {START: secrets.token_hex(8)}
     executor.update_parameters(

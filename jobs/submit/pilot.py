@@ -23,8 +23,8 @@ from jobs.failures import FailureCause, blames_node, record_failure, recorded_ca
 from jobs.lease import successor
 from jobs.output import open_to_append, outlive_full_disk
 from jobs.plan.time_limit import stop_before_limit_s
-from jobs.ranks import LOCAL_RESTART_COUNT, hosts, restart_count, slurm_job_id
-from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_record, load_to_launch, read_events
+from jobs.ranks import LOCAL_RESTART_COUNT, hosts, node_name, restart_count, slurm_job_id
+from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_record, read_events
 from jobs.schema import Run
 from jobs.submit import slurm_commands
 from jobs.submit.batch_script import code_environment
@@ -34,7 +34,7 @@ from jobs.submit.pilot_packing import Point, pack
 from jobs.submit.requeue import end_by_slurm, failed_twice, its_submission, planned_restart, record_silent_end
 from jobs.submit.slurm_call import BATCH_S, patience
 from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
-from jobs.submit.trust.integrity import refuse_changed, submitted_code
+from jobs.submit.trust.integrity import refuse_changed, submitted_run
 
 POLL_S = 0.5
 
@@ -81,7 +81,7 @@ class Pilot:
         self.job_id = job_id
         self.nodes = nodes
         self.running: dict[str, Step] = {}
-        self.waiting = {turn.directory.name: turn for turn in unfinished(sweep, job_id)}
+        self.waiting = {turn.directory.name: turn for turn in unfinished(sweep, job_id, codes)}
         self.launches = sum(
             record["event"] == "launched" and record["log_id"].startswith(f"{job_id}-")
             for record in read_events(sweep.submissions)
@@ -130,7 +130,7 @@ class Pilot:
     def launch(self, turn: Turn, nodes: list[str]) -> None:
         """Start a run as a step on these nodes."""
         try:
-            code = submitted_code(turn.directory, self.codes.get(turn.directory.name, "no code"))
+            code, turn.run = submitted_run(turn.directory, self.codes.get(turn.directory.name, "no code"))
             refuse_changed(self.sweep.path, turn.run.cluster.trusted_group, [code], [turn.directory.path])
         except RunDirError as refusal:
             cause, restart = FailureCause.launch_failure, turn.launches
@@ -234,7 +234,7 @@ class Pilot:
         append_record(self.sweep.submissions, event_record(event, run=turn.directory.name, **fields))
 
 
-def unfinished(sweep: SweepDir, job_id: str) -> list[Turn]:
+def unfinished(sweep: SweepDir, job_id: str, codes: Mapping[str, str]) -> list[Turn]:
     """Return the runs of this job that have not ended, in their order."""
     turns = []
     for submission in latest_submissions(sweep).values():
@@ -246,9 +246,12 @@ def unfinished(sweep: SweepDir, job_id: str) -> list[Turn]:
         may_recover = cause is not None and cause.retryable
         over = end is not None and (end["event"] == "finished" or (end["event"] == "failed" and not may_recover))
         try:
-            run = load_to_launch(directory)
+            _, run = submitted_run(directory, codes.get(directory.name, "no code"))
         except SuiteError as error:
             print(f"{directory.name} is not started: {error}", flush=True)
+            if not over:
+                cause, restart = FailureCause.launch_failure, submission.launches
+                record_failure(directory, cause, rank=0, node=node_name(), error=str(error), restart=restart)
             over = True
         if over or submission.place is not None:
             word = "ended" if over else "nodes_returned"

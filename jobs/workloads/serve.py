@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import hmac
 import queue
+import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -34,19 +35,10 @@ from jobs.schema import Run
 from jobs.serving import balancer, load
 from jobs.serving.bench import Bench
 from jobs.serving.link import Link, pause
+from jobs.serving.listener import PROBE_LIMIT_S, Door, Listener
 from jobs.serving.piece import Piece
-from jobs.serving.ports import own_address, reserved_port, url_of
-from jobs.serving.replica import (
-    PROBE_LIMIT_S,
-    Head,
-    Replica,
-    Seat,
-    answers,
-    becomes_ready,
-    check_replica,
-    start_part,
-    start_replica,
-)
+from jobs.serving.ports import own_address
+from jobs.serving.replica import Head, Replica, Seat, becomes_ready, check_replica, start_part, start_replica
 from jobs.serving.settings import Balancer
 from jobs.serving.weights import conversion_command
 from jobs.visitors import first_line, hear
@@ -54,6 +46,8 @@ from jobs.visitors import first_line, hear
 LOOK_S = 0.2
 LONGEST_HELLO_BYTES = 4096
 GOODBYE_S = 60.0
+NEW_HEAD_WITHIN_S = 3.0
+"""A process of a replica that has ended waits so long for a new start of its first node, if none has answered yet."""
 
 
 class StoppedError(Exception):
@@ -113,8 +107,9 @@ def lead(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack
     )  # fmt: skip
     try:
         convert_weights(run, lease, others, stack)
-        others.send(number=number)
-        append_event(directory, "served", **measured(run, lease, rank, others, stack))
+        key = secrets.token_hex(16)
+        others.send(number=number, key=key)
+        append_event(directory, "served", **measured(run, lease, rank, others, stack, key=key))
     except StoppedError:
         others.send(end=True)
         reason = STOPS[signal.Signals(stop.signal)].reason
@@ -176,23 +171,21 @@ def hello_of(visitor: socket.socket, token: str, ranks: int) -> Hello:
     return hello
 
 
-def measured(run: Run, lease: Lease, rank: Rank, others: Others, stack: ExitStack) -> dict[str, Any]:
+def measured(run: Run, lease: Lease, rank: Rank, others: Others, stack: ExitStack, *, key: str) -> dict[str, Any]:
     """Start replicas, balancer and load; return the fields of the `served` event."""
     s = run.serving
     assert s is not None
     prompts = load.prompt_pool(run)
     # Where the second node of its replica has reached this one.
     address = own_address(others.links[run.ranks_per_node].connection) if replica_nodes(run) > 1 else LOOPBACK
-    own = start_replica(Seat(run, lease, rank, address, stack), LOOPBACK)
-    if own is not None and own.head is not None:
-        others.send(head=asdict(own.head))
+    own = start_replica(Seat(run, lease, rank, address, stack, key), LOOPBACK)
     with node_recorded(run, lease, rank):
         ready, startup_s = replicas_ready(run, lease, others, own)
         watch = Watch(run, lease, others, own)
         url = start_balancer(run, lease, list(ready.values()), watch, stack)
         others.send(load=True)
         storage_io.begin(StoragePhase.serve)
-        found = Bench(run, lease.run, url, ready, prompts, watch.until).measured()
+        found = Bench(run, lease.run, url, ready, key, prompts, watch.until).measured()
         watch.refuse_strangers()
     return {m.SERVER_STARTUP_TIME.name: startup_s, **found}
 
@@ -222,6 +215,8 @@ def replicas_ready(run: Run, lease: Lease, others: Others, own: Replica | None) 
     ready: dict[int, str] = {}
     startup_s = 0.0
     while len(ready) < replicas_of(run):
+        if own is not None and (head := own.new_head()):
+            others.send(head=asdict(head))
         for _, message in attended(others, lease):
             if "head" in message:
                 others.send(**message)
@@ -231,8 +226,8 @@ def replicas_ready(run: Run, lease: Lease, others: Others, own: Replica | None) 
         if own is not None and own.number in ready:
             check_replica(run, own)
         elif own is not None and becomes_ready(run, own):
-            ready[own.number] = own.url
-            startup_s = max(startup_s, time.monotonic() - own.began)
+            ready[own.number] = own.server.url
+            startup_s = max(startup_s, time.monotonic() - own.server.began)
     return dict(sorted(ready.items())), startup_s
 
 
@@ -244,8 +239,7 @@ class Watch:
     lease: Lease
     others: Others
     own: Replica | None
-    balancer: Piece | None = None
-    balancer_url: str = ""
+    balancer: Listener | None = None
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Return when the condition holds; raise the error of a rank or program that has ended or hangs before."""
@@ -258,25 +252,15 @@ class Watch:
         if self.own is not None:
             check_replica(self.run, self.own)
         if self.balancer is not None:
-            self.balancer.check()
+            self.balancer.piece.check()
 
     def refuse_strangers(self) -> None:
         """Raise KnownCauseError if another program has taken the place of the replica or balancer of this rank."""
-        for piece, url in self.listeners:
-            if not answers(piece, url, self.health):
-                raise KnownCauseError(FailureCause.hung, f"{piece.name} does not answer at {url} after the load")
-
-    @property
-    def health(self) -> str:
-        """The path by which replicas and balancer answer."""
         assert self.run.engine.server is not None
-        return self.run.engine.server.health
-
-    @property
-    def listeners(self) -> list[tuple[Piece, str]]:
-        """The programs of this rank that listen, each with its URL."""
-        own = [] if self.own is None else [(self.own.piece, self.own.url)]
-        return own if self.balancer is None else [*own, (self.balancer, self.balancer_url)]
+        for each in (None if self.own is None else self.own.server, self.balancer):
+            if each is not None and not each.answers(self.run.engine.server.health):
+                text = f"{each.piece.name} does not answer at {each.url} after the load"
+                raise KnownCauseError(FailureCause.hung, text)
 
 
 def start_balancer(run: Run, lease: Lease, urls: list[str], watch: Watch, stack: ExitStack) -> str:
@@ -286,19 +270,22 @@ def start_balancer(run: Run, lease: Lease, urls: list[str], watch: Watch, stack:
         return urls[0]
     assert run.serving is not None
     assert run.engine.server is not None
-    port = stack.enter_context(reserved_port(LOOPBACK))
     addresses = [url.removeprefix("http://") for url in urls]
-    command = balancer.balancer_command(kind, lease.run.serving, f"{LOOPBACK}:{port}", addresses, most_concurrency(run))
-    watch.balancer = Piece(kind.name, command, lease.run.serving / f"{kind.name}.log", {}, balancer.REMEDY)
-    stack.callback(watch.balancer.end)
-    url = watch.balancer_url = url_of(LOOPBACK, port)
+
+    def start(ports: Sequence[int]) -> Piece:
+        own = f"{LOOPBACK}:{ports[0]}"
+        command = balancer.balancer_command(kind, lease.run.serving, own, addresses, most_concurrency(run))
+        return Piece(kind.name, command, lease.run.serving / f"{kind.name}.log", {}, balancer.REMEDY)
+
+    program = Listener(stack, [Door(LOOPBACK, LOOPBACK)], start)
     health = run.engine.server.health
-    deadline = time.monotonic() + run.engine.server.startup_limit_s
-    while not answers(watch.balancer, url, health):
+    while not program.becomes_ready(health):
         watch.look()
-        if time.monotonic() > deadline:
-            raise KnownCauseError(FailureCause.launch_failure, f"{kind.name} reaches no replica at {url}{health}")
-    return url
+        if time.monotonic() - program.began > run.engine.server.startup_limit_s:
+            text = f"{kind.name} reaches no replica at {program.url}{health}"
+            raise KnownCauseError(FailureCause.launch_failure, text)
+    watch.balancer = program
+    return program.url
 
 
 def part(others: Others) -> None:
@@ -331,34 +318,39 @@ def follow(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitSta
     connection = socket.create_connection((place.address, place.port), timeout=run.engine.hang_timeout_s)
     stack.callback(connection.close)
     host = own_address(connection)
-    seat = Seat(run, lease, rank, host, stack)
     link = Link(connection, "rank 0")
     link.send(token=place.token, rank=rank.rank, node=node_name(), boot=boot_id())
     others = Others(run, {0: link}, stop)
+    seat: Seat | None = None
     own: Replica | None = None
     part: Piece | None = None
-    announced = False
+    announced = loaded = False
     while True:
         # Signals reach all ranks: rank 0 decides.
         for _, message in others.messages():
             if "number" in message:
                 lease.number = int(message["number"])
+                seat = Seat(run, lease, rank, host, stack, str(message["key"]))
                 own = start_replica(seat, host)
-                if own is not None and own.head is not None:
-                    link.send(head=asdict(own.head))
                 # Ends before the server does.
                 stack.enter_context(node_recorded(run, lease, rank))
-            if "head" in message:
-                part = part or start_part(seat, Head(**message["head"]))
+            if "head" in message and seat is not None:
+                # A replica that starts again at other ports sends another one.
+                if part is not None:
+                    part.end()
+                part = start_part(seat, Head(**message["head"]))
             if "load" in message:
+                loaded = True
                 storage_io.begin(StoragePhase.serve)
             if "end" in message:
                 stack.close()
                 return
-        if part is not None:
+        if own is not None and (head := own.new_head()):
+            link.send(head=asdict(head))
+        if part is not None and (loaded or part.ended_for_s() > NEW_HEAD_WITHIN_S):
             part.check()
         if own is not None and not announced and becomes_ready(run, own):
             announced = True
-            link.send(ready=own.number, url=own.url, startup_s=time.monotonic() - own.began)
+            link.send(ready=own.number, url=own.server.url, startup_s=time.monotonic() - own.server.began)
         elif own is not None and announced:
             check_replica(run, own)

@@ -17,13 +17,14 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
+from jobs.errors import RunDirError
 from jobs.private import defect
 from jobs.run_events import run_events
 from jobs.rundir import SweepDir, load_run, read_events
-from jobs.submit.code_store import link_code, stored
 from jobs.submit.launchers.pilot import job_script
 from jobs.submit.pilot import Pilot, Turn
-from jobs.submit.trust.integrity import submitted_as
+from jobs.submit.code_store import code_digest, link_code, stored
+from jobs.submit.trust.integrity import refuse_changed, submitted_as
 from tests.red_team.conftest import Stranger
 from tests.support.cli import printed_words, small
 from tests.support.paths import ROOT
@@ -57,7 +58,7 @@ def snapshot(script: Path) -> Path:
     return code
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o002])
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o027, 0o077])
 def test_nobody_else_can_change_or_read_a_snapshot_whatever_the_umask(umask: int, tmp_path: Path) -> None:
     previous = os.umask(umask)
     try:
@@ -232,6 +233,109 @@ def test_an_access_control_list_that_lets_others_only_read_is_taken(tmp_path: Pa
     for place in ("", "s", "s/logs"):
         listed(tmp_path / "runs" / place, user=4242, may=READS)
     assert "started\n" in started(script, tmp_path).stdout
+
+
+# Prints what getfacl of the package acl prints with the options of the check: that package may be missing here.
+GETFACL = """\
+import os, struct, sys
+kinds = {1: "user:", 2: "user:", 4: "group:", 8: "group:", 16: "mask:", 32: "other:"}
+data = os.getxattr(sys.argv[-1], "system.posix_acl_access")[4:]
+for kind, may, number in struct.iter_unpack("<HHI", data):
+    rights = "".join(letter if may & bit else "-" for letter, bit in zip("rwx", (4, 2, 1)))
+    print(f"{kinds[kind]}{number if kind in (2, 8) else ''}:{rights}")
+"""
+OWNER, USER, GROUP, NAMED_GROUP, MASK, OTHER = 1, 2, 4, 8, 16, 32
+ME, MY_GROUP, NOBODY = os.getuid(), os.getgid(), 0xFFFFFFFF
+
+
+def with_list(
+    path: Path, *entries: tuple[int, int, int], mask: int = 7, default: bool = False, mode: int | None = None
+) -> None:
+    """Give a path an access control list, or the one that what is made in it inherits."""
+    every = sorted([(OWNER, 7, NOBODY), (GROUP, 0, NOBODY), (MASK, mask, NOBODY), (OTHER, 0, NOBODY), *entries])
+    data = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in every)
+    try:
+        os.setxattr(path, f"system.posix_acl_{'default' if default else 'access'}", data)
+    except OSError as error:
+        pytest.skip(f"the file system of {path} has no access control lists: {error.strerror}")
+    if mode is not None:
+        path.chmod(mode)
+
+
+REFUSED: dict[str, Callable[[Path], None]] = {
+    "a user may write": lambda path: with_list(path, (USER, 7, 4242)),
+    "a user may write and not read": lambda path: with_list(path, (USER, 2, 4242)),
+    "a group may write": lambda path: with_list(path, (NAMED_GROUP, 6, 4242)),
+    "the group root may write": lambda path: with_list(path, (NAMED_GROUP, 7, 0 if MY_GROUP else 1)),
+    "one of three may write": lambda path: with_list(path, (USER, 5, 4241), (USER, 5, 4242), (USER, 7, 4243)),
+    "a user whose id ends as mine": lambda path: with_list(path, (USER, 7, int(f"42{ME}"))),
+    "a user whose id begins as mine": lambda path: with_list(path, (USER, 7, int(f"9{ME}9"))),
+    "myself and another one": lambda path: with_list(path, (USER, 7, ME), (USER, 7, 4242)),
+    "a sticky directory": lambda path: with_list(path, (USER, 7, 4242), mode=0o1770),
+    "a directory with setgid": lambda path: with_list(path, (USER, 7, 4242), mode=0o2770),
+    "all users by the mode": lambda path: path.chmod(0o777),
+    "all users of a sticky directory": lambda path: path.chmod(0o1777),
+    "other users by the list": lambda path: path.chmod(0o702),
+}
+TAKEN: dict[str, Callable[[Path], None]] = {
+    "a private one": lambda path: path.chmod(0o700),
+    "a user may read": lambda path: with_list(path, (USER, 5, 4242), mask=5),
+    "the mask forbids to write": lambda path: with_list(path, (USER, 7, 4242), mask=5),
+    "the mask forbids all": lambda path: with_list(path, (USER, 7, 4242), (NAMED_GROUP, 7, 4242), mask=0),
+    "a mask that nobody uses": lambda path: with_list(path, (USER, 5, 4242)),
+    "myself": lambda path: with_list(path, (USER, 7, ME)),
+    "root": lambda path: with_list(path, (USER, 7, 0)),
+    "what is made in it is for others": lambda path: with_list(path, (USER, 7, 4242), default=True),
+    "mode 0750": lambda path: path.chmod(0o750),
+    "read only": lambda path: path.chmod(0o500),
+    "setgid": lambda path: path.chmod(0o2700),
+}
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A private sweep below a directory of others, where getfacl can be run."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "getfacl").write_text(f"#!{sys.executable} -S\n{GETFACL}")
+    (programs / "getfacl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    (tmp_path / "runs/s/logs").mkdir(parents=True, mode=0o700)
+    for path in (tmp_path / "runs", tmp_path / "runs/s"):
+        path.chmod(0o700)
+    return tmp_path / "runs/s"
+
+
+@pytest.mark.parametrize("how", REFUSED)
+def test_a_directory_that_others_may_write_in_whatever_way_is_refused(how: str, sweep: Path) -> None:
+    REFUSED[how](sweep / "logs")
+    with pytest.raises(RunDirError, match="is writable by"):
+        refuse_changed(sweep, None)
+
+
+@pytest.mark.parametrize("how", TAKEN)
+def test_a_directory_that_nobody_else_may_write_is_taken(how: str, sweep: Path) -> None:
+    TAKEN[how](sweep)
+    refuse_changed(sweep, None)
+    if how == "what is made in it is for others":
+        (sweep / "made").mkdir(mode=0o700)
+        refuse_changed(sweep / "made", None)
+        assert not (sweep / "made").stat().st_mode & 0o070
+
+
+@pytest.mark.parametrize("program", ["#!/bin/sh\nexit 1\n", "#!/no/such/program\n", None])
+def test_a_list_that_cannot_be_read_is_refused(program: str | None, sweep: Path) -> None:
+    with_list(sweep, (USER, 7, ME))
+    refuse_changed(sweep, None)
+    file = Path(shutil.which("getfacl") or "")
+    if program is None:
+        file.unlink()
+        if shutil.which("getfacl"):
+            pytest.skip("getfacl is installed")
+    else:
+        file.write_text(program)
+    with pytest.raises(RunDirError, match="has an access control list that may let others write"):
+        refuse_changed(sweep, None)
 
 
 def test_a_stranger_with_an_access_control_list_gets_no_job_to_start_what_she_wrote(

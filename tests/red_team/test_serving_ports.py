@@ -8,22 +8,29 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from urllib.error import HTTPError
 
+import psutil
 import pytest
 
 from jobs.failures import KnownCauseError
+from jobs.plan.compose import compose
 from jobs.serving.link import LONGEST_MESSAGE, Link
+from jobs.serving.listener import MOST_STARTS, Door, Listener
+from jobs.serving.load import client_environment, server_key
 from jobs.serving.piece import Piece
 from jobs.serving.ports import is_answered_by, reserved_port, url_of
 from jobs.serving.probe import fetched, is_healthy
-from jobs.serving.replica import answers
 from jobs.visitors import first_line, hear
 from jobs.workloads.serve import hello_of
 from tests.red_team.conftest import Stranger
+from tests.support.real_run import make_run
+from tests.support.serving import LONG_LOAD, in_the_middle, model_directory, tiny_serving
 from tests.support.waiting import limit_s, wait_until
 
 pytestmark = pytest.mark.red_team
@@ -46,27 +53,30 @@ def command(host: str, port: int, after_s: float = 0) -> list[str]:
 
 
 @contextmanager
-def own(where: Path, host: str, port: int, after_s: float = 0) -> Iterator[Piece]:
+def own(where: Path, host: str, bound: str, after_s: float = 0) -> Iterator[Listener]:
     """A server as a rank starts it."""
-    piece = Piece("replica 0", command(host, port, after_s), where / "replica.log", {}, "")
-    try:
-        yield piece
-    finally:
-        piece.end()
+
+    def start(ports: Sequence[int]) -> Piece:
+        return Piece("replica 0", command(bound, ports[0], after_s), where / "replica.log", {}, "")
+
+    with ExitStack() as stack:
+        yield Listener(stack, [Door(host, bound)], start)
 
 
 def test_a_port_that_another_user_takes_while_the_server_starts_does_not_answer_for_it(
     tmp_path: Path, stranger: Stranger
 ) -> None:
     for host, taken in (("127.0.0.1", "127.0.0.1"), ("127.0.0.1", "0.0.0.0")):
-        with reserved_port(host) as port, own(tmp_path, host, port, after_s=600) as piece:
-            url = url_of(host, port)
-            assert not answers(piece, url, "/health")
+        with own(tmp_path, host, host, after_s=600) as server:
+            url, (port,) = server.url, server.ports
+            assert not server.becomes_ready("/health")
             thief = ["/usr/bin/env", "python3", "-c", SERVER, taken, str(port), "0"]
             with subprocess.Popen(thief, user=stranger.name, group=stranger.name, extra_groups=[], cwd="/") as process:
                 wait_until(partial(is_healthy, url, "/health", 1), 30)
                 with pytest.raises(KnownCauseError, match=f"another program on .* has taken port {port} at 127.0.0.1"):
-                    answers(piece, url, "/health")
+                    server.answers("/health")
+                assert not server.becomes_ready("/health")
+                assert (server.url != url, server.starts) == (True, 2), "it starts again at another port"
                 process.kill()
 
 
@@ -75,10 +85,86 @@ def test_a_port_that_another_user_takes_while_the_server_starts_does_not_answer_
     [("127.0.0.1", "127.0.0.1"), ("127.0.0.1", "0.0.0.0"), ("::1", "::1"), ("::1", "::"), ("127.0.0.1", "::")],
 )
 def test_the_own_server_answers_at_its_port_whatever_address_it_binds(tmp_path: Path, host: str, bound: str) -> None:
-    with reserved_port(bound) as port, own(tmp_path, bound, port) as piece:
-        wait_until(lambda: answers(piece, url_of(host, port), "/health"), 30)
-        with own(tmp_path, bound, 0) as other:
-            assert is_answered_by(other.process.pid, host, port) is False, "another program of the same user"
+    with own(tmp_path, host, bound) as server, own(tmp_path, host, bound, after_s=600) as other:
+        wait_until(lambda: server.becomes_ready("/health"), 30)
+        assert is_answered_by(other.piece.process.pid, host, server.ports[0]) is False, "another program, the same user"
+        assert server.starts == 1
+
+
+class Thief:
+    """Takes a port of a program before it listens there, a number of times."""
+
+    def __init__(self, stack: ExitStack, times: int, address: str) -> None:
+        self.stack, self.times, self.address = stack, times, address
+
+    def take(self, port: int) -> None:
+        if self.times:
+            self.times -= 1
+            door = socket.create_server((self.address, port))
+            self.stack.callback(door.close)
+
+
+@pytest.mark.parametrize(
+    ("times", "door", "address"),
+    [(1, 0, "127.0.0.1"), (2, 1, ""), (MOST_STARTS - 1, 0, ""), (MOST_STARTS, 1, "127.0.0.1")],
+)
+def test_a_program_whose_port_is_taken_starts_at_another_one_and_gives_up_after_a_few(
+    tmp_path: Path, times: int, door: int, address: str
+) -> None:
+    used: list[int] = []
+    with ExitStack() as stack:
+        thief = Thief(stack, times, address)
+
+        def start(ports: Sequence[int]) -> Piece:
+            thief.take(ports[door])
+            used.extend(ports)
+            return Piece("replica 0", command("127.0.0.1", ports[0]), tmp_path / "log", {}, "")
+
+        server = Listener(stack, [Door("127.0.0.1", "127.0.0.1"), Door("127.0.0.1", "")], start)
+        if times == MOST_STARTS:
+            with pytest.raises(KnownCauseError, match=r"another program on .* has taken port"):
+                wait_until(lambda: server.becomes_ready("/health"), 60)
+        else:
+            wait_until(lambda: server.becomes_ready("/health"), 60)
+        assert server.starts == min(times + 1, MOST_STARTS)
+        assert len(set(used)) == 2 * server.starts, "no port twice"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "OSError: [Errno 98] Address already in use",
+        "[Errno 98] error while attempting to bind on address ('127.0.0.1', 8000): address already in use",
+        "RuntimeError: The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).",
+        "torch.distributed.DistNetworkError: EADDRINUSE",
+        "nginx: [emerg] bind() to 127.0.0.1:8000 failed (98: Address already in use)",
+        "[ALERT] (7) : Binding [h.conf:9] for frontend load: cannot bind socket (Address already in use) for [::1:80]",
+        "listen tcp 127.0.0.1:8000: bind: address already in use",
+        "ERROR: [Errno 98] Address is already in use",
+    ],
+)
+def test_a_program_that_ends_because_its_port_was_in_use_for_a_moment_starts_again(tmp_path: Path, line: str) -> None:
+    with ExitStack() as stack:
+        first = [sys.executable, "-S", "-c", f"import sys; print({line!r}); sys.exit(1)"]
+
+        def start(ports: Sequence[int]) -> Piece:
+            again = (tmp_path / "log").exists()
+            return Piece("r", command("127.0.0.1", ports[0]) if again else first, tmp_path / "log", {}, "")
+
+        server = Listener(stack, [Door("127.0.0.1", "127.0.0.1")], start)
+        wait_until(lambda: server.becomes_ready("/health"), 60)
+        assert server.starts == 2
+
+
+def test_a_program_that_ends_for_another_reason_does_not_start_again(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        broken = [sys.executable, "-S", "-c", "print('device in use'); raise SystemExit(3)"]
+        server = Listener(
+            stack, [Door("127.0.0.1", "")], lambda _ports: Piece("replica 0", broken, tmp_path / "log", {}, "")
+        )
+        with pytest.raises(KnownCauseError, match=r"replica 0 on .* exited with code 3"):
+            wait_until(lambda: server.becomes_ready("/health"), 30)
+        assert server.starts == 1
 
 
 def test_a_child_of_the_server_that_leaves_its_session_is_still_its_own(tmp_path: Path) -> None:
@@ -86,7 +172,7 @@ def test_a_child_of_the_server_that_leaves_its_session_is_still_its_own(tmp_path
         child = f"import subprocess, sys; subprocess.run({command('127.0.0.1', port)!r}, start_new_session=True)"
         piece = Piece("replica 0", [sys.executable, "-c", child], tmp_path / "log", {}, "")
         try:
-            wait_until(lambda: answers(piece, url_of("127.0.0.1", port), "/health"), 30)
+            wait_until(lambda: is_answered_by(piece.process.pid, "127.0.0.1", port) is True, 30)
         finally:
             inner = Path(f"/proc/{piece.process.pid}/task/{piece.process.pid}/children").read_text().split()
             piece.end()
@@ -113,6 +199,46 @@ def test_a_server_that_ends_while_it_is_looked_at_is_not_taken_for_another_progr
                 server.stdin.close()
                 while server.poll() is None:
                     assert is_answered_by(server.pid, "127.0.0.1", port) in {True, None}
+
+
+# --- API key -----------------------------------------------------------------------------------------------------
+
+
+def test_each_start_has_an_api_key_that_stands_in_no_file_and_on_no_command_line(tmp_path: Path) -> None:
+    model = model_directory(tmp_path / "model")
+    run = make_run(tmp_path, *tiny_serving(model, "ranks_per_node=2", *LONG_LOAD), small=False)
+    keys: set[str] = set()
+    lines: list[list[str]] = []
+    statuses: list[int] = []
+
+    def look(found: list[psutil.Process]) -> None:
+        for server in found:
+            keys.add(server.environ()["VLLM_API_KEY"])
+            (door,) = (each.laddr for each in server.net_connections() if each.status == psutil.CONN_LISTEN)
+            for headers in ({}, {"Authorization": "Bearer None"}):
+                request = urllib.request.Request(f"http://127.0.0.1:{door.port}/v1/completions", b"{}", headers)
+                with pytest.raises(HTTPError) as refused:
+                    urllib.request.urlopen(request)
+                statuses.append(refused.value.code)
+                refused.value.close()
+        lines.extend(each.cmdline() for each in psutil.Process().children(recursive=True))
+        found[0].kill()
+
+    in_the_middle(run, look)
+    (key,) = keys
+    assert (len(key), statuses) == (32, [401] * 4)
+    assert not any(key in word for line in lines for word in line)
+    assert json.loads((run.serving / "warmup.json").read_text())["failed"] == 0, "the load generator has the key"
+    assert not [file for file in tmp_path.rglob("*") if file.is_file() and key.encode() in file.read_bytes()]
+
+
+def test_a_load_generator_that_takes_a_key_only_on_its_command_line_goes_without_one() -> None:
+    for client, variables in (("vllm", {"VLLM_API_KEY": "k"}), ("aiperf", {}), ("ab", {})):
+        (point,) = compose(
+            ["job=serve", "engine=vllm", f"serving.client={client}", "serving.prompts=1"], multirun=False
+        )
+        assert server_key(point.run, "k") == variables
+        assert ("k" in client_environment(point.run, "k").values()) == bool(variables)
 
 
 # --- first lines -------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ a request, whatever the load of the machine. Needs nothing but Python. Counts as
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -19,6 +20,8 @@ counts = {"prompt_tokens_total": 0, "generation_tokens_total": 0}
 reasons = {"length": 0, "stop": 0}
 gauges = {"num_requests_running": 0}
 lock = threading.Lock()
+# The variable of vLLM's server.
+key = os.environ.get("VLLM_API_KEY")
 capacity = int(sys.argv[3]) if len(sys.argv) > 3 else None
 
 
@@ -41,6 +44,9 @@ class Handler(BaseHTTPRequestHandler):
             self.answer("", 404)
 
     def do_POST(self) -> None:
+        if key is not None and self.headers["Authorization"] != f"Bearer {key}":
+            self.answer("", 401)
+            return
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         words, most = len(request["prompt"].split()), int(request["max_tokens"])
         # An answer to an even number of words ends by itself.

@@ -8,7 +8,6 @@ beside contains the same as `DLLL {json}`, often with each batch of a validation
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from analysis.parsers.base import Kind, Line, LineFormat, Record, Text, value_of
 from analysis.parsers.spellings import spelled
 from analysis.untrusted import as_list, as_number
 from jobs import metrics as m
+from jobs.files import parse_json
 from jobs.metrics import Metric
 
 # Often follows a progress bar on the same line.
@@ -108,8 +108,8 @@ def written(text: str) -> Entry | None:
     if not (found := WRITTEN.search(text)):
         return None
     try:
-        logged = json.loads(found[1])
-    except (ValueError, RecursionError):
+        logged = parse_json(found[1])
+    except ValueError:
         return None
     data, step = logged.get("data"), logged.get("step")
     if not isinstance(data, dict):

@@ -21,6 +21,7 @@ from deepspeed.utils import safe_get_full_fp32_param
 from deepspeed.utils.tensor_fragment import fragment_address
 
 from jobs.errors import CheckpointError, before_torch_archive
+from jobs.files import opened
 from jobs.lease import Lease
 from jobs.output import write_file
 from jobs.plan.cost import checkpoint_bytes, weights_bytes
@@ -61,6 +62,7 @@ class Files(TorchCheckpointEngine):  # type: ignore[misc]  # DeepSpeed publishes
 
     def load(self, path: str, map_location: Any = None) -> Any:
         """Return the content of a file, which is data only."""
+        opened(path).close()
         return torch.load(path, map_location=map_location, weights_only=True)
 
 

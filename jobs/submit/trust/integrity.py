@@ -16,7 +16,8 @@ from pathlib import Path
 
 from jobs.errors import RunDirError
 from jobs.files import read_text
-from jobs.rundir import NOT_STARTED, RunDir
+from jobs.rundir import NOT_STARTED, RunDir, load_to_launch
+from jobs.schema import Run
 from jobs.submit.trust.own_sweeps import digest_of
 
 # Read at import: a queue that has started does not read a check that was changed since.
@@ -79,8 +80,11 @@ def submitted_as(directories: Iterable[RunDir]) -> dict[str, str]:
     return {each.name: f"{each.code_snapshot.name} {digest_of(each)}" for each in directories}
 
 
-def submitted_code(directory: RunDir, submitted: str) -> Path:
-    """Return the code snapshot of a run; raise RunDirError if it leads to another one, or has another configuration."""
+def submitted_run(directory: RunDir, submitted: str) -> tuple[Path, Run]:
+    """Return the code snapshot of a run and its configuration; raise RunDirError if either is not as submitted.
+
+    Nothing of a configuration is used before its digest is compared.
+    """
     name, _, digest = submitted.partition(" ")
     code = directory.code_snapshot
     # Its place is checked with its files (integrity.sh).
@@ -88,10 +92,4 @@ def submitted_code(directory: RunDir, submitted: str) -> Path:
         raise RunDirError(
             f"{directory.code} leads to {code}, and the run was submitted with {name}. Submit the run again."
         )
-    try:
-        is_the_same = digest_of(directory) == digest
-    except OSError:
-        is_the_same = False
-    if not is_the_same:
-        raise RunDirError(f"{directory.config} was changed since the run was submitted. Submit the run again.")
-    return code
+    return code, load_to_launch(directory, digest)

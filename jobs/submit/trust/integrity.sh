@@ -34,15 +34,16 @@ refuse_owner() {
 # refuse_listed TRUSTED PRIVATE PATH...: end this script if an access control list lets another user or group write. The
 # group bits of a mode are the mask of such a list, so only paths that are writable by their group are given.
 refuse_listed() {
-    local trusted=$1 private=$2 path writer
+    local trusted=$1 private=$2 path entries writer
     shift 2
     for path in "$@"; do
         case $(ls -ldL -- "$path") in ??????????+*) ;; *) continue ;; esac
         command -v getfacl > /dev/null ||
             not_started "$path has an access control list that may let others write, and getfacl is not installed here to read it. Run \`setfacl -b $(printf %q "$path")\`, or set runs_dir=PATH."
-        writer=$(getfacl --absolute-names --omit-header --numeric --access -- "$path" 2> /dev/null |
-            grep -E '^(user|group):[0-9]+:.w' |
-            grep -v -m 1 -E "^user:($(id -u)|0):|^group:(0|${private:-0}|${trusted:-0}):")
+        entries=$(getfacl --absolute-names --omit-header --numeric --access -- "$path" 2> /dev/null) ||
+            not_started "$path has an access control list that may let others write, and getfacl cannot read it. Run \`setfacl -b $(printf %q "$path")\`, or set runs_dir=PATH."
+        writer=$(grep -E '^(user|group):[0-9]+:.w' <<< "$entries" |
+            grep -v -m 1 -E "^user:($(id -u)|0):|^group:(${private:-none}|${trusted:-none}):")
         [ -z "$writer" ] ||
             not_started "$path is writable by others through its access control list ($writer), who could inject code into your jobs. Run \`setfacl -b $(printf %q "$path")\`, or set runs_dir=PATH."
     done
@@ -115,7 +116,8 @@ refuse_changed() {
     refuse_writable "$(find -H "${above[@]}" -maxdepth 0 ! -perm -1000 \( -perm -002 -o "${open[@]}" \) -print -quit)"
     refuse_owner "$(find -H "${own[@]}" "${above[@]}" -maxdepth 0 "${foreign[@]}" -print -quit)"
     readarray -d '' listed < <(
-        find -H "${own[@]}" "${above[@]}" -maxdepth 0 -perm -020 ! -perm -1000 -print0
+        [ ${#own[@]} -eq 0 ] || find -H "${own[@]}" -maxdepth 0 -perm -020 -print0
+        find -H "${above[@]}" -maxdepth 0 -perm -020 ! -perm -1000 -print0
         [ $# -eq 0 ] || find "$@" -ignore_readdir_race -perm -020 -print0
     )
     refuse_listed "$member" "$private" "${listed[@]}"

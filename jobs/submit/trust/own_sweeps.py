@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import SubmitError
-from jobs.files import read_bytes
+from jobs.files import read_bytes, read_object
 from jobs.output import write_file
 from jobs.private import defect
 from jobs.rundir import RunDir, SweepDir, append_record, event_record, now, read_events
@@ -138,10 +138,9 @@ def own_or_refuse(sweep: SweepDir, kind: LauncherKind, *, new: bool) -> None:
 def recorded(file: Path) -> dict[str, Any]:
     """Return a record; an empty one if there is none."""
     try:
-        record = json.loads(file.read_text())
+        return read_object(file)
     except (OSError, ValueError):
         return {}
-    return record if isinstance(record, dict) else {}
 
 
 def location() -> Path:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jobs.errors import RunDirError, SubmitError, SuiteError
+from jobs.files import read_bytes
 from jobs.network import variables
 from jobs.plan.rules.rule import counted, some
 from jobs.rundir import RunDir, SweepDir, load_run
@@ -157,4 +158,4 @@ def equals(path: Path, content: bytes | None) -> bool:
     """Return True if a regular file has this content; a file of another size is not read."""
     if content is None or path.is_symlink() or not path.is_file():
         return False
-    return path.stat().st_size == len(content) and path.read_bytes() == content
+    return path.stat().st_size == len(content) and read_bytes(path, len(content)) == content

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 import shlex
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +23,7 @@ from jobs.plan.predict.speed import speed
 from jobs.plan.rules.memory import Verdict, verdict
 from jobs.plan.search.command import search
 from jobs.plan.search.layouts import read_space
+from jobs.plan.search.picture import draw
 from jobs.plan.search.ranking import Candidate, candidates, pareto, ranked
 
 GIVEN = ("model=llama3_8b", "cluster=xe9680_h100", "ranks_per_node=4", "job.sequence_length=4096", "data=random",
@@ -127,6 +132,30 @@ def test_the_tables_and_the_picture_name_the_overrides(tmp_path: Path, capsys: p
     page = (tmp_path / "layouts.html").read_text()
     assert f"parallelism={first.strip()}" in page
     assert "uncalibrated: predicted" in page
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["<a href='https://evil.example'>x</a>", "</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>",
+     "<b>bold</b>", "&lt;i&gt;", "\u2028\x1b[31m"],
+)  # fmt: skip
+def test_no_name_is_live_in_the_picture_and_only_its_two_scripts_run(name: str, tmp_path: Path) -> None:
+    def named(each: Candidate) -> Candidate:
+        run = each.layout.run
+        run = replace(run, model=replace(run.model, name=name), gpu=replace(run.gpu, name=name))
+        return replace(each, layout=replace(each.layout, run=run, overrides=f"model={name} parallelism.tensor=1"))
+
+    order = [named(each) for each in found("parallelism.tensor=1", "parallelism.context=1")]
+    draw(order, order[:1], tmp_path / "x.html")
+    page = (tmp_path / "x.html").read_text()
+    plotly, call = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    assert policy.startswith("default-src 'none'; ")
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in (plotly, call)]
+    assert [f"'sha256-{digest}'" in policy for digest in digests] == [True, True]
+    rest = page.replace(plotly, "").replace(call, "")
+    assert name not in rest
+    assert not re.search(r"<a\b|<img|<b>|<script|\x1b", call.encode().decode("unicode_escape"))
 
 
 def test_a_model_that_fits_no_layout_is_refused_with_nodes_on_which_one_fits() -> None:

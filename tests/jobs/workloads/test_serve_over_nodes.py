@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -32,9 +33,11 @@ from tests.support.serving import (
     in_the_middle,
     listed,
     model_directory,
+    servers,
     tiny_serving,
 )
 from tests.support.spanning_server import ERROR
+from tests.support.waiting import wait_until
 
 H100 = ("job=serve", "engine=vllm", "cluster=xe9680_h100", "parallelism=tp_pp", "parallelism.tensor=8")
 SPANNED = (f"engine.server.command={listed(SPANNING)}", "parallelism=pp", "nodes=2", "ranks_per_node=1")
@@ -114,7 +117,7 @@ def test_what_cannot_span_nodes_is_refused_in_words(overrides: list[str], words:
 
 def seat_of(run: Run, where: Path, rank: int) -> Seat:
     of_node = Rank(rank, run.ranks, rank % run.ranks_per_node, "10.0.0.1", "start")
-    return Seat(run, Lease(RunDir(where)), of_node, "10.0.0.3", ExitStack())
+    return Seat(run, Lease(RunDir(where)), of_node, "10.0.0.3", ExitStack(), "key")
 
 
 def test_vllm_is_started_on_each_node_of_a_replica(tmp_path: Path) -> None:
@@ -184,6 +187,36 @@ def test_a_replica_over_two_nodes_serves_from_the_first_and_a_lost_node_of_it_is
         assert {record["phase"] for record in before} >= {"load"}
         assert (last["node_number"], last["phase"]) == (node, "serve"), "the load was under way"
         assert last["node_cpu_s"] > 0
+
+
+# The first node's server waits, at its first start, until somebody has taken a port of it.
+HELD = 'case "$*" in *--headless*) ;; *) if mkdir "$0"; then until [ -e "$0/taken" ]; do sleep 0.05; done; fi ;; esac'
+
+
+@pytest.mark.parametrize("which", ["port", "head port"])
+def test_a_replica_over_nodes_whose_port_is_taken_while_it_starts_meets_at_another_one(
+    tmp_path: Path, which: str
+) -> None:
+    held = ["sh", "-c", f'{HELD}; exec "$@"', str(tmp_path / "held"), *SPANNING]
+    run = spanned(tmp_path, f"engine.server.command={listed(held)}", "serving.requests=4")
+    with ExitStack() as stack:
+
+        def take() -> None:
+            wait_until((tmp_path / "held").exists, 120)
+            (words,) = [w for each in servers() if "--headless" not in (w := each.cmdline())]
+            found = words[words.index(SPANNING[1]) + 2] if which == "port" else words[-1].partition("=")[2]
+            stack.enter_context(socket.create_server(("" if which == "head port" else "127.0.0.1", int(found))))
+            (tmp_path / "held/taken").touch()
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        codes = train(run, timeout_s=120)
+        thread.join()
+    assert codes == [0, 0], printed(run)
+    assert [event["server_requests"] for event in events(run, "served")] == [4]
+    assert "start 2 of 4" in printed(run)
+    assert [(run.serving / f"replica-0{node}.log").read_text().count("spanning server starts")
+            for node in ("", "-node-1")] == [2, 2]  # fmt: skip
 
 
 @pytest.mark.slow
