@@ -18,11 +18,12 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from jobs.errors import RunDirError, SubmitError
+from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.files import exists, is_directory
 from jobs.output import own_directory
 from jobs.plan.rules.rule import counted, some
-from jobs.rundir import RESERVED, SweepDir, provenance_of
+from jobs.rundir import RESERVED, SweepDir, load_run, provenance_of
+from jobs.submit.code_store import remove_unused_code
 from jobs.submit.commands import per_state
 from jobs.submit.ledger import held
 from jobs.submit.preview import CODE
@@ -92,6 +93,9 @@ def remove(paths: Sequence[Path], *, yes: bool) -> int:
             return 1
         for target in targets:
             delete(target)
+    for runs_dir in sorted({each.path.parent for each in sweeps}):
+        with suppress(OSError):  # a sweep there that cannot be read keeps all code
+            remove_unused_code(runs_dir)
     return 0
 
 
@@ -126,12 +130,20 @@ def refuse_unproven(sweep: SweepDir) -> None:
     """Raise RunDirError for a directory that others than slurmscale made, also where it has runs of it."""
     if sweep.only is not None and not is_run(sweep.path / sweep.only):
         raise RunDirError(f"{sweep.path / sweep.only} has none of the files of a run, so it is not removed.")
-    made = os.path.lexists(sweep.submissions) or any(CODE.fullmatch(entry.name) for entry in sweep.path.iterdir())
+    made = os.path.lexists(sweep.submissions) or is_named_by_its_runs(sweep)
     if sweep.only is None and not made:
         raise RunDirError(
             f"{sweep.path} contains runs, but slurmscale submit did not make it. Pass the run directories in it: "
             f"{some([run.name for run in sweep.runs()])}."
         )
+
+
+def is_named_by_its_runs(sweep: SweepDir) -> bool:
+    """Return True if the directory is the sweep of all runs in it by their configurations, as that of a preview is."""
+    try:
+        return all(load_run(run.config).sweep == sweep.path.name for run in sweep.runs())
+    except (SuiteError, OSError):
+        return False
 
 
 def refuse_baseline(sweep: SweepDir) -> None:

@@ -21,9 +21,9 @@ from jobs.errors import RunDirError
 from jobs.private import defect
 from jobs.run_events import run_events
 from jobs.rundir import SweepDir, load_run, read_events
+from jobs.submit.code_store import link_code, stored
 from jobs.submit.launchers.pilot import job_script
 from jobs.submit.pilot import Pilot, Turn
-from jobs.submit.code_store import code_digest, link_code, stored
 from jobs.submit.trust.integrity import refuse_changed, submitted_as
 from tests.red_team.conftest import Stranger
 from tests.support.cli import printed_words, small

@@ -122,8 +122,8 @@ def test_a_table_of_a_version_with_a_fixed_inner_width_has_the_mfu_of_one_that_p
     tmp_path: Path, hidden: int, heads: int
 ) -> None:
     shape: dict[str, object] = {"hidden_size": hidden, "num_attention_heads": heads, "swiglu": UNREPORTED}
-    derived = {"kv_channels": hidden // heads, "ffn_hidden_size": 4 * hidden}
-    lines = (dict.fromkeys(derived, UNREPORTED), derived)
+    derived: dict[str, object] = {"kv_channels": hidden // heads, "ffn_hidden_size": 4 * hidden}
+    lines: tuple[dict[str, object], ...] = (dict.fromkeys(derived, UNREPORTED), derived)
     short, long = (log(tmp_path / f"{i}", time_ms=60000.0, **shape, **own) for i, own in enumerate(lines))
     assert short.values[m.MFU] == pytest.approx(long.values[m.MFU])
     assert short.plan["parameters"] == long.plan["parameters"]
@@ -131,7 +131,11 @@ def test_a_table_of_a_version_with_a_fixed_inner_width_has_the_mfu_of_one_that_p
 
 @pytest.mark.parametrize(("tensor", "padded"), [(1, 50304), (2, 50432), (8, 51200)])
 def test_the_vocabulary_is_padded_as_megatron_pads_it(tmp_path: Path, tensor: int, padded: int) -> None:
-    sizes = {"vocab_size": 50257, "make_vocab_size_divisible_by": 128, "tensor_model_parallel_size": tensor}
+    sizes: dict[str, str | int | None] = {
+        "vocab_size": 50257,
+        "make_vocab_size_divisible_by": 128,
+        "tensor_model_parallel_size": tensor,
+    }
     write(tmp_path / "job.out", arguments(LLAMA2_7B | sizes) + megatron(((i, 8000.0) for i in range(1, 9)), ranks=None))
     write(tmp_path / "facts.yaml", H100)
     (run,) = read_runs([tmp_path])

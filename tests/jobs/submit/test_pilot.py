@@ -21,6 +21,7 @@ from jobs.submit.launchers.pilot import job_script, step_command
 from jobs.submit.pilot import Turn, unfinished
 from jobs.submit.states import State, decide, states
 from jobs.submit.submissions import Submission
+from jobs.submit.trust.integrity import submitted_as
 from tests.support.cli import printed
 from tests.support.fake_runs import a_run, event, prepared
 from tests.support.real_run import SMALL, events, losses
@@ -133,13 +134,15 @@ def test_a_point_is_started_only_where_it_has_all_the_time_that_it_was_promised(
 
 
 def test_a_pilot_starts_its_own_points_that_have_not_ended(tmp_path: Path) -> None:
+    runs = []
     for name, job_id in {"before": "11", "mine": "12", "next": "13", "done": "12"}.items():
         run = prepared(tmp_path, a_run(name))
+        runs.append(run)
         submitted = {"event": "submitted", "run": name, "launcher": "pilot", "job_id": job_id, "time": now()}
         append_record(SweepDir(tmp_path).submissions, submitted | {"events_before": 1, "host": "login"})
         if name == "done":
             event(run, "finished")
-    assert [turn.directory.name for turn in unfinished(SweepDir(tmp_path), "12")] == ["mine"]
+    assert [turn.directory.name for turn in unfinished(SweepDir(tmp_path), "12", submitted_as(runs))] == ["mine"]
 
 
 def test_what_a_pilot_did_not_come_to_reads_so_and_can_be_resumed(tmp_path: Path) -> None:
