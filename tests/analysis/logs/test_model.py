@@ -136,7 +136,7 @@ def test_the_vocabulary_is_padded_as_megatron_pads_it(tmp_path: Path, tensor: in
         "make_vocab_size_divisible_by": 128,
         "tensor_model_parallel_size": tensor,
     }
-    write(tmp_path / "job.out", arguments(LLAMA2_7B | sizes) + megatron(((i, 8000.0) for i in range(1, 9)), ranks=None))
+    write(tmp_path / "job.out", arguments(sizes) + megatron(((i, 8000.0) for i in range(1, 9)), ranks=None))
     write(tmp_path / "facts.yaml", H100)
     (run,) = read_runs([tmp_path])
     assert run.setting("model.vocab_size") == padded
