@@ -131,7 +131,8 @@ def test_a_table_of_a_version_with_a_fixed_inner_width_has_the_mfu_of_one_that_p
 
 @pytest.mark.parametrize(("tensor", "padded"), [(1, 50304), (2, 50432), (8, 51200)])
 def test_the_vocabulary_is_padded_as_megatron_pads_it(tmp_path: Path, tensor: int, padded: int) -> None:
-    sizes: dict[str, str | int | None] = {
+    sizes: dict[str, object] = {
+        **LLAMA2_7B,
         "vocab_size": 50257,
         "make_vocab_size_divisible_by": 128,
         "tensor_model_parallel_size": tensor,
