@@ -15,6 +15,8 @@ from analysis.parsers.base import Text
 from analysis.parsers.search import blocks
 from analysis.run import RunResult
 from analysis.untrusted import as_list, lookup
+from jobs.rundir import SweepDir
+from jobs.submit.note import note_of
 
 MOST_LISTED = 12
 NOT_FOUND = "Not found in the logs"
@@ -37,7 +39,9 @@ def facts(runs: Sequence[RunResult]) -> list[tuple[str, list[str]]]:
     ]
     logs = [run for run in runs if run.log]
     dates = [first_date(run.path) for run in logs]
+    notes = {each: note_of(SweepDir(each)) for each in {run.path.parent for run in runs if not run.log}}
     named: list[tuple[str, Iterable[str]]] = [
+        ("Note", filter(None, (notes.get(run.path.parent) for run in runs))),
         ("Git commit", commits),
         ("Code digest", known(run.provenance.get("code_digest") for run in runs)),
         (

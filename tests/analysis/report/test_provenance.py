@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis.load.discover import read_runs
+from analysis.load.discover import read, read_runs
+from analysis.report.content import build
+from analysis.report.page import page
 from analysis.report.provenance import NOT_FOUND, facts, first_date
 from tests.support.fake_runs import a_run, finished_run
 from tests.support.megatron_logs import megatron, write
@@ -64,3 +66,10 @@ def test_a_date_has_a_year_and_a_time(tmp_path: Path, text: str, date: str | Non
 
 def test_a_log_that_vanished_has_no_date(tmp_path: Path) -> None:
     assert first_date(tmp_path / "gone.log") is None
+
+
+def test_the_note_of_a_sweep_is_the_first_fact(tmp_path: Path) -> None:
+    finished_run(tmp_path, a_run("r", sweep=tmp_path.name))
+    (tmp_path / "note.txt").write_text("second driver, <b>warm</b>\n")
+    assert facts(read_runs([tmp_path]))[0] == ("Note", ["second driver, <b>warm</b>"])
+    assert "<b>warm" not in page(build(read([tmp_path])))
