@@ -63,7 +63,7 @@ class Side:
 
     @property
     def throughputs(self) -> list[float]:
-        """Its rate, one value a repeat."""
+        """Its rate, one value per repeat."""
         return [run.values[self.rate] for run in self.point.runs]
 
     @property

@@ -80,7 +80,7 @@ class Entry:
     trial: Trial
     verdict: Verdict
     ratios: Sequence[float] = ()
-    """Time of the baseline divided by that of the trial, one value a pair: above 1 is faster."""
+    """Time of the baseline divided by that of the trial, one value per pair: above 1 is faster."""
     reasons: Sequence[str] = ()
     """Reasons why it does not count."""
     rank: int | None = None

@@ -1,9 +1,9 @@
 """Published results, and the conditions under which a run may be compared with them.
 
-published.csv has a row a figure, published_documents.csv a row a document: numbers, settings and citations as printed;
-a cell is empty if the document does not state the value. Tokens/s of all GPUs become those of one GPU. No FLOP/s are
-kept: programs count them by different formulas (analysis.metrics.mfu). An MFU is kept if its document counts as
-analysis.metrics.mfu does, 6 N + 12 L a s. The time that H20044 prints for 40 steps cannot include its
+published.csv has one row per figure, published_documents.csv one row per document: numbers, settings and citations as
+printed; a cell is empty if the document does not state the value. Tokens/s of all GPUs become those of one GPU. No
+FLOP/s are kept: programs count them by different formulas (analysis.metrics.mfu). An MFU is kept if its document
+counts as analysis.metrics.mfu does, 6 N + 12 L a s. The time that H20044 prints for 40 steps cannot include its
 checkpoint: 3.32 minutes less 2:30 would be 2.4 PFLOP/s for each GPU, more than an H100 has.
 """
 

@@ -1,4 +1,4 @@
-"""Benchmarks that are no training: one row a measurement, and the series that they form over a size or a load.
+"""Benchmarks that are no training: one row per measurement, and the series that they form over a size or a load.
 
 A series is one test of one program: a file that measures several sizes, or files of one folder that measure one each.
 """

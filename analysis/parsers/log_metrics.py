@@ -370,9 +370,9 @@ def distribution(name: str, definition: str) -> dict[str, Metric]:
 
 TIME_TO_FIRST_TOKEN = distribution("time_to_first_token", "from sending a request to the first token of its answer.")
 TIME_PER_OUTPUT_TOKEN = distribution(
-    "time_per_output_token", "per token of a request's answer after the first: one value a request."
+    "time_per_output_token", "per token of a request's answer after the first: one value per request."
 )
-INTER_TOKEN_LATENCY = distribution("inter_token_latency", "between two tokens of an answer: one value a token.")
+INTER_TOKEN_LATENCY = distribution("inter_token_latency", "between two tokens of an answer: one value per token.")
 REQUEST_LATENCY = distribution("request_latency", "from sending a request to the end of its answer.")
 
 # --- storage ------------------------------------------------------------------------------------------------------

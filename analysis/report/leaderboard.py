@@ -106,7 +106,7 @@ def rich_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Fitted
 
 
 def leader_rows(board: Leaderboard) -> list[list[str]]:
-    """Return a row a trial, those that do not count last; the baseline stands before those that tie with it."""
+    """Return one row per trial, those that do not count last; the baseline stands before those that tie with it."""
     rows = [leader_row(board, entry) for entry in board.entries]
     faster = sum(entry.verdict is Verdict.faster for entry in board.entries)
     if board.baseline is None:
@@ -146,7 +146,7 @@ def loss_words(board: Leaderboard, runs: Sequence[RunResult]) -> str:
 
 
 def ledger_rows(board: Leaderboard) -> list[list[str]]:
-    """Return a row a trial in order of submission: the parts of its time, and its changes."""
+    """Return one row per trial in order of submission: the parts of its time, and its changes."""
     rows = []
     before = board.baseline.run if board.baseline else None
     if board.baseline is not None:
@@ -196,7 +196,7 @@ def sections(runs: Iterable[RunResult]) -> list[Section]:
 
 
 def to_csv(runs: Iterable[RunResult]) -> str | None:
-    """Return one row a trial of each campaign, in full precision and SI units; None without a campaign."""
+    """Return one row per trial of each campaign, in full precision and SI units; None without a campaign."""
     rows = [row for board in leaderboards(runs) for row in records(board)]
     if not rows:
         return None

@@ -1,4 +1,4 @@
-"""The table of points: a row a point of a line, its metrics as medians with the smallest and largest repeat.
+"""The table of points: one row per point of a line, its metrics as medians with the smallest and largest repeat.
 
 It is the ranking, too: lines of a task are in the order of their highest throughput, and that row has the place of the
 line by the one rule of analysis.scaling.places. Page, Markdown and LaTeX show this one table.
@@ -132,7 +132,7 @@ def results_note(groups: Sequence[Group]) -> str:
     if len(groups) > 1:
         ranked = " Place: of the line at its highest point, in its task; lines that share places cannot be told apart."
     return (
-        "One row a point: the median over n repeats, below it the smallest and the largest; of a single run the span "
+        "One row per point: the median over n repeats, below it the smallest and the largest; of a single run the span "
         "that its steps leave. Speedup and efficiency are against the point with the fewest ranks of the same line. A "
         f"line contains runs that differ only in ranks and repeats.{ranked} {interval_words(groups)}"
         f"{parts_of_nodes(groups)}"

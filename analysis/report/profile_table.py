@@ -1,4 +1,4 @@
-"""profile.csv and its data frame: shares, collectives and kernels of every profiled rank, one row a value."""
+"""profile.csv and its data frame: shares, collectives and kernels of every profiled rank, one row per value."""
 
 from __future__ import annotations
 

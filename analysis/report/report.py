@@ -30,7 +30,7 @@ from analysis.run import RunResult
 from jobs.errors import ReportError
 from jobs.output import own_directory, write_file
 
-# The page, its text, and a row a run.
+# The page, its text, and one row per run.
 ALWAYS = ("report.html", "report.md", "runs.csv")
 
 

@@ -51,7 +51,7 @@ ENVIRONMENT = {LoadGenerator.aiperf: {"HF_HUB_OFFLINE": "", "TRANSFORMERS_OFFLIN
 # Variables in which load generators take an API key. AIPerf and ApacheBench take it on their command line only, where
 # every user of the node reads it.
 KEY_VARIABLES = {LoadGenerator.vllm: "OPENAI_API_KEY"}
-# Names of the three limits, of vLLM's benchmark and of AIPerf, whose "inter token latency" is one value a request.
+# Names of the three limits, of vLLM's benchmark and of AIPerf, whose "inter token latency" is one value per request.
 LIMITS = {
     LoadGenerator.vllm: ("ttft", "tpot", "e2el"),
     LoadGenerator.aiperf: ("time_to_first_token", "inter_token_latency", "request_latency"),

@@ -17,6 +17,7 @@ ROOMS = (
     "formatting",
     "run",
     "identity",
+    "anonymous",
     "failures",
     "metrics",
     "scaling",

@@ -89,7 +89,7 @@ SCENARIOS = (
 def kept_sources() -> list[tuple[Series, int]]:
     """Return the step times of consecutive runs, in parts of the time that are busy or quiet, and the steps of a run.
 
-    The file has a row a run, in the order in which they ran.
+    The file has one row per run, in the order in which they ran.
     """
     with KEPT.open() as file:
         rows = [[float(value) for value in row] for row in csv.reader(file)]

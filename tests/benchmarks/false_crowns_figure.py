@@ -41,7 +41,7 @@ def label(rate: Rate) -> str:
 
 
 def panel(axes: Axes, found: Sequence[Rate], largest: float) -> None:
-    """Draw a row a scenario: its rate with its 95 % interval (Wilson), filled, and the starred rate, open."""
+    """Draw one row per scenario: its rate with its 95 % interval (Wilson), filled, and the starred rate, open."""
     names = list(dict.fromkeys(map(label, found)))
     for rate in found:
         named, colour, offset = next(each for start, each in SOURCES.items() if rate.source.startswith(start))

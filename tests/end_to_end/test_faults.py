@@ -36,7 +36,7 @@ pytestmark = [
 ]
 
 EVERY = 20
-# `make fault-table` sets it: a file that gets a line a fault.
+# `make fault-table` sets it: a file that gets one line per fault.
 TABLE = os.environ.get("SLURMSCALE_FAULT_TABLE")
 TRAINING = [*SMALL, "job.steps=200", f"job.checkpoint_every_steps={EVERY}"]
 

@@ -1,4 +1,4 @@
-"""AWS's FSDP example: `Batch 5 Loss: 10.8, Speed: 8.98 samples/sec, lr: 0.0001`, one line a logged step of rank 0.
+"""AWS's FSDP example: `Batch 5 Loss: 10.8, Speed: 8.98 samples/sec, lr: 0.0001`, one line per logged step of rank 0.
 
 The speed counts the samples of all data-parallel ranks; batches are counted from 0. A logger prints the time before it.
 """

@@ -1,4 +1,4 @@
-"""Megatron-LM and its forks: ` iteration 122/ 250000 | consumed samples: 124928 | ... |`, one line a logged step.
+"""Megatron-LM and its forks: ` iteration 122/ 250000 | consumed samples: 124928 | ... |`, one line per logged step.
 
 A line contains means over the steps since the previous line. Forks add fields and misspell others; since core 0.5 a
 time precedes the line, and Primus prints `this line/mean of the run`. Other lines: arguments, timers, memory per rank.

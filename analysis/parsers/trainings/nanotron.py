@@ -1,4 +1,4 @@
-"""nanotron: `... [INFO|DP=0|PP=0|TP=0|host]: iteration: 5 / 99 | consumed_tokens: 1.64M | ...`, one line a logged step.
+"""nanotron: `... [INFO|DP=0|PP=0|TP=0|host]: iteration: 5 / 99 | consumed_tokens: 1.64M | ...`, one line per step.
 
 Numbers have three digits and, from 1000, suffixes K, M, G or T for powers of 1000, also for bytes. Fields differ
 between versions; `global_batch_size` is in samples in old ones and in tokens in new ones.

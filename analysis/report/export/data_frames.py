@@ -42,15 +42,15 @@ class Frames:
     """The tables of a report as data frames."""
 
     runs: pd.DataFrame
-    """A row a run, used or not; the columns of runs.csv."""
+    """One row per run, used or not; the columns of runs.csv."""
     points: pd.DataFrame
-    """A row a point: medians over repeats; `METRIC_low` and `METRIC_high` are the smallest and the largest repeat."""
+    """One row per point: medians over repeats; `METRIC_low` and `METRIC_high` are the least and the greatest."""
     steps: pd.DataFrame
-    """A row a recorded step of every run, its latest attempt; `path` is that of `runs`."""
+    """One row per recorded step of every run, its latest attempt; `path` is that of `runs`."""
     measurements: pd.DataFrame
-    """A row a value of a benchmark that is no training; the columns of measurements.csv."""
+    """One row per value of a benchmark that is no training; the columns of measurements.csv."""
     profile: pd.DataFrame
-    """A row a value of a profiled rank, of its kernels and collectives; the columns of profile.csv."""
+    """One row per value of a profiled rank, of its kernels and collectives; the columns of profile.csv."""
 
 
 def read_frames(paths: Iterable[Path]) -> Frames:

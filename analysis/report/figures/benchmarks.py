@@ -38,7 +38,7 @@ def benchmark_figures(found: Sequence[Measurement]) -> list[Figure]:
 
 
 def over_axis(subject: str, merit: Metric, axis: Metric, members: Sequence[Series]) -> Figure:
-    """Return a merit over a size or a load, one line a series, the axis below logarithmic."""
+    """Return a merit over a size or a load, one line per series, the axis below logarithmic."""
     drawn = sorted(members, key=lambda each: -each.best[1])[:MOST_LINES]
     names = labels(drawn)
     plot = empty_plot()
@@ -65,7 +65,7 @@ def over_axis(subject: str, merit: Metric, axis: Metric, members: Sequence[Serie
     scale = {"type": "log", "dtick": "D2", "tickformat": ",.3~f"} if logarithmic else {"rangemode": "tozero"}
     plot.update_yaxes(title_text=title(merit), **scale)
     plot.update_layout(**legend(len(drawn)))
-    caption = f"{hardware(drawn)}: {merit.definition} One line a series, a marker the median of its repeats. "
+    caption = f"{hardware(drawn)}: {merit.definition} One line per series, a marker the median of its repeats. "
     caption += (
         f"{'Both axes are' if logarithmic else 'The axis below is'} logarithmic.{left_out(len(members) - len(drawn))}"
     )
@@ -104,7 +104,7 @@ def bars(subject: str, merit: Metric, members: Sequence[Series]) -> Figure | Non
     texts = [plot_text(name) for name in names]
     plot.update_yaxes(tickvals=list(range(len(drawn))), ticktext=texts, showgrid=False, ticks="", automargin=True)
     plot.update_xaxes(title_text=title(merit), rangemode="tozero", showgrid=True)
-    caption = f"{hardware(drawn)}: {merit.definition} One bar a test, the median of its repeats."
+    caption = f"{hardware(drawn)}: {merit.definition} One bar per test, the median of its repeats."
     caption += left_out(len(members) - len(drawn))
     return Figure(f"{merit.name}-bars", f"{subject}: {within_sentence(merit)}", caption, plot, wide=True)
 

@@ -47,7 +47,7 @@ def goodput_bars(groups: Sequence[Group]) -> list[Figure]:
     plot.update_xaxes(title_text="Wall time from submission to recorded end (s)")
     left_out = len([run for run in runs if m.GOODPUT in run.values]) - len(bars)
     caption = (
-        f"{word(groups)}: {m.RUN_TIME.definition} One bar a run, over all of its starts; goodput is the share of its "
+        f"{word(groups)}: {m.RUN_TIME.definition} One bar per run, over all of its starts; goodput is the share of its "
         f"useful steps. Lost work: {m.LOST_TIME.definition} Comparing lengths compares time, not work."
     )
     rest = f" Left out: {plural(left_out, 'run')} with fewer starts or a higher goodput." if left_out else ""

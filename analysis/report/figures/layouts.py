@@ -72,7 +72,7 @@ def side_by_side(groups: Sequence[Group]) -> list[Figure]:
 
 
 def one_task(name: str, heading: str, groups: Sequence[Group], blocks: dict[int, list[MeasuredLayout]]) -> Figure:
-    """Return the figure of one task: speed on the left, bytes on the right, one row a layout."""
+    """Return the figure of one task: speed on the left, bytes on the right, one row per layout."""
     most = max(2, MOST_BARS // len(blocks))
     rows, headings = placed({ranks: layouts[:most] for ranks, layouts in blocks.items()})
     left_out = sum(max(0, len(layouts) - most) for layouts in blocks.values())

@@ -1,4 +1,4 @@
-"""Figures over the number of ranks: one line a group, a marker the median of a point's repeats, a bar their spread.
+"""Figures over the number of ranks: one line per group, a marker the median of a point's repeats, a bar their spread.
 
 One function draws all of them, so that throughput, speedup, efficiency, step time and memory read alike. Where all
 points have the same number of ranks, the axis is the batch or sequence length if a sweep changed it.
@@ -53,7 +53,7 @@ def over_ranks(
     *,
     fits: Mapping[str, Fit] = MappingProxyType({}),
 ) -> Figure:
-    """Return a metric over the number of ranks, one line a group, with the spread over repeats.
+    """Return a metric over the number of ranks, one line per group, with the spread over repeats.
 
     `fits` are laws of that metric by the label of their line: each is drawn beyond the measured ranks.
     """
@@ -117,7 +117,7 @@ def over_values(
     styles: dict[str, Style],
     spread_at: Callable[[Group, Point], Spread | None],
 ) -> Figure:
-    """Return a metric over a setting, one line a group."""
+    """Return a metric over a setting, one line per group."""
     plot = empty_plot()
     axis, groups = along
     drawn = with_spreads(groups, spread_at)

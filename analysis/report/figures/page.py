@@ -113,7 +113,7 @@ PARTS = (
 
 
 def time_split(groups: Sequence[Group]) -> Iterator[Figure]:
-    """Yield the parts of the wall time, if recorded: one bar a point, of the run with the median throughput."""
+    """Yield the parts of the wall time, if recorded: one bar per point, of the run with the median throughput."""
     name, heading = "time-split", "Breakdown of wall time"
     points = [(group, point) for group in groups for point in group.points]
     timed = [item for item in points if m.STEADY_TIME in typical(item[1]).values]
@@ -145,7 +145,7 @@ def typical(point: Point) -> RunResult:
 
 
 def loss_curves(groups: Sequence[Group], styles: dict[str, Style]) -> Iterator[Figure]:
-    """Yield loss over steps, if counted: a line a run in the colour of its group, or one a point with many runs."""
+    """Yield loss over steps, if counted: one line per run in the colour of its group, or one a point with many runs."""
     points = [(group, point) for group in groups for point in group.points]
     runs = [(group, point, run) for group, point in points for run in point.repeats if run.steps_are_numbered]
     uncounted = len([run for _, point in points for run in point.repeats]) - len(runs)

@@ -31,7 +31,7 @@ def serving_figures(runs: Sequence[RunResult]) -> list[Figure]:
 
 
 def over_load(axis: Metric, lines: Sequence[LoadLine]) -> Figure:
-    """Return the rate over the load, one line a configuration."""
+    """Return the rate over the load, one line per configuration."""
     rate = rate_of(lines)
     drawn = {
         line.label: [(point, spread, point.load) for point in line.points if (spread := point.spread(rate))]

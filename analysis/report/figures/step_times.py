@@ -1,4 +1,4 @@
-"""The distribution of step times: a box a point, of the steady steps of all of its repeats, over their median.
+"""The distribution of step times: one box per point, of the steady steps of all of its repeats, over their median.
 
 Over the median, points of other ranks and step times share an axis on which their variation can be compared. plotly's
 basic bundle has no box trace: a box is a bar from quartile to quartile, and the error bars of the median are its

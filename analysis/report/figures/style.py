@@ -50,7 +50,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """A table of the page, a row a run or law: the first cell is a name, the last one words, those between numbers."""
+    """A table of the page, one row per run or law: first a name, last words, numbers between."""
 
     heading: str
     note: str

@@ -1,6 +1,6 @@
 """Benchmarks that are no training: their headlines and tables; collectives, storage, serving.
 
-One section a format, one row a file and measurement; the columns are numbers in the units of the page.
+One section a format, one row per file and measurement; the columns are numbers in the units of the page.
 """
 
 from __future__ import annotations
@@ -165,6 +165,6 @@ def section(form: str, rows: Sequence[Measurement]) -> Section:
         ]
         for row in rows
     ]
-    note = f"As reported by {form}, one row a measurement; the table of metrics defines the columns. "
+    note = f"As reported by {form}, one row per measurement; the table of metrics defines the columns. "
     note += "measurements.csv beside this page has every value in full precision and SI units."
     return Section(form, note, ("File", *map(title, metrics), "Details"), cells)

@@ -1,4 +1,4 @@
-"""The table of checkpoints: one row a run that wrote one or failed to."""
+"""The table of checkpoints: one row per run that wrote one or failed to."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def failures(run: RunResult) -> list[str]:
 def checkpoint_section(runs: Sequence[RunResult]) -> Section | None:
     """Return a row for each run that wrote a checkpoint or failed to; None without any."""
     note = (
-        "One row a run, over all of its starts; size, stall and bandwidth are medians, the latter with the slowest and "
-        f"the fastest checkpoint. {m.CHECKPOINT_STALL_SHARE.name}: {m.CHECKPOINT_STALL_SHARE.definition} "
+        "One row per run, over all of its starts; size, stall and bandwidth are medians, the latter with the slowest "
+        f"and the fastest checkpoint. {m.CHECKPOINT_STALL_SHARE.name}: {m.CHECKPOINT_STALL_SHARE.definition} "
         f"{m.CHECKPOINT_BANDWIDTH.name}: {m.CHECKPOINT_BANDWIDTH.definition} 1 GB is 1e9 bytes."
     )
     rows = [

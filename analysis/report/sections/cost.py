@@ -1,4 +1,4 @@
-"""The table of costs: one row a run, the most expensive first, and their sum."""
+"""The table of costs: one row per run, the most expensive first, and their sum."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def note(runs: Sequence[RunResult], metrics: Sequence[Metric]) -> str:
     """Return the note above the table, with the definitions of the columns in EXPLAINED."""
     defined = " ".join(f"{heading(each, runs)}: {each.definition}" for each in EXPLAINED if each in metrics)
     gaps = f" Gaps of more than {LONGEST_GAP_S:g} s between readings are not bridged." if m.ENERGY in metrics else ""
-    return f"{hardware(runs)}: one row a run, the most expensive first, over all of its starts. {defined}{gaps}"
+    return f"{hardware(runs)}: one row per run, the most expensive first, over all of its starts. {defined}{gaps}"
 
 
 def summed(metric: Metric, runs: Sequence[RunResult]) -> float | None:

@@ -40,7 +40,7 @@ def customization_section(runs: Sequence[RunResult]) -> Section | None:
         for run in sorted(listed, key=lambda run: (str(run.setting("model.name")), trained(run), run.name))
     ]
     note = (
-        "One row a run, the fewest trained weights first; evaluate trains none (prompt engineering). Held-out losses "
+        "One row per run, the fewest trained weights first; evaluate trains none (prompt engineering). Held-out losses "
         f"compare for equal responses. {m.MEMORY_PEAK.name}: {m.MEMORY_PEAK.definition} "
         f"{m.EVALUATION_LOSS.name}: {m.EVALUATION_LOSS.definition}"
     )

@@ -24,7 +24,7 @@ def data_section(runs: Sequence[RunResult]) -> Section | None:
         for (name, description, account), members in sets.items()
     ]
     note = (
-        f"One row a data set, as it was prepared. {m.DATA_SAMPLES_CUT.name}: {m.DATA_SAMPLES_CUT.definition} "
+        f"One row per data set, as it was prepared. {m.DATA_SAMPLES_CUT.name}: {m.DATA_SAMPLES_CUT.definition} "
         f"{m.DATA_PADDING_SHARE.name}: {m.DATA_PADDING_SHARE.definition} The padding of the runs depends on their "
         "batches: padded_tokens and tokens of metrics.jsonl."
     )

@@ -26,7 +26,7 @@ def evaluation_section(runs: Sequence[RunResult]) -> Section | None:
         for run in evaluations(runs)
     ]
     note = (
-        "One row a run without training, the lowest loss first. Losses compare only for equal responses. "
+        "One row per run without training, the lowest loss first. Losses compare only for equal responses. "
         f"{m.EVALUATION_LOSS.name}: {m.EVALUATION_LOSS.definition} "
         f"{m.EVALUATION_EXACT_MATCH.name}: {m.EVALUATION_EXACT_MATCH.definition}"
     )

@@ -25,7 +25,7 @@ def goodput_section(runs: Sequence[RunResult]) -> Section | None:
     spent = [metric for metric, _, _ in PARTS if any(run.values.get(metric) for run in listed)]
     metrics = (m.GOODPUT, m.RUN_TIME, *spent)
     note = (
-        "One row a run, those with the most starts first, over all starts up to the recorded end. "
+        "One row per run, those with the most starts first, over all starts up to the recorded end. "
         f"{m.GOODPUT.name}: {m.GOODPUT.definition} The columns after {m.RUN_TIME.name} sum to it. Lost to: the "
         "causes that ended starts, with their number and the time lost until the next start's first step."
     )

@@ -46,8 +46,8 @@ def image_section(runs: Sequence[RunResult]) -> Section | None:
     ]
     defined = [m.DATA_WAIT_TIME, *(metric for metric in DEFINED if metric in known)]
     note = (
-        "One row a run; a sample is an image, decoded and augmented. What the page cache had is not read from storage: "
-        "set more images than the memory of the nodes. "
+        "One row per run; a sample is an image, decoded and augmented. What the page cache had is not read from "
+        "storage: set more images than the memory of the nodes. "
         + " ".join(f"{metric.name}: {metric.definition}" for metric in defined)
     )
     headings = ("Run", "Storage", "Decoder", "Nodes", "Ranks", *map(title, known), "Read (GB)")

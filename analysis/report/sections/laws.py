@@ -1,4 +1,4 @@
-"""The table of fitted scaling laws: one row a law, with its extrapolation."""
+"""The table of fitted scaling laws: one row per law, with its extrapolation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NOTE = (
 
 
 def fits_section(groups: Sequence[Group]) -> Section | None:
-    """Return one row a law for every line with several rank counts; None if no line has a fit."""
+    """Return one row per law for every line with several rank counts; None if no line has a fit."""
     scaled = [group for group in groups if group.reference]
     if not any(map(fits_of, scaled)):
         return None

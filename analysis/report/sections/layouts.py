@@ -13,7 +13,7 @@ from jobs.parallelism import DP_REPLICATE, DP_SHARD, TABLE_AXES
 
 
 def memory_and_communication(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    """Return headings and rows: one row a layout and number of ranks, one column an axis.
+    """Return headings and rows: one row per layout and number of ranks, one column per axis.
 
     A cell of an axis has one line for each collective: `all_gather 12.5 (24)`. Layouts that recorded neither have
     no row.

@@ -1,4 +1,4 @@
-"""The table of MFU and HFU: one row a run, with all inputs."""
+"""The table of MFU and HFU: one row per run, with all inputs."""
 
 from __future__ import annotations
 

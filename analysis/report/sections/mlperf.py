@@ -12,9 +12,9 @@ from analysis.run import RunResult
 from analysis.scaling.mlperf import System, evaluating, systems_of
 
 NOTE = (
-    "One row a system: all results of it that reached the target or stopped before. Score: the fastest and the slowest "
-    "result are dropped (four each of unet3d), an aborted one being the slowest; the mean of the others times the "
-    "convergence factor of scaling.json, by default 1 (MLPerf training rules). Samples and evaluations: medians. "
+    "One row per system: all results of it that reached the target or stopped before. Score: the fastest and the "
+    "slowest result are dropped (four each of unet3d), an aborted one being the slowest; the mean of the others times "
+    "the convergence factor of scaling.json, by default 1 (MLPerf training rules). Samples and evaluations: medians. "
     "Speedup: score of the first row of the same line divided by the row's, and below it that of the throughput."
 )
 HEADINGS = (

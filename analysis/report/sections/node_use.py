@@ -1,4 +1,4 @@
-"""The table of hardware use: a row a node, with what differs from the other nodes of the run."""
+"""The table of hardware use: one row per node, with what differs from the other nodes of the run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def node_use_section(runs: Sequence[RunResult]) -> Section | None:
     ]
     defined = " ".join(f"{metric.name}: {metric.definition}" for metric in known)
     note = (
-        "One row a node, means over the steps, or over the load of a run that serves; without either over all of the "
+        "One row per node, means over the steps, or over the load of a run that serves; without either over all of the "
         "run. A server's balancer and load generator are on the first node. Emulated nodes share one machine, and each "
         "has the values of all of it. A node differs where a share is more than 10 percentage points from the median "
         f"of the nodes. A run has at most {MOST_NODES} rows, the nodes that differ first. {defined}"

@@ -1,4 +1,4 @@
-"""A against B on the page: the sentence that comes first, the differences, a row a pair, and a figure of the ratios.
+"""A against B on the page: the first sentence, the differences, one row per pair, and a figure of the ratios.
 
 analysis.compare.ab computes; nothing is computed here.
 """
@@ -202,7 +202,7 @@ def verdict(pair: Pair) -> str:
 
 
 def ratios_figure(comparison: Comparison) -> list[Figure]:
-    """Return the figure of the ratios with their intervals, one marker a pair; none without a pair."""
+    """Return the figure of the ratios with their intervals, one marker per pair; none without a pair."""
     pairs = sorted(comparison.believed, key=lambda pair: -pair.ratio.middle)
     drawn = [*pairs[: MOST_DRAWN // 2], *pairs[MOST_DRAWN // 2 :][-MOST_DRAWN // 2 :]][::-1]
     if not drawn:

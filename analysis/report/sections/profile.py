@@ -21,7 +21,7 @@ SHARES = (m.COMPUTE_SHARE, m.COMMUNICATION_SHARE, m.EXPOSED_COMMUNICATION_SHARE,
 def profile_section(runs: Sequence[RunResult]) -> Section | None:
     """Return a row for each profiled rank of each run; None without a profile."""
     note = (
-        "One row a profiled rank: shares of its profiled steps, which the rates exclude. Communication is exposed or "
+        "One row per profiled rank: shares of its profiled steps, which the rates exclude. Communication is exposed or "
         f"hidden under compute. {m.COMMUNICATION_OVERLAP.name}: {m.COMMUNICATION_OVERLAP.definition} Collectives: "
         "share of the step and calls a step, by axis of the rank grid. On CPUs gloo's reduce-scatter is an all-reduce. "
         "The Chrome traces are in `profiles/` of each run directory."

@@ -56,7 +56,7 @@ def ordered(found: Regression) -> list[Check]:
 
 
 def section(found: Regression) -> Section:
-    """Return the table of checks, one row a metric of a point."""
+    """Return the table of checks, one row per metric of a point."""
     rows = []
     for check in ordered(found):
         numbers = [shown_spread(check.metric, each) for each in (check.reference, check.now)] if check.metric else []

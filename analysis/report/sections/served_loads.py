@@ -1,4 +1,4 @@
-"""The tables of served loads: a row a configuration and load with its repeats, a row a search, and a row a replica."""
+"""The tables of served loads: one row per configuration and load with its repeats, per search, and per replica."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def load_section(runs: Sequence[RunResult]) -> Section | None:
         for point in line.points
     ]
     note = (
-        "One row a configuration and load: the median of its repeats, with the smallest and the largest. Runs with "
+        "One row per configuration and load: the median of its repeats, with the smallest and the largest. Runs with "
         "failed requests are in no median. Pareto: no other row of equal hardware, model and requests has both more "
         "output tokens per rank and a lower latency (99th percentile). "
         + " ".join(f"{metric.name}: {metric.definition}" for metric in known[1] if metric in MEDIANS[:2])
@@ -81,7 +81,7 @@ def search_section(runs: Sequence[RunResult]) -> Section | None:
         for run in listed
     ]
     note = (
-        "One row a search, the highest concurrency first; rates are medians over its loads at that concurrency. All "
+        "One row per search, the highest concurrency first; rates are medians over its loads at that concurrency. All "
         "its loads are in Serving by load. Compare rows of equal hardware, model, requests and limits. "
         f"{m.HIGHEST_CONCURRENCY.name}: {m.HIGHEST_CONCURRENCY.definition}"
     )
@@ -129,7 +129,7 @@ def replicas_section(runs: Sequence[RunResult]) -> Section | None:
         if replica.counters or replica.gauges
     ]
     note = (
-        "One row a replica during the load, by its own counters; largest / mean of its samples, one "
+        "One row per replica during the load, by its own counters; largest / mean of its samples, one "
         "a second from the first to the last with a request. "
         + " ".join(f"{metric.name}: {metric.definition}" for metric in m.GAUGES_OVER_LOAD)
     )

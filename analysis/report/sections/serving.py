@@ -47,7 +47,7 @@ def serving_section(runs: Sequence[RunResult]) -> Section | None:
         for run in sorted(listed, key=order)
     ]
     note = (
-        "One row a run, the highest rate first; runs with failed requests stand last, whatever their rate. Rates and "
+        "One row per run, the highest rate first; runs with failed requests stand last, whatever their rate. Rates and "
         "latencies are those of the load generator, without warm-up. "
         f"{m.OUTPUT_TOKENS_GAP.name}: {m.OUTPUT_TOKENS_GAP.definition}"
     )

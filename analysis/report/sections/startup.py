@@ -15,7 +15,7 @@ def startup_section(runs: Sequence[RunResult]) -> Section | None:
     """Return a row for each run that recorded its start-up by cause; None without any."""
     listed = shown_runs(runs)
     metrics = spent(listed)
-    note = f"{MEANING} One row a run, those with the longest start-up first."
+    note = f"{MEANING} One row per run, those with the longest start-up first."
     rows = [
         [
             run.name,

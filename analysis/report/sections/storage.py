@@ -1,4 +1,4 @@
-"""The tables of storage: a row a run as published tables have it, and a row a phase."""
+"""The tables of storage: one row per run as published tables have it, and one row per phase."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def storage_section(runs: Sequence[RunResult]) -> Section | None:
     mounted = MOUNT_PEAKS if any(storage.mounts for _, storage in known) else ()
     numbers = (a.TRAINING_TIME, m.CHECKPOINT_SIZE, m.CHECKPOINT_WRITE_TIME, *PEAKS, *mounted)
     note = (
-        "One row a run, over all of its starts; the training time is that of its steps and checkpoints. "
+        "One row per run, over all of its starts; the training time is that of its steps and checkpoints. "
         f"{m.STORAGE_READ_PEAK.name}: {m.STORAGE_READ_PEAK.definition} {m.STORAGE_WRITE_PEAK.name}: "
         f"{m.STORAGE_WRITE_PEAK.definition} 1 MB is 1e6 bytes."
     )
@@ -49,7 +49,7 @@ def phases_section(runs: Sequence[RunResult]) -> Section | None:
     """Return a row for each phase of each run that recorded its storage; None without any."""
     rates = [(direction, statistic) for direction in m.STORAGE_DIRECTIONS for statistic in ("peak", "mean")]
     note = (
-        "One row a run and phase, all ranks together: load ends with the first step; checkpoint includes the export "
+        "One row per run and phase, all ranks together: load ends with the first step; checkpoint includes the export "
         "and what is written while steps go on; validate is the evaluation. A second that a phase touched counts as a "
         "whole one, in the mean as well. 1 GB is 1e9 bytes."
     )

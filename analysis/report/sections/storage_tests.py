@@ -37,20 +37,20 @@ def storage_test_sections(runs: Sequence[RunResult]) -> list[Section]:
     found = (
         section(
             "Storage tests: checkpoints",
-            "One row a run, medians over its repeats; those with doubts stand last. Times include directory, metadata "
-            "and rename; a read follows after the caches of the nodes were emptied. "
+            "One row per run, medians over its repeats; those with doubts stand last. Times include directory, "
+            "metadata and rename; a read follows after the caches of the nodes were emptied. "
             f"{m.CACHED_SHARE.name}: {m.CACHED_SHARE.definition}",
             checkpoints,
             CHECKPOINT,
         ),
         section(
             "Storage tests: data",
-            "One row a run: all samples once after the caches were emptied, and once more. Without a time of work for "
-            f"each batch, a rank waits nearly all of its time. {m.CACHED_SHARE.name}: {m.CACHED_SHARE.definition}",
+            "One row per run: all samples once after the caches were emptied, and once more. Without a time of work "
+            f"for each batch, a rank waits nearly all of its time. {m.CACHED_SHARE.name}: {m.CACHED_SHARE.definition}",
             data,
             DATA,
         ),
-        section("Storage tests: fio", "One row a run, all of its ranks' fio together.", fio, FIO),
+        section("Storage tests: fio", "One row per run, all of its ranks' fio together.", fio, FIO),
     )
     figures = (rank_figure(checkpoints), workers_figure(data), None)
     return [

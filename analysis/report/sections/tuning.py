@@ -39,7 +39,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 
 def trials_section(folder: Path, trials: Sequence[TrialRun], ledger: Sequence[dict[str, Any]]) -> Section:
-    """Return a row a trial: those of the longest rung first, the best first, those that do not count last."""
+    """Return one row per trial: those of the longest rung first, the best first, those that do not count last."""
     baselines = {trial.steps: trial.score for trial in trials if trial.is_baseline}
     objective = trials[0].objective
     suspects = {record.get("run"): str(record.get("reason")) for record in ledger if record.get("event") == "suspect"}
@@ -114,7 +114,7 @@ def gain(score: float | None, baseline: float | None) -> str:
 
 
 def rungs_section(folder: Path, trials: Sequence[TrialRun]) -> Section:
-    """Return a row a rung: its cost, its best trial, and the gain of each rank-hour over the rung's baseline."""
+    """Return one row per rung: its cost, its best trial, and the gain of each rank-hour over the rung's baseline."""
     rows = []
     for steps in sorted({trial.steps for trial in trials}):
         here = [trial for trial in trials if trial.steps == steps]
@@ -132,13 +132,15 @@ def rungs_section(folder: Path, trials: Sequence[TrialRun]) -> Section:
                 " ".join(winner.choices) if winner else ABSENT,
             ]
         )
-    note = "A row a rung. Gain: how much better its best trial is than its baseline, in per cent for each rank-hour."
+    note = (
+        "One row per rung. Gain: how much better its best trial is than its baseline, in per cent for each rank-hour."
+    )
     headings = ("Rung", "Trials", "Do not count", "Rank-hours", "Best against the baseline", "Gain (%/h)", "Best")
     return Section(f"Cost of tuning {folder.name}", note, headings, rows)
 
 
 def effects_section(folder: Path, trials: Sequence[TrialRun]) -> Section:
-    """Return a row a choice: its ratio to the baseline's choice over pairs of trials that differ in it alone."""
+    """Return one row per choice: its ratio to the baseline's choice over pairs of trials that differ in it alone."""
     note = (
         "Ablation: each choice against the baseline's choice of the same key, over all pairs of trials of equal steps "
         "that differ in nothing else; geometric mean of the ratios, above 1 is better. Other choices vary between the "

@@ -1,4 +1,4 @@
-"""One file a launcher: what it checks, previews, launches, asks the scheduler and cancels.
+"""One file per launcher: what it checks, previews, launches, asks the scheduler and cancels.
 
     launcher       the protocol that all of them implement
     slurm          job arrays, between the stages around training

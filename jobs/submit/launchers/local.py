@@ -44,7 +44,7 @@ STARTED: list[subprocess.Popen[str]] = []
 
 
 class Local(Launcher):
-    """Runs one run after the other, each with one process a rank."""
+    """Runs one run after the other, each with one process per rank."""
 
     cancels_for_sure = True
     takes_turns = True
@@ -68,7 +68,7 @@ class Local(Launcher):
             )
 
     def preview(self, what: Launch) -> list[str]:
-        """Return one line a run and one a stage."""
+        """Return one line per run and per stage."""
         lines = [f"--- {counted(len(what.runs))} on this machine, one after the other"]
         for run, _ in what.runs:
             processes = f"{run.ranks} process{'es' if run.ranks > 1 else ''}"

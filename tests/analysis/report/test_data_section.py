@@ -1,4 +1,4 @@
-"""The section of data sets: one row a set, from the account in the plans of its runs."""
+"""The section of data sets: one row per set, from the account in the plans of its runs."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_the_page_has_its_parts_in_order(tmp_path: Path) -> None:
         "CPU runs on Test CPU, 1 to 2 ranks on 1 node, 2026-01-02 03:04 UTC; 8 of 8 runs used.",
         "CPU: tiny with ddp speeds up 1.87 times from 1 to 2 ranks",
         "Throughput",
-        "Results One row a point",
+        "Results One row per point",
         "Further figures",
         *ALL_FIGURES[1:],
         "All measured runs",
@@ -408,4 +408,4 @@ def test_of_very_many_runs_a_loss_curve_a_point_is_drawn(tmp_path: Path, monkeyp
     (loss,) = [figure for figure in figures(scaling_groups(read_runs([tmp_path]))) if figure.name == "loss"]
     assert loss.plot is not None
     assert len(loss.plot.data) == 4
-    assert "One line a point, of the run with the median throughput of its repeats (4 of 8 runs)" in loss.caption
+    assert "One line per point, of the run with the median throughput of its repeats (4 of 8 runs)" in loss.caption
