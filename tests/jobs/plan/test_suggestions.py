@@ -163,7 +163,6 @@ ILLEGAL = (
     f"{FLOAT8} gpu=a100_sxm_80gb",
     f"{NEMO} parallelism=tp_fsdp",
     f"{NEMO} parallelism=pp parallelism.schedule=GPipe",
-    f"{NEMO} parallelism=pp parallelism.stage_split=balanced",
     f"{NEMO} parallelism=pp parallelism.schedule=Interleaved1F1B parallelism.stages_per_rank=2 "
     "scaling.global_batch_size=12",
     f"{NEMO} parallelism=tp parallelism.loss_parallel=false",
