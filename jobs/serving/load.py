@@ -112,11 +112,14 @@ def load_command(
 
 
 def server_key(run: Run, key: str) -> dict[str, str]:
-    """Return the variable by which a server requires an API key; empty if it, or the load generator, takes none."""
+    """Return the variable by which a server requires an API key; empty if it, or the load generator, takes none.
+
+    A load generator's own command (serving.client_command) may send none.
+    """
     assert run.serving is not None
     assert run.engine.server is not None
-    variable = run.engine.server.key_variable
-    return {variable: key} if variable is not None and run.serving.client in KEY_VARIABLES else {}
+    variable, sends = run.engine.server.key_variable, run.serving.client in KEY_VARIABLES
+    return {variable: key} if variable is not None and sends and run.serving.client_command is None else {}
 
 
 def client_environment(run: Run, key: str) -> dict[str, str]:

@@ -22,15 +22,16 @@ from jobs.failures import KnownCauseError
 from jobs.plan.compose import compose
 from jobs.serving.link import LONGEST_MESSAGE, Link
 from jobs.serving.listener import MOST_STARTS, Door, Listener
-from jobs.serving.load import client_environment, server_key
+from jobs.serving.load import COMMANDS, client_environment, server_key
 from jobs.serving.piece import Piece
 from jobs.serving.ports import is_answered_by, reserved_port, url_of
 from jobs.serving.probe import fetched, is_healthy
+from jobs.serving.settings import LoadGenerator
 from jobs.visitors import first_line, hear
 from jobs.workloads.serve import hello_of
 from tests.red_team.conftest import Stranger
 from tests.support.real_run import make_run
-from tests.support.serving import LONG_LOAD, in_the_middle, model_directory, tiny_serving
+from tests.support.serving import CLIENT, LONG_LOAD, in_the_middle, model_directory, tiny_serving
 from tests.support.waiting import limit_s, wait_until
 
 pytestmark = pytest.mark.red_team
@@ -204,9 +205,13 @@ def test_a_server_that_ends_while_it_is_looked_at_is_not_taken_for_another_progr
 # --- API key -----------------------------------------------------------------------------------------------------
 
 
-def test_each_start_has_an_api_key_that_stands_in_no_file_and_on_no_command_line(tmp_path: Path) -> None:
+def test_each_start_has_an_api_key_that_stands_in_no_file_and_on_no_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(COMMANDS, LoadGenerator.vllm, CLIENT)
     model = model_directory(tmp_path / "model")
-    run = make_run(tmp_path, *tiny_serving(model, "ranks_per_node=2", *LONG_LOAD), small=False)
+    own = tiny_serving(model, "ranks_per_node=2", "serving.client_command=null", *LONG_LOAD)
+    run = make_run(tmp_path, *own, small=False)
     keys: set[str] = set()
     lines: list[list[str]] = []
     statuses: list[int] = []
@@ -239,6 +244,12 @@ def test_a_load_generator_that_takes_a_key_only_on_its_command_line_goes_without
         )
         assert server_key(point.run, "k") == variables
         assert ("k" in client_environment(point.run, "k").values()) == bool(variables)
+
+
+def test_a_load_generator_of_ones_own_may_send_no_key_and_needs_none() -> None:
+    own = ["job=serve", "engine=vllm", "serving.prompts=1", "serving.client_command=[my-load,'{url}']"]
+    (point,) = compose(own, multirun=False)
+    assert server_key(point.run, "k") == {}
 
 
 # --- first lines -------------------------------------------------------------------------------------------------

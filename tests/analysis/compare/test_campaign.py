@@ -442,6 +442,7 @@ def test_only_jobs_of_equal_resources_take_turns_in_a_job_array(campaign: Path) 
 def test_a_trial_takes_turns_with_the_baseline_one_run_at_a_time_on_slurm_too(launcher: str, campaign: Path) -> None:
     cluster = ["cluster=generic_slurm"] if launcher == "slurm" else []
     size = ["launcher.pilot_nodes=1", "launcher.pilot_wall_time_min=200"] if launcher == "pilot" else []
+    SweepDir(campaign).submissions.touch()  # it is no preview
     points = trial_points("ddp", ["parallelism=ddp", f"launcher={launcher}", *size, *cluster], opened(campaign), 2)
     assert [point.run.name for point in points] == ["ddp-baseline-r1", "ddp-r1", "ddp-r2", "ddp-baseline-r2"]
     assert [point.run.parallelism.name for point in points] == ["fsdp_full", "ddp", "ddp", "fsdp_full"]
