@@ -141,7 +141,7 @@ def parquet_rows(path: Path, most: int | None) -> tuple[list[tuple[str | None, A
             f"{path} is read by pyarrow, which is not installed. Run `pip install pyarrow`, or convert it to JSON."
         ) from error
     try:
-        with reading(path), ParquetFile(opened(path)) as file:
+        with reading(path), opened(path) as content, ParquetFile(content) as file:
             values = (row for batch in file.iter_batches() for row in batch.to_pylist())
             return [(None, row) for row in islice(values, most)], file.metadata.num_rows
     except ArrowException as error:

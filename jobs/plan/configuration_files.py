@@ -53,13 +53,21 @@ def read_by_schema() -> None:
     SourcesRegistry.instance().types |= {"file": SiteFiles, "pkg": PackagedFiles}
 
 
+class NamedText(io.StringIO):
+    """The text of a file, which PyYAML's errors name."""
+
+    def __init__(self, text: str, path: Path) -> None:
+        super().__init__(text)
+        self.name = str(path)
+
+
 class SiteFiles(FileConfigSource):
     """The files of a directory."""
 
     def load_config(self, config_path: str) -> ConfigResult:
         """Return the configuration in a file."""
-        content = read_bytes(Path(self.path, self._normalize_file_name(config_path)), YAML_BYTES)
-        return loaded(self, config_path, io.StringIO(content.decode()))
+        path = Path(self.path, self._normalize_file_name(config_path))
+        return loaded(self, config_path, NamedText(read_bytes(path, YAML_BYTES).decode(), path))
 
 
 class PackagedFiles(ImportlibResourcesConfigSource):

@@ -44,7 +44,7 @@ def test_a_sweep_is_submitted_waited_for_cancelled_and_resumed(
     for found in (slurmscale.wait(sweep), slurmscale.cancel(sweep), slurmscale.resume(sweep, trust=True, wait=True)):
         assert [item.state.value for item in found] == ["prepared"]
     assert "no run waits or runs" in capsys.readouterr().out
-    with pytest.raises(SuiteError, match="is not a sweep directory"):
+    with pytest.raises(SuiteError, match="does not exist"):
         slurmscale.wait(tmp_path / "nowhere")
 
 
