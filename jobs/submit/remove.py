@@ -130,7 +130,8 @@ def refuse_unproven(sweep: SweepDir) -> None:
     """Raise RunDirError for a directory that others than slurmscale made, also where it has runs of it."""
     if sweep.only is not None and not is_run(sweep.path / sweep.only):
         raise RunDirError(f"{sweep.path / sweep.only} has none of the files of a run, so it is not removed.")
-    made = os.path.lexists(sweep.submissions) or is_named_by_its_runs(sweep)
+    has_code = any(CODE.fullmatch(entry.name) for entry in sweep.path.iterdir())  # a preview of an earlier version
+    made = os.path.lexists(sweep.submissions) or has_code or is_named_by_its_runs(sweep)
     if sweep.only is None and not made:
         raise RunDirError(
             f"{sweep.path} contains runs, but slurmscale submit did not make it. Pass the run directories in it: "
