@@ -138,7 +138,7 @@ def test_the_log_of_a_rank_that_has_not_started_is_refused_with_the_ranks(
 def test_a_path_with_blanks_is_printed_as_a_shell_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = prepared(tmp_path / "x z", a_run())
     assert main(["logs", str(run.path)]) == 2
-    assert f"Run `slurmscale resume '{tmp_path}/x z'`." in capsys.readouterr().err
+    assert f"Run `slurmscale resume '{tmp_path}/x z/run'`." in capsys.readouterr().err
 
 
 def test_a_long_sweep_shows_what_needs_a_person_and_counts_the_rest(
