@@ -193,7 +193,8 @@ def test_a_queue_and_a_pilot_start_only_the_configuration_that_was_submitted(cha
     subprocess.run(queue, cwd=ROOT, input=json.dumps(codes), text=True, check=True)
     failed = [event for event in run_events(directory) if event["event"] == "failed"]
     assert len(failed) == 2
-    assert all("config.yaml was changed since the run was submitted" in event["error"] for event in failed)
+    words = "is damaged: it is missing" if change == "gone" else "was changed since the run was submitted"
+    assert all(f"config.yaml {words}" in event["error"] for event in failed)
     assert not (tmp_path / "witness").exists()
 
 

@@ -92,7 +92,6 @@ EXCEPTIONS = {
     "jobs/storage/samples.py": {OPENED: ["np.memmap", "tarfile.open"]},
     "jobs/submit/local_queue.py": {OURS: ["json.load"]},
     "jobs/submit/pilot.py": {OURS: ["json.load"]},
-    "jobs/submit/provenance.py": {PACKAGE: ["file.read_bytes"]},
     "jobs/submit/trust/integrity.py": {PACKAGE: ["(resources.files('jobs.submit.trust') / 'integrity.sh').read_text"]},
     "jobs/tune/result.py": {OURS: ["yaml.safe_load"]},
 }  # fmt: skip

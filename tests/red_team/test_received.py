@@ -300,7 +300,7 @@ def test_nothing_is_submitted_into_a_received_sweep(tmp_path: Path, capsys: pyte
     sweep = received(tmp_path)
     given = [*small(sweep.path.parent), "launcher=local", "cluster=generic_slurm", "name=other"]
     assert main(["submit", *given]) == 2
-    assert f"{sweep.path} exists and was not submitted by you." in printed_words(capsys)
+    assert f"{sweep.path} exists and was not submitted by you, or is a preview." in printed_words(capsys)
     assert not sweep.run("other").path.exists()
 
 
