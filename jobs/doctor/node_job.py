@@ -24,7 +24,7 @@ from jobs.schema import Run
 from jobs.submit import job_log, slurm_commands
 from jobs.submit.batch_script import batch_script, environment_lines, integrity_lines, rank_python, resources
 from jobs.submit.cancellation import cancel_jobs
-from jobs.submit.code_store import snapshot_code
+from jobs.submit.code_store import remove_unused_code, snapshot_code
 from jobs.submit.trust.integrity import make_private, refuse_changed
 
 MOST_MINUTES = 10
@@ -84,7 +84,9 @@ def run_on_nodes(run: Run, nodes: int, node_list: str | None, out: Console) -> N
             run, sweep=sweep.path.name, nodes=nodes, wall_time_min=minutes,
             launcher=replace(run.launcher, requeues=0, max_running=None),
         )  # fmt: skip
-        write_file(script, script_of(job, sweep, snapshot_code(sweep), node_list))
+        known = set(sweep.code_store.glob("*"))
+        code = snapshot_code(sweep)
+        write_file(script, script_of(job, sweep, code, node_list))
     except OSError as error:
         raise RunDirError(
             f"{error.filename or sweep.path}: {error.strerror or error}, so no job was submitted. Set another place "
@@ -94,6 +96,7 @@ def run_on_nodes(run: Run, nodes: int, node_list: str | None, out: Console) -> N
         job_id = slurm_commands.submit_script(script)
     except SubmitError:
         shutil.rmtree(sweep.path)
+        remove_unused_code(sweep.path.parent, *({code} - known))
         raise
     where = node_list or ("1 node" if nodes == 1 else f"{nodes} nodes")
     out.print(f"job {job_id} on {where}; Ctrl-C cancels it")

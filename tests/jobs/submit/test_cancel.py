@@ -12,6 +12,7 @@ import pytest
 from jobs.cli import main
 from jobs.rundir import SweepDir, append_record, now
 from jobs.submit.states import State, states
+from jobs.submit.trust.own_sweeps import own
 from tests.support.cli import printed_words, small
 from tests.support.fake_runs import a_run, prepared, started
 from tests.support.paths import ROOT
@@ -112,5 +113,6 @@ def test_a_run_of_train_sbatch_is_ended_and_the_same_script_elsewhere_is_not(tmp
     for job_id in job_ids.values():
         # The ranks write what the ledger of other launchers contains.
         started(prepared(sweep.path, a_run(f"job-{job_id}")), a_run(), job_id=job_id)
+    own(sweep)  # as the first of its runs does
     assert main(["cancel", str(sweep.path)]) == 2
     wait_until(lambda: queue() == [job_ids["there"]])
