@@ -111,7 +111,7 @@ class Pseudonyms:
         self.phrases: dict[str, str] = {}
         """The kind of each known name of several words, such as a path with blanks."""
         self.schemes: set[str] = set()
-        """What stands before the number in names of nodes."""
+        """The beginnings of numbered names of nodes, such as gpu of gpu17."""
         self._given: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = {}
         self._phrase: re.Pattern[str] | None = None

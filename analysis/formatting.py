@@ -150,7 +150,7 @@ def published(text: str) -> str:
 
 
 REPLACED: list[Callable[[str], str]] = []
-"""What `publishing` adds to `published`."""
+"""The last change that `published` makes to a text; `publishing` sets it."""
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def answered(
     Without `output`, write into the directory given, or into the current one if several are given. `cost_of` is the
     training whose cost is reported: `100B`. `follow` reads links that lead out of the directories; `anonymous` replaces
     names of people, machines and places in all files. Raise ReportError if a path does not exist or contains no run, a
-    format is unknown or lacks its package, `cost_of` is no number of tokens, or writing fails.
+    format is unknown or lacks its package, `cost_of` is not a number of tokens, or writing fails.
     """
     chosen = chosen_formats(formats)
     training = DEFAULT if cost_of is None else training_of(cost_of)

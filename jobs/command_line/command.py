@@ -69,14 +69,14 @@ class Command:
 
     name: str
     text: str
-    """What it does, in one line."""
+    """One line on its purpose, as `slurmscale --help` shows it."""
     function: Callable[[argparse.Namespace], int]
     """Called with the options; returns the exit code. `options.grammar.error(text)` refuses their combination."""
     arguments: tuple[Argument | OneOf | Section, ...]
     heading: str
     """The heading below which `slurmscale --help` lists it."""
     examples: tuple[str, ...]
-    """What may be typed after `slurmscale`; each works without a file that does not exist, but for runs and names."""
+    """Lines to type after `slurmscale`. They need no files but the runs and configurations that they name."""
     manual: str
     """The section that describes it, such as jobs/README.md#tuning."""
     exit_codes: Mapping[int, str] = field(default_factory=dict)

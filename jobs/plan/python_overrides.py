@@ -25,7 +25,7 @@ ACCEPTED = 'Pass text such as "nodes=2", a dictionary such as {"nodes": 2, "job"
 
 
 def override_lines(given: Iterable[object], *, multirun: bool) -> list[str]:
-    """Return the overrides in words, lists and dictionaries as lines; raise ConfigError for what is none of these.
+    """Return the overrides in words, lists and dictionaries as lines; raise ConfigError for any other type.
 
     In a dictionary, dictionaries are sections. A list is a sweep with `multirun`, else a list value; for a key that
     takes a list, a sweep is a list of lists.

@@ -43,7 +43,7 @@ BASELINE = "baseline"
 
 @dataclass(frozen=True)
 class Target:
-    """What one argument means: a sweep or a run, and the states of its runs."""
+    """A sweep or run to remove, and the states of its runs."""
 
     sweep: SweepDir
     found: list[RunState]

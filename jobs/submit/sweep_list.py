@@ -33,7 +33,7 @@ AGES = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 @dataclass(frozen=True)
 class Row:
-    """What is shown of a sweep."""
+    """The row of a sweep."""
 
     name: str
     states: str

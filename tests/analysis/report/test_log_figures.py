@@ -1,4 +1,4 @@
-"""What a log prints and no other section shows is in one table: no figure is read for nothing."""
+"""One table has every figure of a log that no other section shows."""
 
 from __future__ import annotations
 
