@@ -10,9 +10,8 @@ import yaml
 
 from jobs.errors import ConfigError
 from jobs.output import write_file
-from jobs.plan.configuration_files import composing
+from jobs.plan.choices import choices, refuse_missing_site, set_one_of
 from jobs.plan.keys import did_you_mean
-from jobs.plan.refusals import choices, set_one_of
 from jobs.plan.synonyms import nearest_names
 from jobs.rundir import as_file_name
 
@@ -23,8 +22,8 @@ def cluster_file(name: str, output: Path | None, gpu: str | None, **values: Any)
     Without a place to write the file return its text. Raises ConfigError for a name, GPU or number that it cannot have,
     and if the file exists.
     """
-    with composing([]):
-        gpus, taken = choices("gpu"), choices("cluster")
+    refuse_missing_site()
+    gpus, taken = choices("gpu"), choices("cluster")
     if gpu is not None and gpu not in gpus:
         raise ConfigError(f"--gpu {gpu}: there is no such GPU.{did_you_mean(nearest_names(gpu, gpus))} "
                           f"{set_one_of('gpu', gpus)}")  # fmt: skip

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobs.plan.configuration_files import composing
+from jobs.plan.choices import choices, refuse_missing_site
 from jobs.plan.keys import GROUPS, keys
-from jobs.plan.refusals import choices
 
 
 def complete_key(prefix: str, **_: Any) -> list[str]:
@@ -27,6 +26,6 @@ def complete_override(prefix: str, **_: Any) -> list[str]:
 def values_of(key: str) -> list[str]:
     """Return the values that a key or group takes, as far as these can be listed."""
     if key in GROUPS:
-        with composing([]):
-            return sorted(choices(key))
+        refuse_missing_site()
+        return choices(key)
     return keys()[key].choices if key in keys() else []

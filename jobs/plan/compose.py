@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue
 
 from jobs.errors import ConfigError
+from jobs.plan.choices import chosen, left_to_user, site_file
 from jobs.plan.configuration_files import composing
 from jobs.plan.fitting import nearest_fitting
 from jobs.plan.hydra_errors import what_to_set
@@ -30,12 +31,7 @@ from jobs.plan.keys import keys
 from jobs.plan.legality import common_global_batch, only_memory_is_short, problems, product_is_illegal
 from jobs.plan.nearest import nearest_legal
 from jobs.plan.overrides import for_hydra, is_plain_value
-from jobs.plan.refusals import (
-    chosen,
-    left_to_user,
-    site_file,
-    typed,
-)
+from jobs.plan.refusals import typed
 from jobs.plan.rules import rehearsal, sbatch_variables, unused
 from jobs.plan.rules.memory import is_proposed
 from jobs.plan.sweep import Axis, read_axes

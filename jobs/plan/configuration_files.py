@@ -24,9 +24,10 @@ from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
 
 from jobs.files import YAML_BYTES, read_bytes
+from jobs.plan.choices import refuse_missing_site
 from jobs.plan.hydra_errors import hydra_refusals
 from jobs.plan.keys import is_text
-from jobs.plan.refusals import refuse_missing_site, refuse_odd_bytes
+from jobs.plan.refusals import refuse_odd_bytes
 from jobs.schema import Run
 
 HEADER_CHARACTERS = 512

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
 import textwrap
-from collections.abc import Iterator
-
-from hydra import compose as hydra_compose
-from omegaconf import DictConfig, OmegaConf
 
 from jobs.errors import ConfigError
-from jobs.files import YAML_BYTES, read_text
-from jobs.plan.configuration_files import composing
+from jobs.plan.choices import choices, first_comment, refuse_missing_site
 from jobs.plan.keys import GROUPS, Key, did_you_mean, in_section, is_enum, keys, meanings, nearest_keys
-from jobs.plan.overrides import single
-from jobs.plan.refusals import choices, file_of
 from jobs.plan.synonyms import meant, nearest_names
 
-WIDTH = 110
+NARROWEST, WIDEST = 60, 110
 MOST_FOUND = 40
 
 
@@ -28,10 +22,11 @@ def explain(name: str | None, overrides: list[str]) -> int:
     """
     if name is None:
         rows([(key.name, key.meaning) for key in keys().values() if "." not in key.name], indent=0)
-        print(
-            "\n`slurmscale explain KEY` prints one of them, such as job or job.steps; `slurmscale explain WORD` lists "
+        hint = (
+            "`slurmscale explain KEY` prints one of them, such as job or job.steps; `slurmscale explain WORD` lists "
             "the keys and choices with a word, such as checkpoint."
         )
+        print(f"\n{textwrap.fill(hint, columns())}")
         return 0
     name = name.partition("=")[0]
     if name not in keys() and name not in GROUPS:
@@ -44,12 +39,13 @@ def explain(name: str | None, overrides: list[str]) -> int:
         raise ConfigError(
             f"{name} is not a configuration key.{did_you_mean(near)} `slurmscale explain` lists all keys."
         )
-    with composing(overrides):
-        files = choices(name) if name in GROUPS else []
-        config = hydra_compose("config", overrides=single(overrides))
+    from jobs.plan.key_facts import facts
+
+    lines = facts(name, overrides)
     print(name)
-    for title, text in facts(name, config):
-        print(textwrap.fill(text, WIDTH, initial_indent=f"  {title:9}", subsequent_indent=" " * 11))
+    for title, text in lines:
+        print(textwrap.fill(text, columns(), initial_indent=f"  {title:9}", subsequent_indent=" " * 11))
+    files = choices(name) if name in GROUPS else []
     listed("choices", [(each, first_comment(f"{name}/{each}")) for each in files] or members(keys().get(name)))
     inner = [key for key in keys().values() if in_section(key.name, name)]
     listed("keys", [(key.name, key.meaning) for key in inner])
@@ -60,8 +56,8 @@ def with_word(word: str) -> list[tuple[str, str]]:
     """Return the keys that a word may mean, then keys and choices with it: in names first, then in meanings."""
     if "." in word:
         return []
-    with composing([]):
-        names = [f"{group}={each}" for group in sorted(GROUPS) for each in choices(group)]
+    refuse_missing_site()
+    names = [f"{group}={each}" for group in sorted(GROUPS) for each in choices(group)]
     # The settings of the server after training are those of a server, once more.
     known = [key for key in keys().values() if not key.name.startswith("stages.serve.")]
     texts = {key.name: key.meaning for key in known}
@@ -74,32 +70,6 @@ def with_word(word: str) -> list[tuple[str, str]]:
     return [(name, texts[name]) for name in dict.fromkeys([*usual, *in_names, *in_meanings])][:MOST_FOUND]
 
 
-def facts(name: str, config: DictConfig) -> Iterator[tuple[str, str]]:
-    """Yield title and text of each line about a key; the default is its value in this composition."""
-    key = keys().get(name)
-    if key is None:
-        yield "meaning", "A file that combines choices and values of any group, and may declare a sweep."
-        yield "default", "null"
-        return
-    yield "meaning", key.meaning
-    yield "type", key.type_name if name not in GROUPS else "group; each choice is a file"
-    if key.unit:
-        yield "unit", key.unit
-    value = "(no value)" if OmegaConf.is_missing(*parent_of(name, config)) else OmegaConf.select(config, name)
-    if OmegaConf.is_list(value):
-        yield "default", f"[{', '.join(str(getattr(each, 'name', each)) for each in value)}]"
-    elif not key.is_section:
-        yield "default", OmegaConf.to_yaml(OmegaConf.create([value]))[2:].strip()
-    elif value is None:
-        yield "default", "null"
-
-
-def parent_of(name: str, config: DictConfig) -> tuple[DictConfig, str]:
-    """Return the section of a composition that holds a key, and the key's name in it; an unset section as empty."""
-    section, _, last = name.rpartition(".")
-    return (OmegaConf.select(config, section) if section else config) or OmegaConf.create({}), last
-
-
 def members(key: Key | None) -> list[tuple[str, str]]:
     """Return the values of a choice, or of the elements of a list, with their meanings."""
     if key is None:
@@ -109,18 +79,16 @@ def members(key: Key | None) -> list[tuple[str, str]]:
     return [(name, texts.get(name, "")) for name in names]
 
 
-def first_comment(config: str) -> str:
-    """Return the first comment line of a choice GROUP/NAME; an empty text where it has none."""
-    file = file_of(config)
-    lines = read_text(file, YAML_BYTES).splitlines() if file else []
-    return next((line[2:] for line in lines if line.startswith("# ") and not line.startswith("# @package")), "")
-
-
 def listed(title: str, entries: list[tuple[str, str]]) -> None:
     """Print a list with its title, if there is any entry."""
     if entries:
         print(f"  {title}")
         rows(entries, indent=4)
+
+
+def columns() -> int:
+    """Return the width of the text: the terminal's, within limits; the widest in a pipe."""
+    return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((WIDEST, 0)).columns))
 
 
 def rows(entries: list[tuple[str, str]], *, indent: int) -> None:
@@ -129,5 +97,6 @@ def rows(entries: list[tuple[str, str]], *, indent: int) -> None:
     for name, text in entries:
         lead = " " * indent + f"{name:{width}}"
         print(
-            textwrap.fill(text, WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead)).rstrip() or lead.rstrip()
+            textwrap.fill(text, columns(), initial_indent=lead, subsequent_indent=" " * len(lead)).rstrip()
+            or lead.rstrip()
         )

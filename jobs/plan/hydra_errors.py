@@ -15,8 +15,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from jobs.errors import ConfigError
 from jobs.files import YAML_BYTES, read_bytes
+from jobs.plan.choices import chosen, place_of, set_one_of, site_file
 from jobs.plan.keys import GROUPS, did_you_mean, is_text, keys, nearest_keys
-from jobs.plan.refusals import chosen, place_of, set_one_of, site_file
 from jobs.plan.synonyms import meant, nearest_names
 
 

@@ -18,8 +18,9 @@ from hydra.grammar.gen.OverrideLexer import OverrideLexer
 from hydra.grammar.gen.OverrideParser import OverrideParser
 
 from jobs.errors import ConfigError
+from jobs.plan.choices import choices
 from jobs.plan.keys import GROUPS, is_text, keys, mapping_of
-from jobs.plan.refusals import choices, typed
+from jobs.plan.refusals import typed
 from jobs.secrets import strings
 
 # Functions of the grammar whose arguments are numbers, whatever the key is.

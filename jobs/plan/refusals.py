@@ -1,20 +1,16 @@
-"""Refusals of overrides and configuration files before composition, and the files of choices."""
+"""Refusals of overrides before composition."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 
-import conf
 from jobs.errors import ConfigError
-from jobs.files import YAML_BYTES, YAML_LOADER, flat, parse_yaml, read_bytes, read_yaml, reason
+from jobs.plan.choices import choices, set_one_of
 from jobs.plan.keys import GROUPS
 
 PATH = re.compile(r"[/~]|\.\.?/|.*/.*\.ya?ml$")
@@ -33,9 +29,6 @@ HYDRA_SETTINGS = {
 }
 
 
-# --- before composition ----------------------------------------------------------------------------------------
-
-
 def refuse_odd_bytes(overrides: Iterable[str]) -> None:
     """Raise ConfigError for a byte that is no text in UTF-8, which Python keeps as half of a surrogate pair."""
     for line in overrides:
@@ -46,38 +39,6 @@ def refuse_odd_bytes(overrides: Iterable[str]) -> None:
             raise ConfigError(
                 f"{shown}: this is not UTF-8. Write it in UTF-8; a file of such a name needs another name."
             ) from None
-
-
-def refuse_missing_site() -> None:
-    """Raise ConfigError where SLURMSCALE_SITE names no directory."""
-    site = os.environ.get("SLURMSCALE_SITE")
-    if site and "://" not in site and not Path(site).is_dir():
-        raise ConfigError(
-            f"SLURMSCALE_SITE={site} is not a directory. Set it to the directory that holds your cluster/NAME.yaml, "
-            "or unset it."
-        )
-    if site and Path(site).name in GROUPS and not any((Path(site) / group).is_dir() for group in GROUPS):
-        raise ConfigError(
-            f"SLURMSCALE_SITE={site} is the directory of one group. Set it to the directory above, which holds "
-            f"{Path(site).name}/NAME.yaml: SLURMSCALE_SITE={Path(site).absolute().parent}"
-        )
-    for file in sorted(Path(site).glob("*/*.yaml")) if site else ():
-        if file.parent.name in GROUPS:
-            refuse_unbounded(file)
-
-
-def refuse_unbounded(file: Path) -> None:
-    """Raise ConfigError for a site's file that Hydra, which reads without limits, would not finish reading."""
-    try:
-        read_yaml(file)
-    except (OSError, ValueError) as error:
-        if isinstance(error.__cause__, yaml.YAMLError):
-            # No YAML: Hydra reports the line, where the file is chosen.
-            return
-        raise ConfigError(
-            f"{file} cannot be used as a configuration file: {reason(error)}. Correct it, or remove it from "
-            f"SLURMSCALE_SITE={os.environ['SLURMSCALE_SITE']}."
-        ) from error
 
 
 def refuse_key_or_choice(override: Override) -> None:
@@ -111,73 +72,7 @@ def site_for(group: str, file: Path) -> str:
     return f"Move the file to DIR/{group}/{file.stem}.yaml, set SLURMSCALE_SITE=DIR and {group}={file.stem}."
 
 
-def choices(group: str) -> list[str]:
-    """Return the choices of a group, a site's own among them; needs an initialized Hydra."""
-    return GlobalHydra.instance().config_loader().get_group_options(group, config_name="config")
-
-
-def set_one_of(group: str, options: Iterable[str]) -> str:
-    """Return a sentence with the choices of a group."""
-    return f"Set {group}=NAME with one of {', '.join(sorted(options))}."
-
-
 def typed(override: Override) -> str:
     """Return an override as the user wrote it."""
     assert override.input_line is not None
     return override.input_line
-
-
-# --- files -----------------------------------------------------------------------------------------------------
-
-
-def chosen(group: str, overrides: list[str]) -> str:
-    """Return GROUP/NAME of the choice that overrides name, or nothing."""
-    names = [line.partition("=")[2] for line in overrides if line.partition("=")[0] == group]
-    return f"{group}/{names[-1]}" if group in GROUPS and names else ""
-
-
-def site_file(config: str) -> Path | None:
-    """Return a site's own file of a choice GROUP/NAME; None where it has none."""
-    site = os.environ.get("SLURMSCALE_SITE")
-    file = Path(site or "", f"{config.removesuffix('.yaml')}.yaml")
-    return file if site and config and file.is_file() else None
-
-
-def left_to_user(choices: dict[str, str | None]) -> list[str]:
-    """Return the keys that the files of some choices leave to the user by ???, and no later file sets.
-
-    `choices` has the names by their groups, the last file first, as Hydra lists them.
-    """
-    values: dict[str, Any] = {}
-    for file in filter(None, (file_of(f"{group}/{name}") for group, name in reversed(choices.items()))):
-        content = read_bytes(file, YAML_BYTES)
-        section = "" if b"# @package _global_" in content else f"{file.parent.name}."
-        values |= {section + key: value for key, value in flat(parse_yaml(content) or {}).items()}
-    return [key for key, value in values.items() if value == "???"]
-
-
-def file_of(config: str) -> Path | None:
-    """Return the file of a choice GROUP/NAME, a site's own first; None for one of another search path."""
-    packaged = Path(str(conf.__file__)).parent / f"{config}.yaml"
-    return site_file(config) or (packaged if packaged.is_file() else None)
-
-
-def place_of(config: str, key: str) -> str:
-    """Return "FILE, line N: " of a key in a site's own file, "FILE: " where it does not set it, else nothing."""
-    file = site_file(config)
-    if file is None:
-        return ""
-    try:
-        composed = yaml.compose(read_bytes(file, YAML_BYTES), YAML_LOADER)
-    except yaml.YAMLError:  # libyaml refuses some files that Hydra's loader, in Python, reads: "\ud800"
-        return f"{file}: "
-    lines = {name: line for name, line in key_lines(composed) if f".{key}".endswith(f".{name}")}
-    return f"{file}, line {lines[max(lines, key=len)]}: " if lines else f"{file}: "
-
-
-def key_lines(node: yaml.Node | None, prefix: str = "") -> Iterator[tuple[str, int]]:
-    """Yield every dotted key of a YAML file with its line, counted from 1."""
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            yield f"{prefix}{key.value}", key.start_mark.line + 1
-            yield from key_lines(value, f"{prefix}{key.value}.")

@@ -27,8 +27,8 @@ from jobs.errors import SuiteError
 from jobs.failures import FailureCause, record_failure
 from jobs.files import UnsuitableFileError, read_yaml
 from jobs.lease import Lease, owners, successor
+from jobs.plan.choices import place_of, refuse_missing_site
 from jobs.plan.compose import compose
-from jobs.plan.refusals import place_of, refuse_missing_site
 from jobs.rundir import SweepDir, append_record, load_run, now
 from jobs.submit.history import History
 from jobs.submit.progress import last_step, progress_of

@@ -1,0 +1,45 @@
+"""What `slurmscale explain` says of one key: meaning, type, unit, and its value in a composition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hydra import compose as hydra_compose
+from omegaconf import DictConfig, OmegaConf
+
+from jobs.plan.configuration_files import composing
+from jobs.plan.keys import GROUPS, keys
+from jobs.plan.overrides import single
+
+
+def facts(name: str, overrides: list[str]) -> list[tuple[str, str]]:
+    """Return title and text of each line about a key; the default is its value with these overrides."""
+    with composing(overrides):
+        config = hydra_compose("config", overrides=single(overrides))
+    return list(described(name, config))
+
+
+def described(name: str, config: DictConfig) -> Iterator[tuple[str, str]]:
+    """Yield title and text of each line about a key of a composition."""
+    key = keys().get(name)
+    if key is None:
+        yield "meaning", "A file that combines choices and values of any group, and may declare a sweep."
+        yield "default", "null"
+        return
+    yield "meaning", key.meaning
+    yield "type", key.type_name if name not in GROUPS else "group; each choice is a file"
+    if key.unit:
+        yield "unit", key.unit
+    value = "(no value)" if OmegaConf.is_missing(*parent_of(name, config)) else OmegaConf.select(config, name)
+    if OmegaConf.is_list(value):
+        yield "default", f"[{', '.join(str(getattr(each, 'name', each)) for each in value)}]"
+    elif not key.is_section:
+        yield "default", OmegaConf.to_yaml(OmegaConf.create([value]))[2:].strip()
+    elif value is None:
+        yield "default", "null"
+
+
+def parent_of(name: str, config: DictConfig) -> tuple[DictConfig, str]:
+    """Return the section of a composition that holds a key, and the key's name in it; an unset section as empty."""
+    section, _, last = name.rpartition(".")
+    return (OmegaConf.select(config, section) if section else config) or OmegaConf.create({}), last
