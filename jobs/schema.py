@@ -335,7 +335,8 @@ class Batching(Enum):
     bucketed = "bucketed"
     """Padded, with samples of similar length in a micro-batch."""
     packed = "packed"
-    """One row for all samples of a micro-batch, end to end; attention stays within a sample."""
+    """One row for all samples of a micro-batch, end to end; attention stays within a sample, and in text within a
+    document. With the other choices it crosses the documents of a window of text."""
 
 
 class LoraTarget(Enum):

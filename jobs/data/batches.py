@@ -7,7 +7,8 @@ contains the same samples for every dp and micro_batch_size:
     padded      rank r takes the r-th contiguous slice and splits it into micro-batches
     bucketed    the samples of a pool of global batches are sorted by length, split into global batches, and visited in
                 an order drawn from the seed; ranks take micro-batches in turn, so that all have similar lengths
-    packed      samples are distributed over the micro-batches of all ranks to balance their tokens
+    packed      samples are distributed over the micro-batches of all ranks to balance their tokens; of windows of
+                text, each document is a sample to attention
 """
 
 from __future__ import annotations
@@ -222,12 +223,18 @@ def bucketed(order: Indices, lengths: npt.NDArray[np.int32], pool: int, random: 
     return np.concatenate(pools)
 
 
-def held_out_batches(dataset: Dataset, held_out: int, size: int) -> Iterator[MicroBatch[Tokens]]:
-    """Yield the held-out samples in order, in micro-batches of `size`."""
+def held_out_batches(
+    dataset: Dataset, held_out: int, size: int, *, packed: bool = False
+) -> Iterator[MicroBatch[Tokens]]:
+    """Yield the held-out samples in order, in micro-batches of `size`; if packed, in one row each."""
     chosen = np.arange(len(dataset) - held_out, len(dataset))
     for start in range(0, held_out, size):
         samples = chosen[start : start + size]
-        yield side_by_side(dataset, samples, int(dataset.lengths[samples].max()))
+        if packed:
+            length = int(dataset.lengths[samples].sum())
+            yield end_to_end(dataset, samples, length, length)
+        else:
+            yield side_by_side(dataset, samples, int(dataset.lengths[samples].max()))
 
 
 def refuse_small_data(dataset: Dataset, global_batch_size: int, held_out: int) -> None:

@@ -3,6 +3,7 @@
     meta.json        description, account, size and files of the tokenizer; parameters of random samples
     tokens.npy       all token ids in sequence, as unsigned integers
     samples.npy      position of each sample in tokens.npy (SAMPLE_DTYPE)
+    documents.npy    position of the first token of each document in tokens.npy, where samples are windows of text
     tokenizer.json   (or tokenizer.model) and its configuration, as LitGPT reads them
 
 Random samples are generated, not stored: their directory contains only meta.json. No file is written twice; an
@@ -27,6 +28,7 @@ from jobs.files import opened, read_bytes, read_object
 META = "meta.json"
 TOKENS = "tokens.npy"
 SAMPLES = "samples.npy"
+DOCUMENTS = "documents.npy"
 
 SAMPLE_DTYPE = np.dtype([("start", "<i8"), ("length", "<i4"), ("unlabelled", "<i4")])
 """First token of a sample, number of input tokens, and number of first targets that are excluded from the loss."""
@@ -84,6 +86,10 @@ class Dataset(ABC):
     def sample(self, index: int) -> tuple[Tokens, Tokens]:
         """Return inputs and targets of one sample, both (length,); targets without a loss are IGNORED."""
 
+    def further_documents(self, _index: int) -> list[int]:
+        """Return the inputs of a sample, behind its first, that begin a document: none in a sample of one document."""
+        return []
+
 
 class StoredDataset(Dataset):
     """Samples that are stored in tokens.npy."""
@@ -96,6 +102,8 @@ class StoredDataset(Dataset):
         self._samples = samples
         opened(directory / TOKENS).close()
         self._tokens = np.load(directory / TOKENS, mmap_mode="r")
+        documents = directory / DOCUMENTS
+        self._documents = np.load(documents, mmap_mode="r") if documents.exists() else np.empty(0, dtype=np.int64)
 
     def sample(self, index: int) -> tuple[Tokens, Tokens]:
         """Return a copy of the tokens on disk."""
@@ -104,6 +112,13 @@ class StoredDataset(Dataset):
         targets = tokens[1:].copy()
         targets[:unlabelled] = IGNORED
         return tokens[:-1], targets
+
+    def further_documents(self, index: int) -> list[int]:
+        """Return the inputs of a sample, behind its first, that begin a document."""
+        start, length, _ = self._samples[index].tolist()
+        first, last = np.searchsorted(self._documents, [start + 1, start + length])
+        begins: list[int] = (self._documents[first:last] - start).tolist()
+        return begins
 
 
 class RandomDataset(Dataset):

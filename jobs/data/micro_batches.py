@@ -23,7 +23,8 @@ class MicroBatch(NamedTuple, Generic[Array]):
     labels: int
     """The number of targets that contribute to the loss. Known here, a GPU need not be waited for to count them."""
     bounds: Array | None = None
-    """Where the samples of a packed row begin, then the row's length: (1, samples + 1)."""
+    """Where the samples of a packed row begin, and the documents within them, then the row's length:
+    (1, samples and documents + 1)."""
 
     def converted(self, convert: Callable[[Array], Other]) -> MicroBatch[Other]:
         """Return the micro-batch with converted arrays."""
@@ -41,13 +42,16 @@ def side_by_side(dataset: Dataset, samples: npt.NDArray[np.intp], length: int) -
 
 
 def end_to_end(dataset: Dataset, samples: npt.NDArray[np.intp], length: int, longest: int) -> MicroBatch[Tokens]:
-    """Return samples in one row of this length, padded with unlabelled samples of at most `longest` tokens."""
+    """Return samples in one row of this length, padded with unlabelled samples of at most `longest` tokens.
+
+    Each document of a window of text counts as a sample of its own.
+    """
     inputs, targets = padding((1, length))
-    starts = []
+    starts: list[int] = []
     end = 0
     for sample in samples.tolist():
-        starts.append(end)
         start, end = end, end + int(dataset.lengths[sample])
+        starts += (start + begins for begins in (0, *dataset.further_documents(sample)))
         inputs[0, start:end], targets[0, start:end] = dataset.sample(sample)
     bounds = np.array([[*starts, *range(end, length, longest), length]], dtype=np.int64)
     return MicroBatch(inputs, targets, labels_in(targets), bounds)

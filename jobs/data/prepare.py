@@ -205,8 +205,8 @@ def write_samples(recipe: Recipe, directory: Path) -> dict[str, Any]:
     if data.source not in INSTRUCTIONS:
         texts = (piece.text for path in recipe.files for piece in document_pieces(path, data))
         tokenizer, names = tokenizer_for(recipe, texts, directory)
-        arrays = encoded_pieces(recipe.files, tokenizer, data)
-        tokenized = write_windows(recipe, arrays, token_dtype(tokenizer.size), directory)
+        parts = encoded_pieces(recipe.files, tokenizer, data)
+        tokenized = write_windows(recipe, parts, token_dtype(tokenizer.size), directory)
     else:
         rows = read_rows(data.source, recipe.files, data.max_samples)
         records = with_examples(records_from(rows.first, data.source, template_of(data)), data)

@@ -39,6 +39,8 @@ class Recipe:
             "held_out": data.held_out_samples,
             "split": None if data.test_split is None else [data.test_split, data.split_seed],
         }
+        if data.source not in INSTRUCTIONS | {Source.random}:
+            facts["documents"] = True  # earlier versions did not write where they begin
         if data.source is Source.random:
             facts |= {"vocab_size": self.vocab_size, "seed": self.seed}
         else:

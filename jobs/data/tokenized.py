@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from jobs.data.dataset import SAMPLE_DTYPE, TOKENS, write_tokens
+from jobs.data.dataset import DOCUMENTS, SAMPLE_DTYPE, TOKENS, write_tokens
 from jobs.data.documents import document_pieces
 from jobs.data.megatron_binary import read_index, sequences_of
 from jobs.data.recipe import Recipe
@@ -41,12 +42,30 @@ class Tokenized:
     """Responses that LitGPT itself would leave without an end token."""
 
 
-def write_windows(
-    recipe: Recipe, arrays: Iterable[npt.NDArray[Any]], dtype: npt.DTypeLike, directory: Path
-) -> Tokenized:
+class Part(NamedTuple):
+    """Token ids of a document, or of a piece of it."""
+
+    begins: bool
+    """They are the first of the document."""
+    ids: npt.NDArray[Any]
+
+
+def write_windows(recipe: Recipe, parts: Iterable[Part], dtype: npt.DTypeLike, directory: Path) -> Tokenized:
     """Split all tokens into windows of sequence_length + 1; they overlap by one, so each token is a label once."""
     length, most = recipe.sequence_length, recipe.data.max_samples
-    tokens = write_tokens(directory / TOKENS, arrays, dtype, None if most is None else most * length + 1)
+    documents = array("q")
+
+    def ids() -> Iterator[npt.NDArray[Any]]:
+        written = 0
+        for part in parts:
+            if part.begins:
+                documents.append(written)
+            written += len(part.ids)
+            yield part.ids
+
+    tokens = write_tokens(directory / TOKENS, ids(), dtype, None if most is None else most * length + 1)
+    begins = np.frombuffer(documents, dtype=np.int64)
+    np.save(directory / DOCUMENTS, begins[begins < tokens])
     count = (tokens - 1) // length
     if count < 1:
         raise DataError(
@@ -66,7 +85,9 @@ def write_sequences(recipe: Recipe, directory: Path) -> tuple[Tokenized, int]:
     """
     index_file, bin_file = recipe.files
     index = read_index(index_file, bin_file)
-    tokenized = write_windows(recipe, sequences_of(index, bin_file), index.dtype, directory)
+    firsts = set(index.documents.tolist())
+    parts = (Part(i in firsts, ids) for i, ids in enumerate(sequences_of(index, bin_file)))
+    tokenized = write_windows(recipe, parts, index.dtype, directory)
     tokens = np.load(directory / TOKENS, mmap_mode="r")
     if tokens.min() < 0:
         raise DataError(f"{bin_file} has a negative token id. Set data.path=PREFIX to files of token ids.")
@@ -83,9 +104,9 @@ def encoded_documents(files: list[Path], tokenizer: Tokenizer, data: Data) -> It
             parts = []
 
 
-def encoded_pieces(files: list[Path], tokenizer: Tokenizer, data: Data) -> Iterator[npt.NDArray[Any]]:
+def encoded_pieces(files: list[Path], tokenizer: Tokenizer, data: Data) -> Iterator[Part]:
     """Yield the token ids of each piece."""
-    return (ids for _, ids in encoded(files, tokenizer, data))
+    return (Part(piece.first, ids) for piece, ids in encoded(files, tokenizer, data))
 
 
 def encoded(files: list[Path], tokenizer: Tokenizer, data: Data) -> Iterator[tuple[Piece, npt.NDArray[Any]]]:

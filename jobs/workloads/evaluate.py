@@ -39,7 +39,7 @@ from jobs.rundir import RunDir
 from jobs.runtime.checkpoint_directory import newest_readable
 from jobs.runtime.process_group import device_name
 from jobs.runtime.steps import samples
-from jobs.schema import Precision, Run
+from jobs.schema import INSTRUCTIONS, Batching, Precision, Run
 
 
 def evaluate(run: Run, directory: RunDir) -> dict[str, Any]:
@@ -55,7 +55,9 @@ def evaluate(run: Run, directory: RunDir) -> dict[str, Any]:
         dist.destroy_process_group()
     prepare(gpt, run, device)
     matches = Matches(gpt) if run.data.mask_prompt else None
-    loss = mean_loss(gpt, dataset, run.job.micro_batch_size, device, matches)
+    # Only the documents of text make a difference.
+    packed = run.job.batching is Batching.packed and run.data.source not in INSTRUCTIONS
+    loss = mean_loss(gpt, dataset, run.job.micro_batch_size, device, matches, packed=packed)
     if not math.isfinite(loss):
         raise CheckpointError(f"The loss of the weights after step {step} is {loss}: training diverged.")
     values: dict[Metric, float] = {
@@ -149,12 +151,18 @@ class Matches:
 
 
 def mean_loss(
-    gpt: Decoder, dataset: Dataset, micro_batch_size: int, device: torch.device, matches: Matches | None = None
+    gpt: Decoder,
+    dataset: Dataset,
+    micro_batch_size: int,
+    device: torch.device,
+    matches: Matches | None = None,
+    *,
+    packed: bool = False,
 ) -> float:
     """Return the loss summed over the labels of the held-out samples, divided by their number."""
     total = torch.zeros((), dtype=torch.float64, device=device)
     with torch.no_grad():
-        for micro_batch in held_out_batches(dataset, dataset.held_out, micro_batch_size):
+        for micro_batch in held_out_batches(dataset, dataset.held_out, micro_batch_size, packed=packed):
             on_device = micro_batch.converted(lambda tokens: torch.from_numpy(tokens).to(device))
             total += gpt(*on_device)
             if matches is not None:
