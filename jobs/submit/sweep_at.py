@@ -132,8 +132,11 @@ def instead_of_missing(path: Path) -> str:
         return f"Did you mean {shlex.quote(str(names[near[0]]))}?"
     if is_run_of_it:
         return f"The sweep {above.path} has the runs {some(list(names))}."
-    where = f" {shlex.quote(str(path.parent))}" if names else ""
-    return f"`slurmscale list{where}` shows the sweeps {'there' if names else 'in runs'}."
+    if names:
+        return f"`slurmscale list {shlex.quote(str(path.parent))}` shows the sweeps there."
+    if Path("runs").is_dir():
+        return "`slurmscale list` shows the sweeps in runs."
+    return "Pass the directory that `slurmscale submit` printed; `slurmscale list DIR` shows the sweeps in a directory."
 
 
 def listed(path: Path, deepest: int = DEEPEST) -> Iterator[SweepDir]:

@@ -92,6 +92,14 @@ def test_a_wrong_path_is_answered_by_what_to_pass(given: str, words: str, runs: 
     assert words.format(runs=runs) in str(refusal.value)
 
 
+def test_where_no_runs_are_a_missing_path_is_not_answered_by_a_list_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunDirError, match=r"does not exist\. Pass the directory that `slurmscale submit` printed"):
+        sweep_at(Path("nowhere"))
+
+
 @pytest.mark.usefixtures("runs")
 def test_every_command_on_a_sweep_answers_a_wrong_path_alike(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("status", "watch", "cancel", "resume", "logs"):
