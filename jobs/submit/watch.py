@@ -45,9 +45,7 @@ def watch(path: Path, *, nodes: bool = False, tensorboard: bool = False) -> int:
     if curves:
         out.print(f"tensorboard --logdir {shlex.quote(str(curves.directory))} shows the curves", soft_wrap=True)
     try:
-        if out.is_terminal:
-            return exit_code(in_a_table(sweep, out, curves, nodes=nodes))
-        return exit_code(in_lines(sweep, curves, nodes=nodes))
+        found = in_a_table(sweep, out, curves, nodes=nodes) if out.is_terminal else in_lines(sweep, curves, nodes=nodes)
     except KeyboardInterrupt:
         out.print(
             f"No longer watching; the runs continue. Run `slurmscale watch {sweep.quoted}` to see them again, "
@@ -55,6 +53,13 @@ def watch(path: Path, *, nodes: bool = False, tensorboard: bool = False) -> int:
             soft_wrap=True,
         )
         return 130
+    if any(item.state is State.prepared for item in found):
+        out.print(
+            f"A prepared run is not submitted. `slurmscale resume {sweep.quoted}` submits it; a preview (launcher=dry) "
+            "is submitted by its `slurmscale submit` with another launcher.",
+            soft_wrap=True,
+        )
+    return exit_code(found)
 
 
 def in_a_table(sweep: SweepDir, out: Console, curves: Curves | None, *, nodes: bool) -> list[RunState | StageState]:

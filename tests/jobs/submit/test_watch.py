@@ -175,6 +175,14 @@ def test_a_sweep_with_a_run_that_failed_ends_with_1(tmp_path: Path, capsys: pyte
     assert "broken: failed rank 0 on n: ValueError: no" in capsys.readouterr().out
 
 
+def test_a_sweep_that_nobody_submitted_ends_with_1_and_names_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepared(tmp_path / "s", a_run("r"))
+    assert main(["watch", str(tmp_path / "s")]) == 1
+    assert f"A prepared run is not submitted. `slurmscale resume {tmp_path}/s` submits it;" in capsys.readouterr().out
+
+
 def test_on_a_terminal_the_table_is_drawn_and_ctrl_c_leaves_the_run_alone(
     tmp_path: Path, queue: subprocess.Popen[bytes]
 ) -> None:
