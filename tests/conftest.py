@@ -52,6 +52,7 @@ def shares_a_fixture(path: Path) -> bool:
     return 'scope="module"' in path.read_text()
 
 
+@pytest.hookimpl(trylast=True)  # behind -m, which leaves tests out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests of Slurm last: its jobs need the cores, and its variables stay in the environment.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -29,8 +30,9 @@ from jobs.submit.submissions import Submission, entries, kind_of, latest_submiss
 from jobs.submit.sweep_at import open_run
 from jobs.visible import coloured
 
-# A log may have any size.
+# A log may have any size. Attempts that nobody asked for are only counted in files up to the second one.
 PART_BYTES = 1 << 20
+COUNTED_BYTES = 64 << 20
 START = f"{BATCH_STARTED}, restart ".encode()
 
 
@@ -54,7 +56,7 @@ def logs(path: Path, *, rank: int, follow: bool, attempt: int | None = None) -> 
         raise RunDirError(f"{run.path} was never submitted. Run `slurmscale resume {sweep.quoted}`.")
     if submission.launcher == "hand":
         raise RunDirError(f"{run.name} was started by hand, outside Slurm: its output is in the shell that started it.")
-    found = attempts(sweep, submission)
+    found = attempts(sweep, submission, most_bytes=COUNTED_BYTES if attempt is None else None)
     chosen = latest(run, submission) if attempt is None else the_one(run, found, attempt, rank)
     file = sweep.output(chosen.log_id, rank)
     if not exists(file) and not file.is_symlink():
@@ -93,8 +95,8 @@ def the_one(run: RunDir, found: Sequence[Attempt], number: int, rank: int) -> At
     return chosen
 
 
-def attempts(sweep: SweepDir, submission: Submission) -> list[Attempt]:
-    """Return the attempts of a run in their order, as far as they have an output."""
+def attempts(sweep: SweepDir, submission: Submission, *, most_bytes: int | None) -> list[Attempt]:
+    """Return the attempts of a run in their order, as far as they have an output; those of a larger file as one."""
     name, ids = submission.run, dict[str, None]()
     for entry in entries(sweep):
         if entry.get("run") != name:
@@ -106,14 +108,17 @@ def attempts(sweep: SweepDir, submission: Submission) -> list[Attempt]:
             ids[entry["job_id"]] = None
     if not ids and submission.log_id is not None:
         ids[submission.log_id] = None
-    return [attempt for log_id in ids for attempt in attempts_in(sweep.output(log_id), log_id)]
+    return [attempt for log_id in ids for attempt in attempts_in(sweep.output(log_id), log_id, most_bytes)]
 
 
-def attempts_in(file: Path, log_id: str) -> Iterator[Attempt]:
-    """Yield the attempts whose output is in a file."""
+def attempts_in(file: Path, log_id: str, most_bytes: int | None) -> Iterator[Attempt]:
+    """Yield the attempts whose output is in a file; of a larger one all of it as one attempt."""
     if not exists(file):
         return
     with opened(file) as source:
+        if most_bytes is not None and os.fstat(source.fileno()).st_size > most_bytes:
+            yield Attempt(log_id)
+            return
         begins = [place for place, line in placed_lines(source) if line.startswith(START)]
     # A script that a person started prints no such line.
     begins[:1] = [0]

@@ -203,6 +203,7 @@ def test_litgpt_serve_answers_the_load_of_apache_bench(tmp_path: Path) -> None:
     assert found.values[a.REQUEST_LATENCY["median"]] > 0
 
 
+@pytest.mark.long
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")
 def test_two_replicas_of_a_small_llama_serve_on_slurm_and_one_that_is_killed_is_named(

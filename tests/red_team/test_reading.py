@@ -341,9 +341,11 @@ def test_a_log_of_any_size_is_printed_in_pieces(tmp_path: Path) -> None:
     sparse(tmp_path / "demo/logs/7_0_log.out")
     limit = ["prlimit", f"--as={GIB}", sys.executable, "-m", "jobs.cli", "logs", str(run.path)]
     with subprocess.Popen(limit, cwd=ROOT, stdout=subprocess.PIPE) as logs:
-        assert logs.stdout is not None
-        assert logs.stdout.read(8 << 20).startswith(rb"\x00\x00")
-        logs.kill()
+        try:
+            assert logs.stdout is not None
+            assert logs.stdout.read(8 << 20).startswith(rb"\x00\x00")
+        finally:
+            logs.kill()
 
 
 # --- single records --------------------------------------------------------------------------------------------

@@ -162,7 +162,7 @@ def line(
 ) -> go.Scatter:
     """Return one group's line: medians, with bars from the smallest to the largest repeat.
 
-    `settings` are hover lines, one a point.
+    `settings` are hover lines, one per point.
     """
     size = unit_size(metric)
     return go.Scatter(

@@ -151,11 +151,11 @@ def loss_curves(groups: Sequence[Group], styles: dict[str, Style]) -> Iterator[F
     uncounted = len([run for _, point in points for run in point.repeats]) - len(runs)
     if not runs:
         return
-    count, which = len(runs), "a run"
+    count, which = len(runs), "per run"
     if count > MOST_CURVES:
         points = [(group, point) for group, point in points if all(run.steps_are_numbered for run in point.repeats)]
         runs = [(*points[i], typical(points[i][1])) for i in thinned(range(len(points)), MOST_CURVES)]
-        which = "a point, of the run with the median throughput of its repeats"
+        which = "per point, of the run with the median throughput of its repeats"
     most = max(2, MOST_CURVE_POINTS // len(runs))
     plot = empty_plot()
     named: set[str] = set()

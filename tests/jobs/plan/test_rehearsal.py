@@ -80,6 +80,7 @@ def test_the_plan_names_a_rehearsal(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_rehearsal_ends_in_the_tables_of_its_document_without_a_comparison(tmp_path: Path) -> None:
     small = ["job.steps=3", "job.checkpoint_every_steps=3", "job.unmeasured_steps=1", "scaling.global_batch_size=2",

@@ -18,6 +18,7 @@ from jobs.submit.states import State, states
 from tests.support.cli import printed, run_cli, small
 from tests.support.interrupted import dying_shell
 from tests.support.slurm.cluster import SlurmCluster
+from tests.support.training import long
 from tests.support.waiting import limit_s, wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("empty_queue")]
@@ -69,7 +70,7 @@ def age_the_ledger(sweep: SweepDir) -> None:
 # --- a shell that dies ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["runs", long("one run"), long("stages"), "pilot"])
 def test_the_job_of_a_shell_killed_after_sbatch_is_adopted_once_and_never_doubled(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,7 +144,7 @@ def test_a_job_that_runs_while_nobody_looks_adopts_itself_and_the_next_look_repo
         assert printed(capsys).count("whose submission was interrupted") == reported
 
 
-@pytest.mark.parametrize(("name", "code"), [("INT", 130), ("TERM", 143), ("HUP", 129)])
+@pytest.mark.parametrize(("name", "code"), [long("INT", 130), ("TERM", 143), long("HUP", 129)])
 def test_a_signal_between_sbatch_and_the_ledger_takes_effect_after_the_record(
     name: str, code: int, tmp_path: Path
 ) -> None:

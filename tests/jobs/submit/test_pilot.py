@@ -193,6 +193,7 @@ def test_points_of_all_sizes_share_one_job_and_no_node_at_a_time(
     assert launched == ["tiny-ddp-n4x1", "tiny-ddp-n2x1", "tiny-ddp-n1x1"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")

@@ -205,6 +205,7 @@ def test_the_plan_says_what_is_not_predicted(capsys: pytest.CaptureFixture[str])
     assert "read from /mnt/imagenet; memory of activations, speed and hours are not predicted" in text
 
 
+@pytest.mark.long
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")
 def test_image_training_runs_on_slurm_nodes_and_is_reported(tmp_path: Path) -> None:
