@@ -405,7 +405,9 @@ def test_what_cannot_be_batched_so_is_refused(overrides: tuple[str, ...], text: 
 
 
 def test_packing_single_samples_is_warned_of() -> None:
-    (warning,) = warnings(one("job.batching=packed", "job.micro_batch_size=1", "ranks_per_node=1").run)
+    (warning,) = warnings(
+        one("data=docstrings", "job.batching=packed", "job.micro_batch_size=1", "ranks_per_node=1").run
+    )
     assert warning.startswith("job.batching=packed has nothing to pack with job.micro_batch_size=1. Set ")
 
 
