@@ -102,8 +102,10 @@ class StoredDataset(Dataset):
         self._samples = samples
         opened(directory / TOKENS).close()
         self._tokens = np.load(directory / TOKENS, mmap_mode="r")
-        documents = directory / DOCUMENTS
-        self._documents = np.load(documents, mmap_mode="r") if documents.exists() else np.empty(0, dtype=np.int64)
+        self._documents = np.empty(0, dtype=np.int64)
+        if (directory / DOCUMENTS).exists():
+            opened(directory / DOCUMENTS).close()
+            self._documents = np.load(directory / DOCUMENTS, mmap_mode="r")
 
     def sample(self, index: int) -> tuple[Tokens, Tokens]:
         """Return a copy of the tokens on disk."""
