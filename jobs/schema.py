@@ -518,6 +518,8 @@ class Source(Enum):
 
 INSTRUCTIONS = frozenset({Source.docstrings, Source.alpaca, Source.dolly, Source.pubmedqa})
 """Sources of prompts with responses; the others are text, or random tokens."""
+TEXTS = frozenset({Source.stdlib, Source.text, Source.megatron_binary})
+"""Sources whose samples are windows of text, which may hold several documents."""
 
 
 class TooLong(Enum):

@@ -11,7 +11,7 @@ from typing import Any
 from jobs.data.sources import file_names, reading
 from jobs.files import opened
 from jobs.prompt_template import template_of
-from jobs.schema import INSTRUCTIONS, Data, Source
+from jobs.schema import INSTRUCTIONS, TEXTS, Data, Source
 
 FORMAT = 3
 """Part of the digest: increase it when the same input results in different samples or another meta.json."""
@@ -39,7 +39,7 @@ class Recipe:
             "held_out": data.held_out_samples,
             "split": None if data.test_split is None else [data.test_split, data.split_seed],
         }
-        if data.source not in INSTRUCTIONS | {Source.random}:
+        if data.source in TEXTS:
             facts["documents"] = True  # earlier versions did not write where they begin
         if data.source is Source.random:
             facts |= {"vocab_size": self.vocab_size, "seed": self.seed}

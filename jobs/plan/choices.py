@@ -53,7 +53,10 @@ def site() -> Path | None:
     """Return the directory of a site's own files, which SLURMSCALE_SITE names as a path or as file:// or pkg://."""
     name = os.environ.get("SLURMSCALE_SITE", "")
     if name.startswith("pkg://"):
-        return Path(str(resources.files(name.removeprefix("pkg://").replace("/", "."))))
+        try:
+            return Path(str(resources.files(name.removeprefix("pkg://").replace("/", "."))))
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"SLURMSCALE_SITE={name}: {error}. Set it to a directory, or to a package.") from error
     return Path(name.removeprefix("file://")) if name else None
 
 

@@ -1,4 +1,4 @@
-"""What `slurmscale explain` says of one key: meaning, type, unit, and its value in a composition."""
+"""The lines of `slurmscale explain KEY`: meaning, type, unit, and the value of the key in a composition."""
 
 from __future__ import annotations
 

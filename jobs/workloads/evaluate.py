@@ -39,7 +39,7 @@ from jobs.rundir import RunDir
 from jobs.runtime.checkpoint_directory import newest_readable
 from jobs.runtime.process_group import device_name
 from jobs.runtime.steps import samples
-from jobs.schema import INSTRUCTIONS, Batching, Precision, Run
+from jobs.schema import TEXTS, Batching, Precision, Run
 
 
 def evaluate(run: Run, directory: RunDir) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def evaluate(run: Run, directory: RunDir) -> dict[str, Any]:
     prepare(gpt, run, device)
     matches = Matches(gpt) if run.data.mask_prompt else None
     # Only the documents of text make a difference.
-    packed = run.job.batching is Batching.packed and run.data.source not in INSTRUCTIONS
+    packed = run.job.batching is Batching.packed and run.data.source in TEXTS
     loss = mean_loss(gpt, dataset, run.job.micro_batch_size, device, matches, packed=packed)
     if not math.isfinite(loss):
         raise CheckpointError(f"The loss of the weights after step {step} is {loss}: training diverged.")

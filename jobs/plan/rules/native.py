@@ -9,6 +9,7 @@ from jobs.plan.rules.batch import one_stage_a_rank
 from jobs.plan.rules.native_only import typed
 from jobs.plan.rules.rule import Rule
 from jobs.schema import (
+    TEXTS,
     ActivationCheckpointing,
     Batching,
     Kernels,
@@ -133,6 +134,16 @@ def packed_rows_are_whole(run: Run) -> str | None:
         return (
             f"job.batching=packed keeps attention within samples, and parallelism.context={run.parallelism.context} "
             "shards rows over ranks, whose ring attention cannot. Set job.batching=padded, or parallelism.context=1."
+        )
+    return None
+
+
+def packed_text_has_no_prompt(run: Run) -> str | None:
+    """Refuse virtual tokens in packed windows of text: only the first document of a sample would attend to them."""
+    if run.job.batching is Batching.packed and run.job.virtual_tokens and run.data.source in TEXTS:
+        return (
+            "job.batching=packed keeps attention within the documents of text, of which only the first in a sample has "
+            "the virtual tokens of job.prompt_tuning. Set job.batching=padded."
         )
     return None
 
@@ -289,6 +300,7 @@ RULES: tuple[Rule, ...] = (
     there_is_something_to_read_once,
     narrow_weights_have_narrow_arithmetic,
     packed_rows_are_whole,
+    packed_text_has_no_prompt,
     fused_kernels_fit,
     buckets_are_ddps,
     matrices_in_4_bits_are_whole,

@@ -14,7 +14,7 @@ from jobs.plan.rules import data, sbatch_variables, serving, stages, storage
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.plan.time_limit import MOST_STOP_S, STOP_S, needed_s, stop_before_limit_s
 from jobs.rundir import RESERVED, is_reserved
-from jobs.schema import INSTRUCTIONS, Batching, Job, LoraTarget, Precision, Run, ScalingMode, Source
+from jobs.schema import TEXTS, Batching, Job, LoraTarget, Precision, Run, ScalingMode
 from jobs.secrets import config_holds_no_secret
 
 # Volta and Turing have units for float16 only (CUDA C++ Programming Guide, table of features by compute capability).
@@ -431,8 +431,7 @@ def local_runs_need_no_site(run: Run) -> str | None:
 
 def one_sample_is_no_pack(run: Run) -> str | None:
     """Warn of packing with one sample per micro-batch, unless it keeps attention within the documents of text."""
-    of_text = run.data.source not in INSTRUCTIONS | {Source.random}
-    if run.job.batching is Batching.packed and run.job.micro_batch_size == 1 and not of_text:
+    if run.job.batching is Batching.packed and run.job.micro_batch_size == 1 and run.data.source not in TEXTS:
         return (
             "job.batching=packed has nothing to pack with job.micro_batch_size=1. Set job.micro_batch_size=2 or more: "
             "a row then contains that many samples on average."

@@ -18,18 +18,17 @@ from jobs.data import Batches, Dataset, MicroBatch, StepBatch, open_dataset
 from jobs.data.dataset import IGNORED, TOKENS, Tokens, write_tokens
 from jobs.data.micro_batches import dealt, end_to_end
 from jobs.engines.native import attention
-from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.loss import chunked, whole
-from jobs.engines.native.model import Decoder, empty_model
+from jobs.engines.native.model import Decoder
 from jobs.engines.native.parallelize import wrap_layers
-from jobs.engines.native.weights import values_of
 from jobs.errors import ConfigError
 from jobs.plan.compose import compose
 from jobs.plan.legality import warnings
 from jobs.rundir import RunDir
 from jobs.schema import ActivationCheckpointing, Batching
 from tests.support.composing import one
-from tests.support.real_run import SMALL, events, make_run, printed, steps, train
+from tests.support.real_run import events, make_run, printed, steps, train
+from tests.support.small_decoder import decoder
 from tests.support.stored_samples import stored
 from tests.support.training import long, rewind
 
@@ -158,18 +157,6 @@ def test_packed_equals_padded_under_every_technique(settings: tuple[str, ...], u
 # --- one forward and backward pass ----------------------------------------------------------------------------
 
 
-def decoder(chunk: int | None = None) -> Decoder:
-    """The small model with weights large enough for attention to matter."""
-    (point,) = compose([*SMALL, *LAYOUTS["single"]], multirun=False)
-    gpt = empty_model(point.run.model, 32, chunk)
-    load_sharded(gpt, torch.device("cpu"), values_of(None, 7), tensor=1, tied=False)
-    with torch.no_grad():
-        for weight in gpt.parameters():
-            if weight.ndim == 2:
-                weight.mul_(8)
-    return gpt
-
-
 def tensors(micro_batch: MicroBatch[Tokens]) -> MicroBatch[Tensor]:
     return micro_batch.converted(torch.from_numpy)
 
@@ -223,7 +210,7 @@ def test_kernels_that_take_fewer_heads_of_keys_compute_the_same(uneven: Path, mo
 
 
 def test_a_row_of_padding_alone_has_no_loss_and_no_gradient(uneven: Path) -> None:
-    gpt = decoder(1024)
+    gpt = decoder(chunk=1024)
     nothing = torch.zeros(1, 32, dtype=torch.int64)
     loss, gradients = computed(gpt, MicroBatch(nothing, nothing + IGNORED, 0, torch.tensor([[0, 32]])))
     assert loss == 0

@@ -11,14 +11,14 @@ import torch
 
 from jobs.data import Batches, Dataset, open_dataset, prepare
 from jobs.data.megatron_binary import COUNTS, HEADER, VERSION
-from jobs.engines.native.load_sharded import load_sharded
-from jobs.engines.native.model import Decoder, empty_model
-from jobs.engines.native.weights import values_of
+from jobs.engines.native.model import Decoder
+from jobs.errors import ConfigError
 from jobs.plan.legality import warnings
 from jobs.schema import Batching, Source
 from jobs.workloads.evaluate import mean_loss
 from tests.support.composing import one
-from tests.support.real_run import SMALL, evaluate, events, losses, make_run, printed, train
+from tests.support.real_run import evaluate, events, losses, make_run, printed, train
+from tests.support.small_decoder import decoder
 from tests.support.tiny_data import SENTENCES, data_config, huggingface_tokenizer, tokenizer_config
 
 END = 1
@@ -38,17 +38,6 @@ def dataset(where: Path, documents: list[str], *, held_out: int = 0) -> Dataset:
     given = {"path": str(text_of(where / "text", documents)), "tokenizer": str(tokenizer), "held_out_samples": held_out}
     data = data_config(where / "cache", Source.text, **given)
     return open_dataset(prepare(data, sequence_length=WINDOW, vocab_size=512, seed=1))
-
-
-def decoder() -> Decoder:
-    """The small model, with weights large enough for attention to matter."""
-    gpt = empty_model(one(*SMALL, "model.vocab_size=512").run.model, WINDOW, None)
-    load_sharded(gpt, torch.device("cpu"), values_of(None, 7), tensor=1, tied=False)
-    with torch.no_grad():
-        for weight in gpt.parameters():
-            if weight.ndim == 2:
-                weight.mul_(8)
-    return gpt
 
 
 def documents_alone(gpt: Decoder, data: Dataset, samples: list[int]) -> torch.Tensor:
@@ -74,7 +63,7 @@ def documents_alone(gpt: Decoder, data: Dataset, samples: list[int]) -> torch.Te
     ids=["sentences", "of all lengths", "long and tiny", "tiny"],
 )
 def test_a_packed_row_has_the_loss_and_gradients_of_each_document_alone(documents: list[str], tmp_path: Path) -> None:
-    data, gpt = dataset(tmp_path, documents), decoder()
+    data, gpt = dataset(tmp_path, documents), decoder("model.vocab_size=512")
     batches = Batches(data, global_batch_size=4, micro_batch_size=4, dp=1, dp_rank=0, seed=3, batching=Batching.packed)
     (row,) = (each.converted(torch.from_numpy) for each in batches.step(1).micro_batches)
     expected = documents_alone(gpt, data, batches.samples(1))
@@ -92,7 +81,7 @@ def test_a_packed_row_has_the_loss_and_gradients_of_each_document_alone(document
 
 
 def test_the_held_out_loss_of_packed_text_is_that_of_each_document_alone(tmp_path: Path) -> None:
-    data, gpt = dataset(tmp_path, SENTENCES, held_out=5), decoder()
+    data, gpt = dataset(tmp_path, SENTENCES, held_out=5), decoder("model.vocab_size=512")
     held_out = list(range(len(data) - 5, len(data)))
     expected = documents_alone(gpt, data, held_out).item() / (5 * WINDOW)
     for size in (1, 2, 8):
@@ -152,6 +141,15 @@ def test_samples_of_instructions_and_data_of_earlier_versions_have_one_document_
     assert any(data.further_documents(sample) for sample in range(len(data)))
     (data.directory / "documents.npy").unlink()
     assert not any(open_dataset(data.directory).further_documents(sample) for sample in range(len(data)))
+
+
+def test_virtual_tokens_in_packed_text_are_refused_as_only_the_first_document_would_see_them(tmp_path: Path) -> None:
+    text = ("data=text", f"data.path={text_of(tmp_path, SENTENCES)}", "job=p_tuning", "job.batching=packed",
+            "job.micro_batch_size=2", "ranks_per_node=1")  # fmt: skip
+    with pytest.raises(ConfigError, match=r"of which only the first in a sample has the virtual tokens"):
+        one(*text)
+    assert one(*text, "job.batching=padded").run.job.virtual_tokens
+    assert one(*text, "data=docstrings").run.job.virtual_tokens
 
 
 def test_packing_single_windows_of_text_is_not_warned_of(tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ ILLEGAL = (
     "engine.parameters=float16",
     "engine.parameters=bfloat16",
     f"{H100} parallelism=cp_fsdp job.batching=packed",
+    "data=stdlib job=p_tuning job.batching=packed job.micro_batch_size=2",
     "engine.kernels=liger_or_torch model=pythia_14m",
     "engine.kernels=liger_or_torch parallelism=tp",
     "engine.kernels=liger_or_torch engine.compile=true",
