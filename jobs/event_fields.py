@@ -107,6 +107,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "launched": ("run", "log_id"),
     "nodes_returned": ("run",),
     "ended": ("run",),
+    "removed": ("run",),
 }
 # Fields that name a run, a job or a file: an event in which one does not fit is of something else.
 NAMES = ("run", "job_id", "log_id")

@@ -375,8 +375,10 @@ def append_record(path: Path, *records: dict[str, Any]) -> None:
     """Append one JSON line per record, all in a single write: whole among processes of a node, not between NFS clients.
 
     An incomplete line of a killed writer is terminated first, so that only that line is lost. Raise OSError where a
-    full disk takes only a part of the line, and RunDirError where the file is a link.
+    full disk takes only a part of the line, and RunDirError where the file is a link. Without records do nothing.
     """
+    if not records:
+        return
     lines = "".join(f"{json.dumps(redacted(each), allow_nan=False, separators=(',', ':'))}\n" for each in records)
     with open_to_append(path) as file:
         size = file.seek(0, os.SEEK_END)

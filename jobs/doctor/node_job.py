@@ -96,7 +96,7 @@ def run_on_nodes(run: Run, nodes: int, node_list: str | None, out: Console) -> N
         job_id = slurm_commands.submit_script(script)
     except SubmitError:
         shutil.rmtree(sweep.path)
-        remove_unused_code(sweep.path.parent, *({code} - known))
+        remove_unused_code(sweep.path.parent, {code} - known)
         raise
     where = node_list or ("1 node" if nodes == 1 else f"{nodes} nodes")
     out.print(f"job {job_id} on {where}; Ctrl-C cancels it")

@@ -44,19 +44,22 @@ def cancel_all(sweep: SweepDir) -> int:
         waiting = [item.run.name for item in found if item.state is State.waiting]
         if sweep.only is not None:
             refuse_shared(sweep, runs)
+            refuse_stage_of_queue(sweep, stages)
         with uninterrupted():
             foreign = end(sweep, [*reversed(stages), *runs])
             record_given_up(sweep, waiting)
-    for sentence in foreign.values():
+    doubtful = [item for item in found if item.doubt and not item.state.is_open]
+    unsure = [f"{item.run.name} may restart: {item.doubt}. Repeat the command later." for item in doubtful]
+    for sentence in [*foreign.values(), *unsure]:
         print(f"slurmscale cancel: {sentence}", file=sys.stderr)
     ended = sum(item.job_id not in foreign for item in runs) + len(waiting)
     ended_stages = sum(item.job_id not in foreign for item in stages)
     if ended or ended_stages:
         also = f" and {counted(ended_stages, 'stage')}" if ended_stages else ""
         print(f"cancelled {sweep.only or counted(ended)}{also} of {sweep.path}")
-    elif not foreign:
+    elif not foreign and not unsure:
         print(f"{sweep.path}: no run waits or runs" if sweep.only is None else f"{sweep.only} neither waits nor runs")
-    return 2 if foreign else 0
+    return 2 if foreign or unsure else 0
 
 
 def end(sweep: SweepDir, alive: Sequence[RunState | StageState]) -> dict[str, str]:
@@ -93,6 +96,15 @@ def is_on_its_host(item: RunState | StageState) -> bool:
     """Return True if the processes of a run or stage can only be ended on the machine that started them."""
     kind = kind_of(item.launcher)
     return kind is not None and kind.on_this_machine
+
+
+def refuse_stage_of_queue(sweep: SweepDir, stages: Sequence[StageState]) -> None:
+    """Raise SubmitError for a stage that runs in a local queue: its processes are those of the queue."""
+    if any(is_on_its_host(item) and item.state is State.running for item in stages):
+        raise SubmitError(
+            f"A stage of {sweep.only} runs in the queue of the sweep and cannot be ended without the queue. Wait for "
+            f"its end, or run `slurmscale cancel {sweep.whole.quoted}` to end all."
+        )
 
 
 def refuse_shared(sweep: SweepDir, runs: Sequence[RunState]) -> None:

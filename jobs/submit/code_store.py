@@ -16,7 +16,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -129,21 +129,28 @@ def link_code(directory: RunDir, code: Path, place: Path) -> None:
     link.replace(directory.code)
 
 
-def remove_unused_code(runs_dir: Path, *new: Path) -> list[Path]:
+def remove_unused_code(runs_dir: Path, new: Collection[Path] | None = None) -> list[Path]:
     """Remove this user's copies of code that no run in the sweeps of a directory leads to, and return their paths.
 
-    One that was used within UNUSED_S stays, unless it is among the `new` ones, of a submission that is taken back.
-    Raises OSError, and removes none, if a sweep cannot be read.
+    One that was used within UNUSED_S stays. With the `new` copies of a submission that is taken back, only these are
+    looked at, however young they are. Raises OSError, and removes none, if a sweep of this user cannot be read.
     """
     store = code_store(runs_dir)
     if not store.is_dir() or store.is_symlink():
         return []
     sweeps = [path for path in store.parent.iterdir() if path.is_dir() and path != store]
-    used = {RunDir(run).code_snapshot for sweep in sweeps for run in sweep.iterdir() if (run / "code").is_symlink()}
-    old = [path for path in sorted(store.iterdir()) if time.time() - path.stat().st_mtime > UNUSED_S or path in new]
+    # Nobody else can run this user's copies.
+    own = [sweep for sweep in sweeps if os.access(sweep, os.R_OK | os.X_OK) or sweep.stat().st_uid == os.getuid()]
+    used = {RunDir(run).code_snapshot for sweep in own for run in sweep.iterdir() if (run / "code").is_symlink()}
+    old = [path for path in sorted(store.iterdir()) if time.time() - path.stat().st_mtime > UNUSED_S]
+    if new is not None:
+        old = [path for path in new if path.exists()]
     unused = [path for path in old if path not in used]
     for path in unused:
-        shutil.rmtree(path)
+        # Under its name an interruption would leave a part of it, which a later submission takes for the whole.
+        doomed = store / f".{path.name}.{secrets.token_hex(8)}"
+        path.rename(doomed)
+        shutil.rmtree(doomed)
     with suppress(OSError):  # copies are left
         store.rmdir()
     return unused

@@ -86,12 +86,12 @@ def submit_points(points: list[Point], *, wait: bool, try_large: bool = False) -
     launcher_of(kind).check(runs)
     with prepared(points, try_large=try_large) as made:
         sweep = made.sweep
-        for note in plan_notes(runs, made.samples):
-            out.print(note)
-        out.print(f"prepared {counted(len(runs))} in {sweep.path}", soft_wrap=True)
         try:
+            for note in plan_notes(runs, made.samples):
+                out.print(note)
+            out.print(f"prepared {counted(len(runs))} in {sweep.path}", soft_wrap=True)
             launched = [*(settle(sweep) if is_own(sweep) else []), *launch(sweep, made.runs, kind)]
-        except SuiteError:
+        except (SuiteError, SystemExit):  # the latter where nobody reads the output any more
             # A run whose job could not be cancelled keeps its directory and its record.
             latest = latest_submissions(sweep)
             if all(d.name not in latest or latest[d.name].cancelled for _, d in made.runs):

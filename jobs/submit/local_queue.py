@@ -39,7 +39,6 @@ from jobs.rundir import RunDir, SweepDir, append_record, event_record, now
 from jobs.schema import Run
 from jobs.stages.record import failed
 from jobs.submit.batch_script import code_environment
-from jobs.submit.launchers.local import queue_is_alive
 from jobs.submit.ledger import HELD_BACK
 from jobs.submit.requeue import planned_restart, record_exit_codes
 from jobs.submit.submissions import latest_submissions
@@ -62,6 +61,8 @@ def main(sweep_path: str, codes: dict[str, str]) -> None:
             _, run = submitted_run(directory, code)
             report = (directory, code) if run.stages.report is not None else report
             for stage in stages_of_each_run(run):
+                if is_left_out(sweep, name):
+                    break
                 do_stage(stage, directory, code)
     if report is not None:
         with refusals_printed("report"):
@@ -78,11 +79,14 @@ def refusals_printed(name: str) -> Iterator[None]:
 
 
 def is_left_out(sweep: SweepDir, name: str) -> bool:
-    """Return True if a run was cancelled after it was given to this queue, or given to another one that lives."""
+    """Return True if a run was cancelled after it was given to this queue, or submitted again elsewhere.
+
+    Only the latest submission on record starts a run: its state, and `cancel`, go by that one, even if it has ended.
+    """
     submission = latest_submissions(sweep).get(name)
-    if submission is None or submission.cancelled:
-        return submission is not None
-    return submission.job_id != str(os.getpid()) and queue_is_alive(submission)
+    if submission is None:
+        return False
+    return submission.cancelled or (submission.launcher, submission.job_id) != ("local", str(os.getpid()))
 
 
 def finished(directory: RunDir) -> bool:

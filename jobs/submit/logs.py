@@ -97,18 +97,25 @@ def the_one(run: RunDir, found: Sequence[Attempt], number: int, rank: int) -> At
 
 def attempts(sweep: SweepDir, submission: Submission, *, most_bytes: int | None) -> list[Attempt]:
     """Return the attempts of a run in their order, as far as they have an output; those of a larger file as one."""
-    name, ids = submission.run, dict[str, None]()
+    name, ids = submission.run, dict[str, bool]()
     for entry in entries(sweep):
         if entry.get("run") != name:
             continue
         kind = kind_of(entry.get("launcher"))
-        if entry["event"] == "launched":
-            ids[entry["log_id"]] = None
+        if entry["event"] == "removed":
+            ids.clear()
+        elif entry["event"] == "launched":
+            ids[entry["log_id"]] = False
         elif entry["event"] == "submitted" and entry["job_id"] != NO_JOB and kind is not None and kind.job_per_run:
-            ids[entry["job_id"]] = None
+            ids[entry["job_id"]] = True
     if not ids and submission.log_id is not None:
-        ids[submission.log_id] = None
-    return [attempt for log_id in ids for attempt in attempts_in(sweep.output(log_id), log_id, most_bytes)]
+        ids[submission.log_id] = True
+    return [
+        attempt
+        for log_id, several in ids.items()
+        # Each start of a local queue or a pilot has a file of its own.
+        for attempt in attempts_in(sweep.output(log_id), log_id, most_bytes if several else 0)
+    ]
 
 
 def attempts_in(file: Path, log_id: str, most_bytes: int | None) -> Iterator[Attempt]:
@@ -144,6 +151,8 @@ def hint_at_others(found: Sequence[Attempt], chosen: Attempt, attempt: int | Non
         n for n, each in enumerate(found, 1) if (each.log_id == chosen.log_id if attempt is None else n == attempt)
     ]
     others = [n for n in range(1, len(found) + 1) if n not in shown]
+    if not shown:
+        return ""
     if not others:
         return f"attempts 1 to {len(found)}, in one file; --attempt {either(shown)} prints one of them"
     what = "the earlier one" if others == [1] else "another one"
@@ -171,6 +180,9 @@ def show(source: BinaryIO, what: Attempt, followed: SweepDir | None) -> None:
 
 def lines_before(source: BinaryIO, end: int | None) -> bytes:
     """Return the next bytes of a file, not as a whole, and not within a line or a colour, unless a line is longer."""
-    size = PART_BYTES if end is None else min(PART_BYTES, end - source.tell())
+
+    def left() -> int:
+        return PART_BYTES if end is None else max(0, min(PART_BYTES, end - source.tell()))
+
     # Another attempt begins with a line of its own.
-    return source.read(size) + source.readline(PART_BYTES) if size > 0 else b""
+    return source.read(left()) + source.readline(left())

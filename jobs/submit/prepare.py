@@ -81,7 +81,7 @@ class Prepared:
         if self.new_sweep:
             shutil.rmtree(self.sweep.path, ignore_errors=True)
         with suppress(OSError):
-            remove_unused_code(self.sweep.path.parent, *self.new_code)
+            remove_unused_code(self.sweep.path.parent, self.new_code)
 
 
 @contextmanager

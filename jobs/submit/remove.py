@@ -22,7 +22,7 @@ from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.files import exists, is_directory
 from jobs.output import own_directory
 from jobs.plan.rules.rule import counted, some
-from jobs.rundir import RESERVED, SweepDir, load_run, provenance_of
+from jobs.rundir import RESERVED, SweepDir, append_record, code_store, event_record, load_run, provenance_of
 from jobs.submit.code_store import remove_unused_code
 from jobs.submit.commands import per_state
 from jobs.submit.ledger import held
@@ -164,11 +164,11 @@ def refuse_baseline(sweep: SweepDir) -> None:
 def refuse_alive(sweep: SweepDir) -> list[RunState]:
     """Return the states of what is removed; raise SubmitError while a run or stage of it waits or runs."""
     found = states(sweep)
-    alive = [f"{item.run.name} ({item.state.value})" for item in found if item.state.is_open]
+    alive = [f"{item.run.name} ({item.state.value})" for item in found if item.state.is_open or item.doubt]
     alive += [f"stage {each.stage} ({each.state.value})" for each in stage_states(sweep)
               if each.state.is_open and sweep.has(each.run)]  # fmt: skip
     if alive:
-        unsure = [item.detail for item in found if item.state.is_open and item.detail]
+        unsure = [item.doubt or item.detail for item in found if item.doubt or (item.state.is_open and item.detail)]
         why = f" ({unsure[0]})" if unsure else ""
         end = (
             "Wait a minute, then repeat the command."
@@ -208,6 +208,9 @@ def own_entries(sweep: SweepDir) -> Iterator[Path]:
     """Yield what slurmscale has written into a sweep directory: runs, code, logs, records and reports."""
     for entry in sorted(sweep.path.iterdir()):
         is_link, name = entry.is_symlink(), entry.name
+        # A store of code in it is of other sweeps, whose runs_dir it is.
+        if name == code_store(sweep.path).name:
+            continue
         of_sweep = name in {*RESERVED, "logs", REMOVAL} or CODE.fullmatch(name) or HIDDEN.fullmatch(name)
         if of_sweep or (is_run(entry) and not is_link):
             yield entry
@@ -241,6 +244,9 @@ def delete(target: Target) -> None:
         with suppress(SubmitError):
             records += records_of(sweep)
     removal = own_directory(sweep.path / REMOVAL, mode=0o700)
+    if sweep.only is not None and exists(sweep.submissions):
+        # Its jobs on record say nothing of a later run of this name.
+        append_record(sweep.submissions, event_record("removed", run=sweep.only))
     try:
         for entry in entries:
             if is_run(entry):

@@ -68,6 +68,8 @@ def latest_stages(sweep: SweepDir) -> dict[StageOf, Submission]:
                 mark=entry.get("mark"),
             )
             of_job[entry["job_id"]].append(latest[key])
+        elif entry["event"] == "removed":
+            latest = {key: each for key, each in latest.items() if key.run != entry["run"]}
         elif entry["event"] == "cancelled":
             of_runs = [each for key, each in latest.items() if key.run in entry.get("runs", ())]
             of_jobs = [each for job_id in included(entry.get("job_id", ""), of_job) for each in of_job[job_id]]
@@ -78,8 +80,11 @@ def latest_stages(sweep: SweepDir) -> dict[StageOf, Submission]:
 
 
 def stage_states(sweep: SweepDir) -> list[StageState]:
-    """Return the state of every submitted stage; asks the scheduler only for those that are not done."""
-    latest = latest_stages(sweep)
+    """Return the state of every submitted stage, of one run if `sweep` stands for one.
+
+    Asks the scheduler only for those that are not done.
+    """
+    latest = {key: each for key, each in latest_stages(sweep).items() if sweep.has(key.run)}
     known: dict[str, JobState] = {}
     ends = {key: last_event(events_of(sweep, key, each)) for key, each in latest.items()}
     unfinished = {key: each for key, each in latest.items() if ends[key] != DONE[key.stage]}

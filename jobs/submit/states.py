@@ -84,6 +84,8 @@ class RunState:
     host: str | None = None
     expected_start: str | None = None
     """Expected start of a waiting job, in Slurm's local time."""
+    doubt: str = ""
+    """Why a run that recorded its end may go on all the same."""
 
 
 def states(sweep: SweepDir) -> list[RunState]:
@@ -153,9 +155,17 @@ def states_in(
                 submission.launcher,
                 submission.host,
                 job.expected_start if job and state is State.queued else None,
+                doubt=doubt_of(state, job),
             )
         )
     return found
+
+
+def doubt_of(state: State, job: JobState | None) -> str:
+    """Return why a run that recorded its end may be restarted by its job: nobody can be asked. Empty otherwise."""
+    if job is None or job.state != UNKNOWN or state is State.finished:
+        return ""
+    return job.reason or "its scheduler does not answer"
 
 
 def of_same_job(submission: Submission, again: Mapping[str, Submission]) -> Submission:
@@ -187,7 +197,7 @@ def config_damage(run: RunDir) -> str:
         lines = read_text(run.config, YAML_BYTES).splitlines()
     except FileNotFoundError:
         return f"its {run.config.name} is missing: restore it to resume the run"
-    except UnsuitableFileError as error:
+    except (UnsuitableFileError, PermissionError) as error:
         return f"its {run.config.name} cannot be read: {reason(error)}"
     keys = {line.partition(":")[0] for line in lines}
     return "" if keys >= CONFIG_KEYS else f"its {run.config.name} is damaged: restore it to resume the run"
@@ -268,6 +278,8 @@ def failure_words(end: Mapping[str, Any]) -> str:
 
 def without_end(history: History, job: JobState | None) -> tuple[State, str]:
     """Return the state of a run that is not alive and has no recorded end: `ended` for END_GRACE_S, then `lost`."""
+    if history.submission.launcher == "hand" and time.time() - last_sign(history) < ACCOUNTING_GRACE_S:
+        return State.ended, "started outside Slurm: nobody here knows whether it still runs"
     reported = "" if job is None else f" ({job.reason or f'Slurm reports {job.state}'})"
     # A controller that has lost its state, or lists less than it has, may still be corrected.
     grace_s = ACCOUNTING_GRACE_S if job is not None and job.is_unknown_to_controller else END_GRACE_S

@@ -312,6 +312,8 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
                 latest[record["run"]].place = None
             case "ended":
                 latest[record["run"]].ended = True
+            case "removed":
+                latest.pop(record["run"], None)
             case "cancelled":
                 runs = {record.get("run"), *record.get("runs", ())}
                 of_runs = [each for each in latest.values() if each.run in runs]

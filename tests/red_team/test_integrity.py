@@ -20,7 +20,7 @@ from jobs.cli import main
 from jobs.errors import RunDirError
 from jobs.private import defect
 from jobs.run_events import run_events
-from jobs.rundir import SweepDir, load_run, read_events
+from jobs.rundir import SweepDir, append_record, load_run, now, read_events
 from jobs.submit.code_store import link_code, stored
 from jobs.submit.launchers.pilot import job_script
 from jobs.submit.pilot import Pilot, Turn
@@ -190,7 +190,11 @@ def test_a_queue_and_a_pilot_start_only_the_configuration_that_was_submitted(cha
     pilot.launch(Turn(run, directory, 0), ["n1"])
     assert not pilot.running
     queue = [sys.executable, "-m", "jobs.submit.local_queue", str(sweep.path)]
-    subprocess.run(queue, cwd=ROOT, input=json.dumps(codes), text=True, check=True)
+    with subprocess.Popen(queue, cwd=ROOT, stdin=subprocess.PIPE, text=True) as process:
+        given = {"launcher": "local", "job_id": str(process.pid), "events_before": 0, "host": "h", "time": now()}
+        append_record(sweep.submissions, {"event": "submitted", "run": "r", **given})
+        process.communicate(json.dumps(codes))
+    assert process.returncode == 0
     failed = [event for event in run_events(directory) if event["event"] == "failed"]
     assert len(failed) == 2
     words = "is damaged: it is missing" if change == "gone" else "was changed since the run was submitted"

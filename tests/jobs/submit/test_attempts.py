@@ -74,6 +74,7 @@ def test_starts_that_share_a_file_of_slurm_are_told_apart(
     assert main(["logs", str(slurm(tmp_path).path), *arguments]) == 0
     found = capsys.readouterr()
     assert [line.removeprefix("start ") for line in found.out.splitlines() if line.startswith("start ")] == starts
+    assert found.out.count("slurmscale: started") == len(starts), "no line of another attempt"
     assert found.err.startswith(hint)
 
 
@@ -98,6 +99,15 @@ def test_what_is_not_apart_or_not_there_is_said(tmp_path: Path, capsys: pytest.C
     assert "r has not started yet, so it has no attempt 1." in capsys.readouterr().err
     assert main(["logs", str(run.path)]) == 2
     assert "rank 0 has not started" in capsys.readouterr().err
+
+
+def test_the_output_of_a_rank_is_printed_although_that_of_the_first_one_is_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = slurm(tmp_path)
+    SweepDir(tmp_path).output("20_3").unlink()
+    assert main(["logs", str(run.path), "--rank", "1"]) == 0
+    assert capsys.readouterr().out.startswith("rank 1, start 20_3-0\n")
 
 
 def test_one_attempt_needs_no_hint_and_is_printed_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

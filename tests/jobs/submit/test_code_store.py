@@ -171,6 +171,26 @@ def test_only_old_code_that_no_run_leads_to_is_removed(tmp_path: Path) -> None:
     assert fresh.name == f"code-{code_digest(OTHER | {Path('new'): b''})}"
 
 
+def test_a_removal_that_is_interrupted_leaves_no_part_of_a_copy_under_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = SweepDir(tmp_path / "s")
+    copy = stored(sweep, OTHER)
+    aged(copy)
+
+    def interrupted(path: Path) -> None:
+        next(file for file in path.rglob("*") if file.is_file()).unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            remove_unused_code(tmp_path)
+    assert files_of(stored(sweep, OTHER)) == OTHER
+    assert len(remove_unused_code(tmp_path)) == 1, "the part that was left"
+    assert files_of(copy) == OTHER
+
+
 def test_a_copy_that_is_used_again_is_not_old(tmp_path: Path) -> None:
     sweep = SweepDir(tmp_path / "s")
     aged(stored(sweep, OTHER))
@@ -186,5 +206,8 @@ def test_a_submission_that_is_refused_takes_its_copy_back_and_no_other(tmp_path:
     assert {path.name for path in tmp_path.iterdir()} == {"cache"}
     code = prepared_run(tmp_path).code_snapshot
     aged(code)
+    another = stored(SweepDir(tmp_path / "s"), OTHER)
+    aged(another)
     assert main(refused) == 2
     assert files_of(code) == packaged_code()
+    assert files_of(another) == OTHER, "of a sweep that was moved away, perhaps"

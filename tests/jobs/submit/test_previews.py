@@ -33,6 +33,13 @@ def test_waiting_for_runs_that_nothing_starts_returns_at_once(
     assert printed(capsys).splitlines()[-1] == expected
 
 
+def test_a_preview_that_was_cancelled_still_gives_way(tmp_path: Path) -> None:
+    preview = ["submit", *small(tmp_path), "launcher=dry", "name=r"]
+    assert main(preview) == 0
+    assert main(["cancel", str(tmp_path / "s")]) == 0
+    assert main(preview) == 0
+
+
 def test_a_campaign_of_previews_is_named_as_one_by_every_command_on_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

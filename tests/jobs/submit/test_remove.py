@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
-from jobs.rundir import SweepDir, append_record, now
-from jobs.submit import remove
+from jobs.rundir import RunDir, SweepDir, append_record, code_store, now
+from jobs.submit import remove, slurm_call
+from jobs.submit.states import states
 from jobs.submit.trust.own_sweeps import own, records_of
 from tests.support.cli import files, printed
-from tests.support.fake_runs import a_run, ended, finished_run, prepared, started
+from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started
 
 CODE = f"code-{'0' * 32}"
 
@@ -231,3 +232,94 @@ def test_a_terminal_is_asked(
     target = remove.Target(sweep, [])
     assert remove.confirmed([target]) is goes
     assert ("Nothing was removed." in printed(capsys)) is not goes
+
+
+# --- runs that may still go on ---------------------------------------------------------------------------------
+
+
+def away(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a Slurm whose controller does not answer first on PATH."""
+    (where / "bin").mkdir(parents=True)
+    for name in ("squeue", "sacct", "scontrol"):
+        file = where / "bin" / name
+        file.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2\nexit 1\n")
+        file.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{where}/bin:/usr/bin:/bin")
+    monkeypatch.setattr(slurm_call, "INTERACTIVE_S", 0.0)
+
+
+def of_slurm(sweep: Path, name: str, end: str, **fields: object) -> RunDir:
+    run = a_run(name, steps=1)
+    directory = prepared(sweep, run)
+    record = {"event": "submitted", "run": name, "launcher": "slurm", "job_id": "7", "events_before": 1, "host": "h"}
+    append_record(SweepDir(sweep).submissions, record | {"time": now()})
+    started(directory, run)
+    event(directory, end, **fields)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("end", "fields"),
+    [("stopped", {"reason": "SIGTERM", "step": 3}), ("failed", {"error": "CUDA error", "rank": 0, "node": "n1"})],
+)
+def test_a_run_that_its_job_may_restart_stays_while_slurm_is_away(
+    end: str,
+    fields: dict[str, object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = of_slurm(tmp_path / "s", "r", end, **fields)
+    away(tmp_path, monkeypatch)
+    assert main(["remove", "--yes", str(run.path)]) == 2
+    assert "is not over: r (" in capsys.readouterr().err
+    assert main(["cancel", str(run.path)]) == 2
+    shown = capsys.readouterr()
+    assert "r may restart: " in shown.err
+    assert "no run waits" not in shown.out
+    assert run.config.exists()
+
+
+def test_a_run_that_finished_goes_whether_slurm_answers_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = of_slurm(tmp_path / "s", "r", "finished")
+    away(tmp_path, monkeypatch)
+    assert main(["remove", "--yes", str(run.path)]) == 0
+
+
+def test_a_run_outside_of_slurm_that_wrote_a_moment_ago_is_not_taken_for_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = a_run("r", steps=1)
+    directory = prepared(tmp_path / "s", run)
+    started(directory, run)
+    assert main(["status", "--check", str(tmp_path / "s")]) == 0
+    assert "started outside Slurm" in printed(capsys)
+    assert main(["remove", "--yes", str(directory.path)]) == 2
+    for file in directory.path.iterdir():
+        os.utime(file, (0, 0))
+    assert main(["status", "--check", str(tmp_path / "s")]) == 1
+    assert main(["remove", "--yes", str(directory.path)]) == 0
+
+
+def test_a_removed_run_says_nothing_of_a_later_one_of_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_slurm(tmp_path / "s", "other", "finished")
+    run = of_slurm(tmp_path / "s", "r", "finished")
+    SweepDir(tmp_path / "s").logs.mkdir()
+    SweepDir(tmp_path / "s").output("7").write_text("of the removed run\n")
+    assert main(["remove", "--yes", str(run.path)]) == 0
+    prepared(tmp_path / "s", a_run("r", steps=1))
+    assert [item.state.value for item in states(SweepDir(tmp_path / "s", "r"))] == ["prepared"]
+    capsys.readouterr()
+    assert main(["logs", str(run.path)]) == 2
+    assert "was never submitted" in capsys.readouterr().err
+
+
+def test_the_code_of_sweeps_inside_a_sweep_directory_stays_with_them(sweep: SweepDir) -> None:
+    store = code_store(sweep.path)
+    (store / CODE).mkdir(parents=True)
+    finished_run(sweep.path / "inner", a_run("r", steps=1))
+    assert main(["remove", "--yes", str(sweep.path)]) == 0
+    assert (store / CODE).is_dir()
+    assert (sweep.path / "inner/r").is_dir()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.cli import main
 from jobs.rundir import SweepDir, append_record
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
 from jobs.submit.pilot import Turn
@@ -14,7 +15,7 @@ from jobs.submit.stage_states import StageOf, StageState, counted_states, decide
 from jobs.submit.states import State
 from jobs.submit.submissions import Submission
 from tests.support.composing import one
-from tests.support.fake_runs import a_run, event, prepared
+from tests.support.fake_runs import a_run, event, finished_run, prepared
 
 BEGAN = [{"event": "report_started"}]
 FAILED = [*BEGAN, {"event": "report_failed", "error": "no run\nin it"}]
@@ -99,6 +100,22 @@ def test_the_states_of_tasks_are_counted_with_their_most_frequent_reasons() -> N
     several = [*tasks(State.failed, "a", "b", "b", "c", "d", "d"), *tasks(State.running, "")]
     assert counted_states(several) == ["1 running", "6 failed (b; d; a)"]
     assert counted_states(tasks(State.queued, "Priority", run=None)) == ["queued (Priority)"]
+
+
+def test_the_states_of_one_run_are_without_the_stages_of_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = SweepDir(tmp_path / "s")
+    for name, error in (("good", None), ("bad", "boom")):
+        run = finished_run(sweep.path, a_run(name, steps=1))
+        record = {"event": "stage_submitted", "stage": "evaluate", "run": name, "launcher": "slurm", "job_id": "8",
+                  "events_before": 0, "host": "h"}  # fmt: skip
+        append_record(sweep.submissions, record)
+        event(run, "evaluated" if error is None else "evaluate_failed", **({} if error is None else {"error": error}))
+    assert main(["status", "--check", str(sweep.path / "good")]) == 0
+    assert "boom" not in capsys.readouterr().out
+    assert main(["status", "--check", str(sweep.path)]) == 1
+    assert "boom" in capsys.readouterr().out
 
 
 def test_a_run_starts_in_a_pilot_only_if_its_whole_time_fits_before_the_stop() -> None:

@@ -102,7 +102,7 @@ def test_status_has_an_exit_code_for_a_failed_run_if_asked(end: str, code: int, 
     prepared(tmp_path, a_run("waits"))
     run = prepared(tmp_path, a_run("ended"))
     started(run, a_run("ended"))
-    event(run, end, step=4)
+    event(run, end, step=4, error="boom")
     assert main(["status", str(tmp_path)]) == 0
     assert main(["status", "--check", str(tmp_path)]) == code
 
