@@ -52,7 +52,8 @@ REASONS = {
     errno.ENAMETOOLONG: "it is a link to a name that is too long, or has one",
 }
 OUT_OF_THE_FOLDER = "it is a link out of the folder, which may come from somebody else"
-NO_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[^][{}"]+', re.DOTALL)
+# Possessive: a repetition that may give back keeps a state for each character.
+NO_BRACKETS = re.compile(r'"(?:[^"\\]++|\\.)*+"|[^][{}"]++', re.DOTALL)
 # libyaml, if PyYAML was built with it, is ten times as fast.
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # PyYAML's constructors raise any of these for a value that does not fit its tag, such as !!timestamp a.

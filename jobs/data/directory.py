@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobs.data.dataset import SAMPLES
 from jobs.errors import DataError
 from jobs.schema import Source
 
@@ -57,8 +58,13 @@ def chosen(directory: Path, source: Source) -> Chosen:
     if source is not Source.text and directory / RECORDS_FILE in trained:
         read = [directory / RECORDS_FILE]
     else:
-        read = next((found for group in groups if (found := [p for p in trained if p.name.endswith(group)])), [])
-    return Chosen(read, [path for path in files if path not in set(read)])
+        # The files nearest to the top decide: docs/LICENSE.txt below the shards of a corpus is none of its text.
+        depth = min((len(path.relative_to(directory).parts) for path in trained), default=0)
+        top = [path for path in trained if len(path.relative_to(directory).parts) == depth]
+        kind = next((group for group in groups if any(path.name.endswith(group) for path in top)), ())
+        read = [path for path in trained if path.name.endswith(kind)]
+    taken = set(read)
+    return Chosen(read, [path for path in files if path not in taken])
 
 
 def names_of(files: list[Path], directory: Path) -> list[str]:
@@ -67,14 +73,20 @@ def names_of(files: list[Path], directory: Path) -> list[str]:
 
 
 def files_below(directory: Path) -> list[Path]:
-    """Return the files of a directory and of those below it by name, without hidden ones."""
+    """Return the files of a directory and of those below it by name, without hidden ones and prepared data.
+
+    Raise the OSError of the directory itself; one below it that cannot be read, such as lost+found, has no files.
+    """
 
     def refuse(error: OSError) -> None:
-        raise error
+        if Path(error.filename) == directory:
+            raise error
 
     found: list[Path] = []
     for parent, directories, names in os.walk(directory, onerror=refuse):
-        directories[:] = sorted(name for name in directories if not name.startswith("."))
+        directories[:] = sorted(
+            name for name in directories if not name.startswith(".") and not (Path(parent) / name / SAMPLES).exists()
+        )
         paths = (Path(parent) / name for name in names if not name.startswith("."))
         found += [path for path in paths if path.is_file()]
     return sorted(found)

@@ -11,7 +11,7 @@ import zstandard
 
 from jobs.data.directory import JSON_LINES
 from jobs.data.records import fields_of, json_value
-from jobs.data.sources import Piece, bounded_lines, decoded, pieces, reading
+from jobs.data.sources import BYTE_ORDER_MARK, Piece, bounded_lines, decoded, pieces, reading
 from jobs.errors import DataError
 from jobs.files import opened
 from jobs.schema import Data
@@ -45,7 +45,8 @@ def pieces_of_lines(path: Path, data: Data) -> Iterator[Piece]:
                         f"to {most / 1e6:,.0f} MB at line {number}. Set a larger data.max_expansion if it is text."
                     )
                 if line.strip():
-                    text = fields_of(json_value(decoded(line, path), path, number), where).text("text")
+                    content_of_line = decoded(line, path).removeprefix(BYTE_ORDER_MARK)
+                    text = fields_of(json_value(content_of_line, path, number), where).text("text")
                     if text:
                         yield Piece(text, first=True, last=True)
         except zstandard.ZstdError as error:

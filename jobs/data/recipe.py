@@ -46,7 +46,7 @@ class Recipe:
         else:
             facts |= {
                 "name": Path(data.path).name if data.path else None,
-                "names": file_names(data),
+                "names": file_names(data).get("read", []),
                 "files": [sha256(path) for path in self.files],
                 "tokenizer": {name: sha256(path) for name, path in self.tokenizer_files.items()},
                 "bpe_vocab_size": None if self.tokenizer_files else data.bpe_vocab_size,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from jobs.data.directory import PARQUET
 from jobs.data.docstrings import docstring_rows
-from jobs.data.sources import EXPECTED, decoded, reading
+from jobs.data.sources import BYTE_ORDER_MARK, EXPECTED, decoded, reading
 from jobs.errors import DataError
 from jobs.files import RECORD_FILE_BYTES, opened, parse_json, read_bytes
 from jobs.prompt_template import Template
@@ -125,7 +125,7 @@ def text_rows(path: Path, source: Source) -> tuple[list[tuple[str | None, Any]],
     """Return the records of a file of JSON or JSON lines, and their number."""
     with reading(path):
         # A byte-order mark, as programs of Windows write it, is no part of the text.
-        text = decoded(read_bytes(path, RECORD_FILE_BYTES), path).removeprefix("\ufeff")
+        text = decoded(read_bytes(path, RECORD_FILE_BYTES), path).removeprefix(BYTE_ORDER_MARK)
     lines = path.suffix == ".jsonl" or begins_with_a_row(text)
     rows = json_lines(text, path) if lines else json_rows(text, path, source)
     return rows, len(rows)

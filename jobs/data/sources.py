@@ -27,6 +27,8 @@ STDLIB_LEAST_BYTES = 64_000
 STDLIB_SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3"})
 """Directories that are not part of the library itself, or that contain intentionally invalid files."""
 
+BYTE_ORDER_MARK = "\ufeff"
+"""Some editors begin a file in UTF-8 with it; it is none of its text."""
 PIECE_BYTES = 1 << 20
 """A longer document is encoded in pieces of about this size, split after a newline, to limit memory."""
 
@@ -144,7 +146,8 @@ def pieces(path: Path, max_line_mb: float = Data.max_line_mb) -> Iterator[Piece]
         content = next(parts, b"")
         while content:
             following = next(parts, b"")
-            yield Piece(decoded(content, path, offset), first=offset == 0, last=not following)
+            text = decoded(content, path, offset)
+            yield Piece(text if offset else text.removeprefix(BYTE_ORDER_MARK), first=offset == 0, last=not following)
             offset += len(content)
             content = following
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from jobs import metrics as m
 from jobs.metrics import Metric
 from jobs.plan.cost import checkpoint_bytes, weights_bytes
+from jobs.runtime.checkpoint_directory import size_bytes
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Run
 
@@ -35,12 +37,21 @@ class Startup:
         self.part = m.STARTUP_OTHER_TIME
         self.watchdog = watchdog
         self.reads_bytes = reads_bytes
+        self.data_bytes = 0
 
     def begins(self, part: Metric) -> None:
         """Begin a part, which lasts until the next one begins; the watchdog names it in its errors."""
         self.spend(time.time())
         self.part = part
-        self.watchdog.begins(ACTIVITIES[part], self.reads_bytes.get(part, 0))
+        self.watchdog.begins(ACTIVITIES[part], self.reads_bytes.get(part, 0) + self.data_bytes)
+
+    def reads_data(self, directory: Path) -> None:
+        """Allow this part, and those after it, the time in which the first rank reads all files of a data set.
+
+        The other ranks go on and wait for it in a later part. Every rank calls it.
+        """
+        self.data_bytes = size_bytes(directory)
+        self.begins(self.part)
 
     def ends(self) -> float:
         """End the start-up before the first step; return the time in seconds since the epoch."""

@@ -37,6 +37,7 @@ from jobs.layout import layout_of, uses_fsdp
 from jobs.lease import Lease
 from jobs.metrics import Metric
 from jobs.parallelism import AXES, PP, TP
+from jobs.plan.cost import checkpoint_bytes
 from jobs.ranks import Rank
 from jobs.runtime.checkpoint_directory import newest_readable
 from jobs.runtime.divergence import DivergedError, refuse_not_finite
@@ -71,6 +72,7 @@ def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = Non
 
     # --- data -------------------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_DATA_TIME)
+    startup.reads_data(samples(run, directory))
     dataset = open_dataset(samples(run, directory, check=rank.is_first))
     batches = batches_of(run, dataset, rank.rank)
     steps = steps_of(run.job, batches)
@@ -93,7 +95,7 @@ def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = Non
         recorder.progress(),
         batches_for(run, batches, done, steps, device) as ready,
         StepProfiler(run, directory, rank, device, steps) as profiler,
-        last_finite_checkpoint(saver, recorder),
+        last_finite_checkpoint(run, saver, recorder, watchdog),
     ):
         for step in collected_between(range(done + 1, steps + 1)):
             watchdog.begins(f"in step {step}")
@@ -319,11 +321,12 @@ def saved(step: int, trainer: Trains, saver: Saves, device: torch.device, *, las
 
 
 @contextmanager
-def last_finite_checkpoint(saver: Saves, recorder: Recorder) -> Iterator[None]:
+def last_finite_checkpoint(run: Run, saver: Saves, recorder: Recorder, watchdog: Watchdog) -> Iterator[None]:
     """Complete and record the checkpoint that is being written when the ranks end together with DivergedError."""
     try:
         yield
     except DivergedError:
+        watchdog.begins("completing a checkpoint", 2 * checkpoint_bytes(run))
         saver.finish()
         recorder.checkpoints(saver.ended())
         raise

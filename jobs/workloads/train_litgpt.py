@@ -59,6 +59,7 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
 
     # --- data -------------------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_DATA_TIME)
+    startup.reads_data(samples(run, directory))
     dataset = open_dataset(samples(run, directory, check=rank.is_first))
     batches = batches_of(run, dataset, rank.rank)
     steps = steps_of(run.job, batches)

@@ -19,7 +19,7 @@ from jobs.ranks import Rank, torchrun_environment
 from jobs.runtime.checkpoint_directory import complete
 from jobs.runtime.gpu import refuse_unusable_gpu
 from jobs.runtime.machine import StopRequest, process_start
-from jobs.runtime.process_group import store_of_run
+from jobs.runtime.process_group import collective_timeout, store_of_run
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.startup import Startup, reads_bytes
 from jobs.runtime.steps import batches_of, samples, steps_of
@@ -59,6 +59,7 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
 
     # --- data -------------------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_DATA_TIME)
+    startup.reads_data(samples(run, directory))
     dataset = open_dataset(samples(run, directory, check=rank.is_first))
     batches = batches_of(run, dataset, rank.rank)
     steps = steps_of(run.job, batches)
@@ -120,7 +121,7 @@ def set_environment(run: Run, rank: Rank) -> None:
         # Lightning asks for a port, which NeMo does not use: it is given a store.
         "MASTER_PORT": "0",
         # NeMo reads its timeout of collectives from this variable.
-        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(2 * run.engine.hang_timeout_s),
+        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(int(collective_timeout(run).total_seconds())),
         # One queue keeps kernels in the order of Megatron's calls, so that they overlap with TP's communication.
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     }

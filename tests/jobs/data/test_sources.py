@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.data import sources
+from jobs.data import prepare, sources
+from jobs.data.documents import document_pieces
 from jobs.data.sources import (
     STDLIB,
     STDLIB_LEAST_BYTES,
@@ -90,6 +92,8 @@ SPLITS = {
         ["contest.json", "developer.json", "latest.json", "medieval.json", "values.json"],
         ["TestSet.json", "devset.json", "my-VAL.json", "pubmed_eval_2.json", "tests.json", "val2017.json"],
     ),
+    "other kinds below": (["a.jsonl", "b.jsonl", "more/c.jsonl"], ["old/y.parquet", "old/z.json"]),
+    "folders alone": (["x/0.parquet", "y/1.parquet"], ["x/deep/2.json"]),
     "train wins": (["trainData.json", "train_without_validation.json"], ["EVALUATION.json"]),
 }
 
@@ -104,6 +108,37 @@ def test_the_files_of_a_directory_are_trained_on_without_splits_for_tests(
     data = data_config(tmp_path, Source.alpaca, path=str(tmp_path))
     assert [file.relative_to(tmp_path).as_posix() for file in source_files(data)] == read
     assert file_names(data) == {"read": read, "left_out": sorted(left_out, key=Path)}
+
+
+def test_a_licence_below_the_shards_of_a_corpus_is_none_of_its_text(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "b.jsonl", "more/c.jsonl", "docs/LICENSE.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text("text")
+    data = data_config(tmp_path, Source.text, path=str(tmp_path))
+    assert file_names(data) == {"read": ["a.jsonl", "b.jsonl", "more/c.jsonl"], "left_out": ["docs/LICENSE.txt"]}
+
+
+def test_data_that_was_prepared_inside_a_directory_is_none_of_its_files(tmp_path: Path) -> None:
+    (tmp_path / "part.txt").write_text("A job waits in the queue until the nodes it asked for are free.\n" * 40)
+    data = data_config(tmp_path / "cache", Source.text, path=str(tmp_path), bpe_vocab_size=300)
+    first = prepare(data, sequence_length=8, vocab_size=512, seed=1)
+    (tmp_path / "more.log").write_text("written meanwhile")
+    assert prepare(data, sequence_length=8, vocab_size=512, seed=1) == first
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every directory")
+def test_a_directory_below_that_cannot_be_read_has_no_files(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "lost+found").mkdir(mode=0)
+    assert source_files(data_config(tmp_path, Source.text, path=str(tmp_path))) == [tmp_path / "a.txt"]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
+def test_a_byte_order_mark_is_none_of_a_text(name: str, tmp_path: Path) -> None:
+    text = '{"text": "one"}\n{"text": "two"}\n' if name == "a.jsonl" else "one\ntwo\n"
+    (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    found = "".join(piece.text for piece in document_pieces(tmp_path / name, data_config(tmp_path, Source.text)))
+    assert found == ("onetwo" if name == "a.jsonl" else text)
 
 
 @pytest.mark.parametrize("name", ["corpus/test.txt", "valid.jsonl", "dev/00.jsonl.zst", "Eval.txt"])

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -25,6 +25,24 @@ from tests.support.paths import ROOT
 from tests.support.real_run import events, make_run, printed, train
 
 PARTS: dict[str, Any] = {metric.name: float(i) for i, metric in enumerate(m.STARTUP_PARTS, start=1)}
+
+
+def test_ranks_wait_as_long_as_the_first_one_needs_for_all_data_also_in_later_parts(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/tokens.npy").write_bytes(bytes(3000))
+    (tmp_path / "data/meta.json").write_bytes(bytes(70))
+    begun: list[float] = []
+
+    class Watching:
+        def begins(self, _work: str, size_bytes: float = 0) -> None:
+            begun.append(size_bytes)
+
+    startup = Startup(time.time(), cast(Watchdog, Watching()), {m.STARTUP_WEIGHTS_TIME: 500})
+    startup.begins(m.STARTUP_DATA_TIME)
+    startup.reads_data(tmp_path / "data")
+    startup.begins(m.STARTUP_WEIGHTS_TIME)
+    startup.begins(m.STARTUP_OTHER_TIME)
+    assert begun == [0, 3070, 3570, 3070]
 
 
 def test_every_second_of_a_start_up_is_of_one_part(tmp_path: Path) -> None:
