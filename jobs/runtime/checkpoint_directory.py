@@ -29,7 +29,7 @@ from jobs.runtime.checkpoint_sums import SUMS, Summed, refuse_changed
 from jobs.runtime.divergence import are_finite
 from jobs.runtime.exchange import broadcast, gather
 from jobs.runtime.store import refuse_strangers
-from jobs.runtime.watchdog import within_s
+from jobs.runtime.watchdog import LONGEST_SUSPENSION, within_s
 from jobs.schema import Run
 
 # Directories of checkpoints and exports that were being written or removed when their start ended, below the run's.
@@ -53,7 +53,7 @@ def complete(directory: Path) -> list[Path]:
 
 
 def size_bytes(path: Path) -> int:
-    """Return the size of a checkpoint on disk."""
+    """Return the size of the files in a directory and below it."""
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
@@ -166,7 +166,8 @@ def group_of_files(run: Run, bytes_at_once: float) -> dist.ProcessGroup:
     that of a step.
     """
     longest_s = within_s(run.engine.hang_timeout_s, bytes_at_once)
-    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(seconds=2 * longest_s))
+    timeout = LONGEST_SUSPENSION + timedelta(seconds=2 * longest_s)
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timeout)
     return group
 
 

@@ -26,9 +26,8 @@ from jobs.runtime.gpu import own_index, stay_near
 from jobs.runtime.machine import boot_id, cpu_name
 from jobs.runtime.store import met_at
 from jobs.runtime.transport import gloo_transports, read_nccl
+from jobs.runtime.watchdog import LONGEST_SUSPENSION
 from jobs.schema import Network, Run
-
-LONGEST_SUSPENSION = timedelta(days=7)
 
 
 def own_device(rank: Rank) -> torch.device:

@@ -18,6 +18,7 @@ import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -42,6 +43,8 @@ COLLECTIVES_KEPT = 2000
 # All ranks together: a slower file system counts as one that hangs.
 LEAST_BYTES_PER_S = 1e8
 EXIT_CODE = 75
+LONGEST_SUSPENSION = timedelta(days=7)
+"""Added to the timeouts of collectives, which go on while Slurm suspends a job; the limits of this module do not."""
 
 
 @dataclass(frozen=True)

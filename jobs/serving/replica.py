@@ -126,6 +126,18 @@ def start_part(seat: Seat, head: Head) -> Piece | None:
     return piece
 
 
+def part_for(seat: Seat, head: Head, part: Piece | None) -> Piece | None:
+    """Return the part of this rank, started again for a new head: a replica that starts at other ports sends one.
+
+    Heads of other replicas, which all ranks receive, change nothing.
+    """
+    if head.replica != seat.replica:
+        return part
+    if part is not None:
+        part.end()
+    return start_part(seat, head)
+
+
 def started(seat: Seat, head: Head | None, http: dict[str, object]) -> Piece:
     """Start the process of a replica on this node."""
     assert seat.run.engine.server is not None

@@ -38,7 +38,7 @@ from jobs.serving.link import Link, pause
 from jobs.serving.listener import PROBE_LIMIT_S, Door, Listener
 from jobs.serving.piece import Piece
 from jobs.serving.ports import own_address
-from jobs.serving.replica import Head, Replica, Seat, becomes_ready, check_replica, start_part, start_replica
+from jobs.serving.replica import Head, Replica, Seat, becomes_ready, check_replica, part_for, start_replica
 from jobs.serving.settings import Balancer
 from jobs.serving.weights import conversion_command
 from jobs.visitors import first_line, hear
@@ -258,9 +258,14 @@ class Watch:
         """Raise KnownCauseError if another program has taken the place of the replica or balancer of this rank."""
         assert self.run.engine.server is not None
         for each in (None if self.own is None else self.own.server, self.balancer):
-            if each is not None and not each.answers(self.run.engine.server.health):
-                text = f"{each.piece.name} does not answer at {each.url} after the load"
-                raise KnownCauseError(FailureCause.hung, text)
+            # One answer may take long behind the last requests of a load.
+            deadline = time.monotonic() + self.run.engine.hang_timeout_s
+            while each is not None and not each.answers(self.run.engine.server.health):
+                each.piece.check()
+                if time.monotonic() > deadline:
+                    text = f"{each.piece.name} does not answer at {each.url} after the load"
+                    raise KnownCauseError(FailureCause.hung, text)
+                time.sleep(LOOK_S)
 
 
 def start_balancer(run: Run, lease: Lease, urls: list[str], watch: Watch, stack: ExitStack) -> str:
@@ -335,10 +340,7 @@ def follow(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitSta
                 # Ends before the server does.
                 stack.enter_context(node_recorded(run, lease, rank))
             if "head" in message and seat is not None:
-                # A replica that starts again at other ports sends another one.
-                if part is not None:
-                    part.end()
-                part = start_part(seat, Head(**message["head"]))
+                part = part_for(seat, Head(**message["head"]), part)
             if "load" in message:
                 loaded = True
                 storage_io.begin(StoragePhase.serve)

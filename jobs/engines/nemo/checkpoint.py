@@ -49,7 +49,10 @@ def save(run: Run, final: Path, lease: Lease, strategy: MegatronStrategy) -> Non
     try:
         with written_aside(final, lease) as writing:
             strategy.checkpoint_io.save_checkpoint(state, writing, storage_options={"content_metadata": metadata})
-            write_sums(writing, own_sums(writing))
+            sums: dict[str, int] = {}
+            # A rank that cannot read its files back fails together with the others, which would wait for its sums.
+            together(lambda: sums.update(own_sums(writing)), None)
+            write_sums(writing, sums)
     except (CheckpointingException, OSError, RuntimeError) as error:
         raise CheckpointError(f"Checkpoint {final} could not be written ({error}). The last good one stays.") from error
     except CheckpointException as error:

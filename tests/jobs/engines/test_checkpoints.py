@@ -24,7 +24,7 @@ from jobs.lease import Lease
 from jobs.ranks import Rank
 from jobs.run_events import run_events
 from jobs.rundir import RunDir, load_run
-from jobs.runtime.watchdog import LEAST_BYTES_PER_S, Watchdog
+from jobs.runtime.watchdog import LEAST_BYTES_PER_S, LONGEST_SUSPENSION, Watchdog
 from tests.support.real_run import FORK, events, losses, make_run, train
 from tests.support.training import checkpoint_size_bytes, long, small_disk
 from tests.support.waiting import limit_s
@@ -192,7 +192,7 @@ def limit_the_time_of_files(where: Path) -> None:
     assert saver.group is not None
     options = saver.group._get_backend(torch.device("cpu")).options
     longest_s = 500 + max(saver.sizes_bytes.values()) / LEAST_BYTES_PER_S
-    assert options._timeout.total_seconds() == pytest.approx(2 * longest_s)
+    assert options._timeout.total_seconds() == pytest.approx(LONGEST_SUSPENSION.total_seconds() + 2 * longest_s)
 
 
 def test_ranks_wait_for_files_twice_as_long_as_these_may_take(tmp_path: Path) -> None:
