@@ -16,6 +16,7 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,7 +50,7 @@ AROUND: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("user", re.compile(rf"(?:^|[\s\"'=(\[:,])/(?:home|users|Users)/(?:[a-z0-9]/)?({WORD})")),
     ("user", re.compile(rf"(?:^|[\s\"'=])~({WORD})/")),
     ("user", re.compile(rf"\b(?:for|of|by) user ({WORD})")),
-    ("user", re.compile(rf"({WORD})@{WORD}")),
+    ("user", re.compile(rf"(?<![\w.-])({WORD})@{WORD}")),
     ("node", re.compile(rf"(?i:\b(?:host|hostname|nodename|node_?list|batchhost))\s?=\s?[\"']?({WORD})")),
     # A word with a number: sentences have such colons too.
     ("node", re.compile(r"(?i:\b(?:host|hostname|node)): [\"']?([A-Za-z][\w.-]*\d[\w.-]*)")),
@@ -57,8 +58,8 @@ AROUND: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("node", re.compile(rf"\bON ({WORD}) CANCELLED\b")),
     ("node", re.compile(rf"(?:^|[\s\[])({WORD}):\d+(?::\d+)? \[\d+\] NCCL\b")),
     ("node", re.compile(rf"\[({WORD}):\d+\](?=[ :])")),
-    ("node", re.compile(rf"\bon (?:node|host) ({WORD})")),
-    ("node", re.compile(rf"\brank \d+ on ({WORD})")),
+    ("node", re.compile(r"\bon (?:node|host) ([A-Za-z][\w.-]*\d[\w.-]*)")),
+    ("node", re.compile(r"\brank \d+ on ([A-Za-z][\w.-]*\d[\w.-]*)")),
     ("account", re.compile(rf"(?i:\b(?:account|project))=[\"']?({WORD})")),
     ("partition", re.compile(rf"(?i:\bpartition)[=:]\s?[\"']?({WORD})")),
     ("QOS", re.compile(rf"(?i:\bqos)[=:]\s?[\"']?({WORD})")),
@@ -73,12 +74,12 @@ GENERIC = frozenset((
     "interactive", "shared", "localhost", "node", "nodes", "host", "hosts", "unknown", "train", "training", "data",
     "tiny", "model", "public", "admin", "true", "false", "yes", "no", "name", "path", "home", "tmp", "runs", "slurm",
     "local", "error", "warning", "info", "rank", "and", "the", "is", "was", "of", "in", "on", "for", "to", "at", "by",
-    "it", "not", "with", "from", "ubuntu", "debian", "runner",
+    "it", "not", "with", "from", "ubuntu", "debian", "runner", "memory", "cuda", "git", "code", "level", "device",
 ))  # fmt: skip
 PUBLIC = ("github.com", "arxiv.org", "huggingface.co", "pytorch.org", "nvidia.com", "python.org", "slurm.schedmd.com",
           "plotly.com", "doi.org", "mlcommons.org", "amd.com", "readthedocs.io")  # fmt: skip
 
-MAIL = re.compile(r"[\w.+-]+@[\w.-]*\w")
+MAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w.-]*\w")
 HOST_OF_URL = re.compile(r"(?<=://)(?:[^\s/@]+@)?([\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d+)?")
 ID = re.compile(r"\b(?:GPU-|MIG-)?[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}\b")
 MAC = re.compile(r"\b(?:[0-9A-Fa-f]{2}[:-]){5,7}[0-9A-Fa-f]{2}\b")
@@ -98,7 +99,7 @@ TOKEN = re.compile(r"\w[\w.-]*")
 PART = re.compile(r"[^_.-]+")
 MOST_PARTS = 12
 LEAST_JOB_DIGITS = 5
-NODE_LIST = re.compile(r"([A-Za-z][\w.-]*?)\[\d[\d,-]*\]")
+NODE_LIST = re.compile(r"(?<![\w.-])([A-Za-z][\w.-]*?)\[\d[\d,-]*\]")
 NODE_NUMBER = re.compile(r"(.*?[A-Za-z_-])\d+")
 
 
@@ -174,7 +175,9 @@ class Pseudonyms:
     def _learn_word(self, kind: str, word: str) -> None:
         known = word.lower()
         numeric = kind != "job" and known.isdigit()
-        if len(known) > 1 and known not in GENERIC and not numeric:
+        # A partition h100 is named after a GPU; a person or project is hidden all the same.
+        packaged = kind not in {"user", "account"} and known in packaged_words()
+        if len(known) > 1 and known not in GENERIC and not numeric and not packaged:
             self.kinds.setdefault(known, kind)
 
     def collected(self, text: str) -> str:
@@ -273,3 +276,11 @@ def anonymized(runs: Iterable[RunResult], make: Callable[[], T]) -> T:
 def packaged_clusters() -> set[str]:
     """Return the names of the clusters in conf/, which name no site."""
     return {file.name.removesuffix(".yaml") for file in (files("conf") / "cluster").iterdir()}
+
+
+@cache
+def packaged_words() -> frozenset[str]:
+    """Return the words in the names of GPUs, models and techniques in conf/, which name nobody."""
+    groups = ("gpu", "model", "network", "parallelism", "engine")
+    names = [file.name for group in groups for file in (files("conf") / group).iterdir()]
+    return frozenset(part.lower() for name in names for part in PART.findall(name.removesuffix(".yaml")))

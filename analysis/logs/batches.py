@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -29,8 +30,14 @@ def batch_by_counts(run: LogRun, ranks: int | None) -> int | None:
     size = run.settings.get(a.MICRO_BATCH_SIZE)
     if not ranks or not size or len(known) < 2 or known[-1][1] <= known[0][1]:
         return None
-    each = (known[-1][0] - known[0][0]) / (known[-1][1] - known[0][1])
-    return round(size * ranks * each) if each == round(each) else None
+    done, steps = known[-1][0] - known[0][0], known[-1][1] - known[0][1]
+    if all(m.STEP_TIME in step.values for step in run.steps):  # lines of whole steps
+        each = done / steps
+        return round(size * ranks * each) if each == round(each) else None
+    # The first and the last line lie anywhere in their steps: of the whole numbers that allow that, there must be one.
+    whole = math.floor(done / (steps + 1)) + 1
+    most = done / (steps - 1) if steps > 1 else math.inf
+    return round(size * ranks * whole) if whole < most <= whole + 1 else None
 
 
 def of_last_batch(counted: Sequence[LogStep]) -> tuple[list[LogStep], str]:

@@ -7,6 +7,7 @@ diverged. Work of skipped steps is thrown away: a run that skipped most of its s
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,7 +63,10 @@ def diverged(run: LogRun) -> str:
     """Return where the loss or the gradient norm of a log stopped being a number; empty if it did not."""
     losses = [step for step in run.steps if a.LOSS_NOT_FINITE in step.values or step.values.get(a.NAN_STEPS, 0) > 0]
     if losses:
-        return f"the loss is NaN or infinite from {name_of(losses[0], run)} on ({among(losses, run.steps)})"
+        later = run.steps[next(i for i, each in enumerate(run.steps) if each is losses[0]) :]
+        lasts = len(losses) == len(later)
+        where = f"from {name_of(losses[0], run)} on" if lasts else f"first at {name_of(losses[0], run)}"
+        return f"the loss is NaN or infinite {where} ({among(losses, run.steps)})"
     if not is_finite(run.steps, m.GRADIENT_NORM):
         reporting = [step for step in run.steps if {m.GRADIENT_NORM, a.NORM_NOT_FINITE} & step.values.keys()]
         streak = list(takewhile(lambda step: a.NORM_NOT_FINITE in step.values, reversed(reporting)))
@@ -111,7 +115,7 @@ def skipped_at(step: LogStep, before: LogStep | None, overflows: Sequence[int], 
         return max(0.0, step.values[a.SKIPPED_STEPS_SO_FAR] - earlier)
     if a.NORM_NOT_FINITE in step.values:
         return width
-    return float(sum((before.line if before else 0) < line < step.line for line in overflows))
+    return float(bisect_left(overflows, step.line) - bisect_right(overflows, before.line if before else 0))
 
 
 def overflow_lines(run: LogRun) -> list[int]:

@@ -226,12 +226,9 @@ def steady(steps: Sequence[LogStep]) -> list[LogStep]:
     for attempt in dict.fromkeys(step.attempt for step in steps):
         timed = [(step, time_s) for step in steps if step.attempt == attempt and (time_s := step.time_s) is not None]
         later = [time_s for _, time_s in timed[len(timed) // 2 :]]
+        limit_s = MOST_OVER_LATER * statistics.median(later) if later else 0.0
         warm = next(
-            (
-                index
-                for index, (_, time_s) in enumerate(timed)
-                if index > 0 and time_s <= MOST_OVER_LATER * statistics.median(later)
-            ),
+            (index for index, (_, time_s) in enumerate(timed) if index > 0 and time_s <= limit_s),
             len(timed),
         )
         counted += [step for step, _ in timed[warm:]]

@@ -21,7 +21,8 @@ from analysis.report.points_table import MOST_SOURCES, source
 from analysis.run import UNKNOWN_DEVICE, RunResult, hardware
 from analysis.scaling.groups import LOG_NAME, RATES, Group, Point, by_task
 from analysis.scaling.mlperf import System, systems_of
-from analysis.scaling.places import comparable, differ, highest, rivals
+from analysis.scaling.places import EVERYTHING, comparable, differ, highest, rivals
+from analysis.scaling.places import span as span_of
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -92,9 +93,11 @@ def unscaled(tasks: Sequence[Sequence[Group]]) -> str:
         largest.append(f"{speed} ({group.described} on {point.place}, {runs_in_words([point])}{of})")
     start = opening(run for task in tasks for group in task for run in group.runs)
     most = f"the highest rate per rank is {'; '.join(largest)}. The" if largest else "the"
+    several = any(len(task) > 1 for task in tasks)
+    which, ranking = ("each line", "") if several else ("each", "ranking, ")
     return capitalized(
-        f"{start}{most} {len(tasks)} workloads differ in model, data or sequence length, and each ran on one number of "
-        "ranks, so there is no ranking, speedup or efficiency."
+        f"{start}{most} {len(tasks)} workloads differ in model, data or sequence length, and {which} ran on one number "
+        f"of ranks, so there is no {ranking}speedup or efficiency."
     )
 
 
@@ -273,6 +276,8 @@ def reach(group: Group, name: str) -> str:
     times = f"{shown(m.SPEEDUP, speedup.median)} times"
     if is_gain(group):
         return f"{name} speeds up {times} {span} ({percent}, {about})"
+    if is_unmeasured(group):
+        return f"{name} reaches {times} {span} ({percent}, {about}; without step times, noise cannot be ruled out)"
     return f"{name} gains nothing {span} ({times}{unlike(group)}, {percent}, {about})"
 
 
@@ -282,7 +287,11 @@ def reach(group: Group, name: str) -> str:
 def lessons(tasks: Sequence[Sequence[Group]]) -> list[str]:
     """Return one sentence on the other lines that gain nothing, else on the one that gains least; none without any."""
     gains = sorted(
-        ((gained.median, lesson(line, name_task=len(tasks) > 1), is_gain(line)) for line, gained in other_gains(tasks)),
+        (
+            (gained.median, lesson(line, name_task=len(tasks) > 1), is_gain(line))
+            for line, gained in other_gains(tasks)
+            if not is_unmeasured(line)
+        ),
         key=lambda each: each[:2],
     )
     if nothing := [words for _, words, gain in gains if not gain]:
@@ -307,6 +316,13 @@ def is_gain(line: Group) -> bool:
     """Return True if a line's farthest point is faster than its reference, and distinguishable from it."""
     point, gained = farthest(line), gain_of(line)
     return bool(point and line.reference and gained and gained.median > 1 and differ(line.reference, point))
+
+
+def is_unmeasured(line: Group) -> bool:
+    """Return True if a gain above 1 can be neither confirmed nor denied: an end is one run without step times."""
+    point, gained = farthest(line), gain_of(line)
+    ends = [span_of(each) for each in (point, line.reference) if each]
+    return bool(gained and gained.median > 1 and EVERYTHING in ends)
 
 
 def unlike(line: Group) -> str:

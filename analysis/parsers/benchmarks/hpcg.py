@@ -14,7 +14,7 @@ from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, Text, n
 from analysis.untrusted import printed_number
 from jobs.metrics import Metric
 
-PAIR = re.compile(r"(?:^|\s)([A-Z][\w/ ]{1,60}::[^=]{1,80})=\s*(\S{1,40})?\s*$")
+PAIR = re.compile(r"(?:^|\s)([A-Z][\w/ ]{1,60}::[^=]{1,80})=\s*(\S{1,40})\s*$")
 VERSION = re.compile(r"^HPCG-Benchmark version=(\S{1,40})")
 RATING = "Final Summary::HPCG result is VALID with a GFLOP/s rating of"
 INVALID = re.compile(r"\bFinal Summary::HPCG result is INVALID\b")

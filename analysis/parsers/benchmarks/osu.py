@@ -24,7 +24,8 @@ COLUMNS: tuple[tuple[re.Pattern[str], Metric, float], ...] = (
     (re.compile(r"(?:Bandwidth \(MB/s\)|MB/s)$"), a.MESSAGE_BANDWIDTH, 1e6),
     (re.compile(r"Messages/s$"), a.MESSAGES_PER_S, 1),
 )
-ROW = re.compile(r"^\s*\d[\d.]{0,20}(?:\s+\d[\d.]{0,20})*\s*$")
+# With -c the last column is the validation.
+ROW = re.compile(r"^\s*\d[\d.]{0,20}(?:\s+\d[\d.]{0,20})*(?P<validation>\s+(?:Pass|Fail))?\s*$")
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
@@ -39,7 +40,10 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             yield Record(Kind.setting, line.number, {}, {Text.software: software}, line.rank, line.host)
         elif texts and (found := HEADER.match(line.text)):
             columns = [column(name) for name in re.split(r"\s{2,}", found[1].strip())]
-        elif columns and ROW.match(line.text):
+        elif columns and (found := ROW.match(line.text)):
+            if (found["validation"] or "").strip() == "Fail":
+                yield Record(Kind.measurement, line.number, {}, {**texts, Text.state: "failed validation"}, line.rank)
+                continue
             values = {
                 column[0]: value * column[1]
                 for column, text in zip(columns, line.text.split(), strict=False)

@@ -17,12 +17,15 @@ HEADER = re.compile(r"^Function\s+(?:Best Rate MB/s\s+Avg time|Rate \(MB/s\)\s+A
 ROW = re.compile(r"^(Copy|Scale|Mul|Add|Triad|Dot|Nstream):?\s+(\d[\d.]{0,20})(?:\s+\d[\d.]{0,20}){3}\s*$")
 THREADS = re.compile(r"^Number of Threads (?:requested|counted) = (\d{1,9})\s*$")
 DEVICE = re.compile(r"^Using (?:\S{1,20} )?device:? (\S.{0,80}?)\s*$")
-FAILED = re.compile(r"^(?:Failed Validation on array|Validation failed on )")
+# STREAM validates behind its table, BabelStream before it.
+FAILED = re.compile(r"^Failed Validation on array")
+FAILED_AHEAD = re.compile(r"^Validation failed on ")
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
     """Return the threads and device, and a measurement for each kernel once its arrays have been validated."""
     rows: list[Record] = []
+    failed = failed_ahead = False
     for line in lines:
         if found := ROW.match(line.text):
             if mega := printed_number(found[2]):
@@ -31,17 +34,23 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
                     Record(Kind.measurement, line.number, {a.MEMORY_BANDWIDTH: mega * 1e6}, texts, line.rank, line.host)
                 )
         elif HEADER.match(line.text):
-            yield from rows
-            rows = []
+            yield from marked(rows, failed=failed)
+            rows, failed, failed_ahead = [], failed_ahead, False
         elif FAILED.match(line.text):
-            state = {Text.state: "failed validation"}
-            yield from (row._replace(values={}, texts={**row.texts, **state}) for row in rows)
-            rows = []
+            failed = True
+        elif FAILED_AHEAD.match(line.text):
+            failed_ahead = True
         elif found := THREADS.match(line.text):
             yield Record(Kind.setting, line.number, {a.THREADS: float(found[1])}, {}, line.rank, line.host)
         elif found := DEVICE.match(line.text):
             yield Record(Kind.setting, line.number, {}, {Text.gpu_name: found[1]}, line.rank, line.host)
-    yield from rows
+    yield from marked(rows, failed=failed)
+
+
+def marked(rows: list[Record], *, failed: bool) -> list[Record]:
+    """Return measurements; those of arrays that failed their validation have no values."""
+    state = {Text.state: "failed validation"}
+    return [row._replace(values={}, texts={**row.texts, **state}) for row in rows] if failed else rows
 
 
 FORMAT = LineFormat(

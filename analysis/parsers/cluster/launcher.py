@@ -38,7 +38,7 @@ SETTING = re.compile(
 # Lightning and LitGPT: "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/16".
 MEMBER = re.compile(r"\bMEMBER: \d{1,7}/(\d{1,7})\b")
 # torchrun's own defaults: without --nnodes it starts one node, unless the next line continues the command.
-ONE_NODE = re.compile(r"--standalone\b|\btorchrun\b(?!.*(?:--nnodes|\\\s*$)).*--nproc[-_]per[-_]node[= ]")
+ONE_NODE = re.compile(r"--standalone\b|\btorchrun\b.*--nproc[-_]per[-_]node[= ]")
 
 
 def parse(lines: Iterable[Line]) -> Iterator[Record]:
@@ -47,7 +47,8 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
     first = 0
     for line in lines:
         stated = [(name_of(each), each["number"]) for each in SETTING.finditer(line.text)]
-        if ONE_NODE.search(line.text):
+        goes_on = line.text.rstrip().endswith("\\")
+        if ("--standalone" in line.text or not ("--nnodes" in line.text or goes_on)) and ONE_NODE.search(line.text):
             stated.append(("nnodes", "1"))
         if member := MEMBER.search(line.text):
             stated.append(("world_size", member[1]))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import RESUMED, Kind, Line, LineFormat, Record, Text, numbers
+from analysis.untrusted import is_not_finite
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -39,6 +40,8 @@ EVALUATION_NAMES = {
 }
 # The configuration as Python prints it; ranks print it at the same time, so lines interleave.
 CONFIGURATION = "TrainArgs("
+# Folders of a training, not of a model: step-00001000, run_20261127.
+OF_A_RUN = re.compile(r"(?:step|iter|epoch|run|checkpoint|ckpt|version|final)s?[-_]?\d", re.IGNORECASE)
 SETTING = re.compile(r"^[ {]*'?(\w+)(?:=|': )(\d+),$")
 SETTING_NAMES = {
     "devices": (a.RANKS_PER_NODE, 1),
@@ -127,7 +130,7 @@ def tuned(checkpoint: str) -> dict[Text, str]:
     Names of models have a size or a version.
     """
     name = checkpoint.rstrip("/").rpartition("/")[2]
-    return {Text.model: name} if any(map(str.isdigit, name)) else {}
+    return {Text.model: name} if any(map(str.isdigit, name)) and not OF_A_RUN.match(name) else {}
 
 
 def step(found: re.Match[str]) -> dict[Metric, float]:
@@ -135,7 +138,11 @@ def step(found: re.Match[str]) -> dict[Metric, float]:
     # Lines of 2023 have no epoch, and some versions count from 0: there iter = step proves nothing.
     whole = found["epoch"] and found["update"] and found["iter"] == found["step"]
     time = {"time": (m.STEP_TIME if whole else a.MICRO_BATCH_TIME, 1e-3)}
-    return numbers(found.groupdict().items(), STEP_NAMES | time)
+    fields = found.groupdict()
+    if fields["val"] and is_not_finite(fields["val"]):
+        # The last evaluation once more; without a label it is the mean of nothing, and training is not.
+        del fields["val"]
+    return numbers(fields.items(), STEP_NAMES | time)
 
 
 FORMAT = LineFormat(

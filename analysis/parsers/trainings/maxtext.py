@@ -83,10 +83,11 @@ def setting(name: str, text: str, axes: dict[str, dict[str, float]]) -> tuple[di
         return {}, {Text.model: text}
     if name == "dtype":
         return {}, {Text.precision: text}
-    if (found := AXIS.fullmatch(name)) and (size := printed_number(text)) and size > 0:
+    if (found := AXIS.fullmatch(name)) and (size := printed_number(text)):
         sizes = axes.setdefault(found[1], {})
         sizes[name] = size
-        return {AXES[found[1]]: math.prod(sizes.values())}, {}
+        # -1: all devices that are left.
+        return ({AXES[found[1]]: math.prod(sizes.values())} if min(sizes.values()) > 0 else {}), {}
     return {metric: value for metric, value in numbers([(name, text)], SETTINGS).items() if value > 0}, {}
 
 

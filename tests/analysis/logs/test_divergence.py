@@ -180,6 +180,24 @@ def test_the_same_log_with_finite_losses_has_no_doubt(tmp_path: Path, lines: Cal
     assert not run.disbelieved
 
 
+def test_an_evaluation_without_a_label_is_no_divergence_of_litgpt(tmp_path: Path) -> None:
+    lines = "".join(
+        f"Epoch 1 | iter {step} step {step} | loss train: 1.{step:03d}, val: {'n/a' if step < 9 else 'nan'} | "
+        "iter time: 250.00 ms (step)\n"
+        for step in range(1, STEPS + 1)
+    )
+    run = one(write(tmp_path / "log.out", lines))
+    assert run.state != "diverged"
+    assert run.values[m.FINAL_LOSS] == pytest.approx(1 + STEPS / 1000)
+
+
+def test_a_loss_that_became_a_number_again_was_none_first_and_not_from_there_on(tmp_path: Path) -> None:
+    text = megatron_lines("nan").splitlines(keepends=True)
+    later = megatron_lines("2.5").splitlines(keepends=True)
+    run = one(write(tmp_path / "log.out", "".join([*text[:BAD], *later[BAD:]])))
+    assert "the loss is NaN or infinite first at step 9 (1 of 24 logged steps)" in run.disbelieved
+
+
 def test_a_diverged_run_is_never_named_fastest(tmp_path: Path) -> None:
     write(tmp_path / "slow.out", megatron([(step, 900.0) for step in range(1, 20)]))
     bad = megatron([(step, 300.0) for step in range(1, 20)], batch=32).replace("loss scale: 1.0", "loss scale: 0.5")

@@ -59,6 +59,24 @@ def test_a_batch_of_litgpt_is_that_of_all_nodes_by_its_micro_batches(
     assert bool(said) is (batch != stated)
 
 
+@pytest.mark.parametrize(
+    ("accumulation", "lines", "expected"),
+    [(32, range(1, 41), None), (8, range(1, 321, 10), 8), (8, range(1, 33, 10), None), (4, range(2, 79), 4)],
+)
+def test_a_batch_of_a_short_or_coarse_log_of_litgpt_is_counted_only_if_its_lines_allow_one_number(
+    accumulation: int, lines: range, expected: int | None, tmp_path: Path
+) -> None:
+    text = "{'devices': 1,\n 'num_nodes': 1,\n 'train': TrainArgs(\n  global_batch_size=32,\n  micro_batch_size=1,\n}\n"
+    text += "".join(
+        f"Epoch 1 | iter {done} step {done // accumulation} | loss train: 2.50, val: n/a | iter time: 250.00 ms"
+        f"{' (step)' if done % accumulation == 0 else ''}\n"
+        for done in lines
+    )
+    run = one(write(tmp_path / "job.out", text))
+    assert run.plan["global_batch_size"] == (expected or 32)
+    assert any("not the" in each for each in run.remarks) is (expected is not None)
+
+
 def test_a_batch_that_grows_makes_segments_and_the_rate_is_that_of_the_last(tmp_path: Path) -> None:
     parts = [(1, 8, 400.0), (11, 16, 500.0), (21, 40, 800.0)]
     text = megatron([])

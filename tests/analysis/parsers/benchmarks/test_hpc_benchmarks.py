@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from analysis.parsers import log_metrics as a
@@ -80,6 +82,15 @@ def test_babelstream_has_no_rate_of_arrays_that_failed_validation() -> None:
         [3012345.678e6, 2981004.112e6, None]
     )
     assert found[-1].texts[Text.state] == "failed validation"
+
+
+def test_osu_with_its_validation_has_no_value_of_a_size_that_failed(tmp_path: Path) -> None:
+    text = "# OSU MPI-CUDA Latency Test v7.3\n# Size          Latency (us)        Validation\n"
+    (tmp_path / "osu.txt").write_text(f"{text}1  2.50  Pass\n2  2.75  Pass\n4  9.99  Fail\n")
+    found = [each for each in records(tmp_path / "osu.txt", "OSU") if each.kind is Kind.measurement]
+    assert [each.values.get(a.MESSAGE_LATENCY) for each in found] == [
+        pytest.approx(2.5e-6), pytest.approx(2.75e-6), None,
+    ]  # fmt: skip
 
 
 def test_elbencho_has_the_results_of_all_threads() -> None:
