@@ -24,6 +24,7 @@ from jobs.secret_patterns import assigned, is_harmless, names_a_secret, shapes, 
 REDACTED = "[redacted]"
 # A shorter value also occurs in ordinary words.
 SHORTEST_KNOWN = 8
+LONG_WORD = re.compile(r"[\w+/=.-]{16}")
 
 
 def redact(text: str, known: Sequence[str] | None = None) -> str:
@@ -109,8 +110,8 @@ def known_values() -> list[str]:
     for key, value in os.environ.items():
         if len(value) >= SHORTEST_KNOWN and names_secret(key, value):
             found |= dict.fromkeys((value, json.dumps(value)[1:-1], repr(value)[1:-1], quote(value, safe="")))
-            # A key is printed line by line.
-            found |= dict.fromkeys(line for line in value.split("\n") if len(line) >= SHORTEST_KNOWN)
+            # A key is printed line by line; a line without a long word, such as "clusters:", is ordinary text.
+            found |= dict.fromkeys(line for line in map(str.strip, value.split("\n")) if LONG_WORD.search(line))
     # The longest first: a password may be a part of another one.
     return sorted(found, key=len, reverse=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import yaml
 
 from jobs.errors import ConfigError
 from jobs.output import write_file
-from jobs.plan.choices import choices, refuse_missing_site, set_one_of
+from jobs.plan.choices import choices, refuse_missing_site, set_one_of, site
 from jobs.plan.keys import did_you_mean
 from jobs.plan.synonyms import nearest_names
 from jobs.rundir import as_file_name
@@ -34,8 +33,8 @@ def cluster_file(name: str, output: Path | None, gpu: str | None, **values: Any)
     if given.get("ranks_per_node", 1) < 1:
         raise ConfigError(f"--ranks-per-node {given['ranks_per_node']} is not a positive number. Set 1 or more.")
     text = as_yaml(name, gpu, given)
-    site = os.environ.get("SLURMSCALE_SITE")
-    place = output or (Path(site) / "cluster" if site else None)
+    own = site()
+    place = output or (own / "cluster" if own else None)
     if place is None:
         return text.rstrip()
     file = place if place.suffix == ".yaml" else place / f"{name}.yaml"

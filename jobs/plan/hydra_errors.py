@@ -133,7 +133,7 @@ def in_unit(given: str, unit: str | None) -> int | None:
         return None
     if clock := re.fullmatch(r"(\d+):(\d\d):(\d\d)", given):
         seconds = 3600.0 * int(clock[1]) + 60 * int(clock[2]) + int(clock[3])
-    elif found := re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|m|h|d)\w*", given):
+    elif found := re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|m|h|d)(?:ecs?|econds?|ins?|inutes?|rs?|ours?|ays?)?", given):
         seconds = float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
     else:
         return None

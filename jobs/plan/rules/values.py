@@ -14,7 +14,7 @@ from jobs.plan.rules import data, sbatch_variables, serving, stages, storage
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.plan.time_limit import MOST_STOP_S, STOP_S, needed_s, stop_before_limit_s
 from jobs.rundir import RESERVED, is_reserved
-from jobs.schema import TEXTS, Batching, Job, LoraTarget, Precision, Run, ScalingMode
+from jobs.schema import TEXTS, Batching, Data, Job, LoraTarget, Precision, Run, ScalingMode
 from jobs.secrets import config_holds_no_secret
 
 # Volta and Turing have units for float16 only (CUDA C++ Programming Guide, table of features by compute capability).
@@ -142,7 +142,7 @@ def hyperparameters_are_in_range(run: Run) -> str | None:
 
 def usual(key: str, low: float, high: float) -> float:
     """Return a usual value of a hyperparameter, or the end of the range that is next to it."""
-    return max(low, min(high, USUAL[key]))
+    return max(low, min(high, USUAL.get(key, Data.max_line_mb)))
 
 
 def adapters_have_a_size(run: Run) -> str | None:
