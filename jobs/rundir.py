@@ -353,9 +353,15 @@ class SweepDir:
 
     def runs(self) -> list[RunDir]:
         """Return all runs that are meant, by name."""
-        # glob("*/config.yaml") would silently end at the first unreadable directory.
-        found = [RunDir(path) for path in sorted(self.path.glob("*")) if self.has(path.name)]
-        return [run for run in found if exists(run.config)]
+        # There may be thousands of files next to the runs: the types of entries come with their names. Only links are
+        # followed, later, because one that leads nowhere must not hide the others.
+        try:
+            with os.scandir(self.path) as entries:
+                may_be = [each.name for each in entries if each.is_symlink() or each.is_dir(follow_symlinks=False)]
+                names = sorted(filter(self.has, may_be))
+        except OSError:
+            return []
+        return [run for run in map(self.run, names) if exists(run.config)]
 
 
 def code_store(runs_dir: Path) -> Path:
