@@ -27,8 +27,8 @@ from jobs.submit.code_store import remove_unused_code
 from jobs.submit.commands import per_state
 from jobs.submit.ledger import held
 from jobs.submit.preview import CODE
-from jobs.submit.stage_states import stage_states
-from jobs.submit.states import RunState, State, states
+from jobs.submit.stage_states import StageState, stage_states
+from jobs.submit.states import RunState, State, states_of
 from jobs.submit.sweep_at import is_run, sweep_at
 from jobs.submit.sweep_list import BLOCK_BYTES, entries_of, files_below
 from jobs.submit.trust.own_sweeps import records_of
@@ -43,10 +43,11 @@ BASELINE = "baseline"
 
 @dataclass(frozen=True)
 class Target:
-    """A sweep or run to remove, and the states of its runs."""
+    """A sweep or run to remove, and the states of its runs and stages."""
 
     sweep: SweepDir
     found: list[RunState]
+    stages: list[StageState]
 
     @property
     def path(self) -> Path:
@@ -88,7 +89,9 @@ def remove(paths: Sequence[Path], *, yes: bool) -> int:
         # Whoever resumes a sweep meanwhile waits for the lock, and finds no run.
         for place in sorted({each.path for each in sweeps}):
             locks.enter_context(held(SweepDir(place)))
-        targets = [Target(sweep, refuse_alive(sweep)) for sweep in sweeps]
+        targets = targets_of(sweeps)
+        for target in targets:
+            refuse_alive(target)
         if not yes and not confirmed(targets):
             return 1
         for target in targets:
@@ -161,12 +164,27 @@ def refuse_baseline(sweep: SweepDir) -> None:
         )
 
 
-def refuse_alive(sweep: SweepDir) -> list[RunState]:
-    """Return the states of what is removed; raise SubmitError while a run or stage of it waits or runs."""
-    found = states(sweep)
+def targets_of(sweeps: Sequence[SweepDir]) -> list[Target]:
+    """Return what is removed with its states; each scheduler is asked once, however many runs are given."""
+    given = Counter(sweep.path for sweep in sweeps)
+    looked_at = list(dict.fromkeys(sweep if given[sweep.path] == 1 else sweep.whole for sweep in sweeps))
+    runs = {sweep.path: found for sweep, found in zip(looked_at, states_of(looked_at), strict=True)}
+    stages = {sweep.path: stage_states(sweep) for sweep in looked_at}
+    return [
+        Target(
+            sweep,
+            [each for each in runs[sweep.path] if sweep.has(each.run.name)],
+            [each for each in stages[sweep.path] if sweep.has(each.run)],
+        )
+        for sweep in sweeps
+    ]
+
+
+def refuse_alive(target: Target) -> None:
+    """Raise SubmitError while a run or stage of what is removed waits or runs."""
+    sweep, found = target.sweep, target.found
     alive = [f"{item.run.name} ({item.state.value})" for item in found if item.state.is_open or item.doubt]
-    alive += [f"stage {each.stage} ({each.state.value})" for each in stage_states(sweep)
-              if each.state.is_open and sweep.has(each.run)]  # fmt: skip
+    alive += [f"stage {each.stage} ({each.state.value})" for each in target.stages if each.state.is_open]
     if alive:
         unsure = [item.doubt or item.detail for item in found if item.doubt or (item.state.is_open and item.detail)]
         why = f" ({unsure[0]})" if unsure else ""
@@ -176,7 +194,6 @@ def refuse_alive(sweep: SweepDir) -> list[RunState]:
             else (f"Run `slurmscale cancel {sweep.quoted}` first.")
         )
         raise SubmitError(f"{sweep.quoted} is not over: {some(alive)}{why}. Nothing was removed. {end}")
-    return found
 
 
 def only_ended(found: Iterable[RunState]) -> bool:

@@ -10,7 +10,6 @@ import os
 import pwd
 import re
 import shutil
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,12 +18,11 @@ from itertools import chain
 from pathlib import Path
 
 from jobs.errors import SubmitError
-from jobs.event_fields import JOB_ID, JOB_TASKS
+from jobs.event_fields import JOB_TASKS
 from jobs.plan.time_limit import limit_min
-from jobs.submit.job_state import ENDED, GONE, STILL, UNKNOWN, JobState
+from jobs.submit.job_state import ENDED, UNKNOWN, JobState
 from jobs.submit.slurm_call import (
     COMMAND_TIMEOUT_S,
-    SACCT_TIMEOUT_S,
     AwayError,
     NoAnswerError,
     QueueFullError,
@@ -33,52 +31,25 @@ from jobs.submit.slurm_call import (
     answered_or_unknown,
     ask,
     message,
-    patience,
     patiently,
 )
-from jobs.submit.submissions import Submission, tasks_of
+from jobs.submit.submissions import tasks_of
 
 # The rows of squeue and sacct, among lines that wrappers of a site print. Names and paths may contain anything.
 QUEUED = re.compile(
     r"(?P<id>[0-9]+(?:_[0-9]+)?)\|(?P<state>[A-Z_]+)\|(?P<start>[^|]*)\|(?P<reason>[^|]*)"
     r"(?:\|(?P<own>[0-9]+))?(?:\|(?P<described>.*))?"
 )
-ACCOUNTED = re.compile(
-    r"(?P<id>[0-9]+(?:_(?:[0-9]+|\[[0-9,%-]+\]))?)\|(?P<state>[A-Z_]+)\+?(?: by (?P<by>[^|]*))?\|(?P<nodes>[^|]*)"
-    r"(?:\|(?P<submit>[^|]*)\|(?P<name>.*))?"
-)
 # Jobs that are looked up one by one, since squeue does not list them.
 MOST_ASKED_ALONE = 20
 # sbatch --test-only expects a job on idle nodes within seconds.
 STARTS_NOW = timedelta(minutes=2)
-# Accounting prints local time, and the clock of a login node may differ.
-CLOCKS_DIFFER = timedelta(minutes=30)
 # Messages of sbatch --test-only for a job that no set of available nodes can run.
 NO_NODES = re.compile(r"node configuration is not available|nodes are busy|Required node not available|not \w+ now")
 ELSEWHERE = (
     "Log in to the login node of the cluster (or load its Slurm module), or set launcher=local cluster=local to run "
     "here, launcher=script to write scripts for later."
 )
-
-
-@dataclass(frozen=True)
-class Start:
-    """A start of a job or of tasks of an array, as accounting has it."""
-
-    state: JobState
-    job_id: str
-    submit: str | None
-    name: str | None
-    """The name of the job."""
-
-    def is_before(self, submission: Submission) -> bool:
-        """Return True if it was submitted before the submission: it is another job of the same id."""
-        if submission.time is None or not self.submit:
-            return False
-        with suppress(ValueError):
-            began = datetime.fromisoformat(self.submit).astimezone()
-            return began < datetime.fromisoformat(submission.time) - CLOCKS_DIFFER
-        return False
 
 
 def require() -> None:
@@ -275,66 +246,6 @@ def queue() -> dict[str, JobState]:
         # The ranks of an array that was submitted by hand know only this number.
         held.setdefault(row["own"] or row["id"], job)
     return held
-
-
-def accounted(job_ids: list[str], on_record: Mapping[str, Submission] | None = None) -> dict[str, JobState]:
-    """Return the final states of jobs that left the queue, GONE if nobody knows them: one sacct.
-
-    Accounting lags by seconds. The ids of jobs are used again: rows of another job than that of the submission
-    `on_record` are left out.
-    """
-    # Whole arrays: for single tasks sacct omits those that were cancelled before they started. Options are no ids.
-    arrays = sorted({job_id.partition("_")[0] for job_id in job_ids if JOB_ID.fullmatch(job_id)})
-    if not arrays:
-        return dict.fromkeys(job_ids, JobState(GONE, "its id is none of Slurm's"))
-    # One row per start, the latest last.
-    starts: dict[str, list[Start]] = defaultdict(list)
-    unknown = "accounting has no record of it"
-    try:
-        for start in accounted_starts(arrays):
-            for task in tasks_of(start.job_id):
-                starts[task].append(start)
-    except SubmitError as error:
-        unknown = f"accounting does not answer: {error}"
-    found = {}
-    known_arrays = {name.partition("_")[0] for name in starts}
-    for job_id in job_ids:
-        array = job_id.partition("_")[0]
-        # An array that is cancelled before it starts has one row without tasks.
-        own = of_submission(starts.get(job_id) or starts.get(array) or [], (on_record or {}).get(job_id))
-        if not own and array in known_arrays and not (starts.get(job_id) or starts.get(array)):
-            # Accounting omits only tasks that were cancelled while they waited.
-            found[job_id] = JobState("CANCELLED")
-        elif not own:
-            found[job_id] = JobState(GONE, unknown)
-        elif own[-1].state not in ENDED:
-            ends = [start for start in own if start.state in {"REQUEUED", *ENDED}]
-            late = f"{STILL}{own[-1].state}"
-            found[job_id] = JobState(GONE, late, last_end=ends[-1] if ends else None)
-        else:
-            found[job_id] = own[-1]
-    return found
-
-
-def accounted_starts(arrays: list[str]) -> Iterator[Start]:
-    """Yield the starts of jobs and arrays as accounting has them; other lines than its rows are left out."""
-    command = ("sacct", "-X", "-D", "-n", "-P", "-o", "JobID,State,NodeList,Submit,JobName", "-j", ",".join(arrays))
-    # The next look asks again, and most states do not need it: a broken database must not slow every command down.
-    with patience(0):
-        printed = ask(*command, timeout_s=SACCT_TIMEOUT_S)
-    for line in printed.splitlines():
-        if row := ACCOUNTED.fullmatch(line):
-            by = row["by"]  # "CANCELLED by 0"
-            reason = f"by user {user_name(by)} with scancel" if by else None
-            yield Start(JobState(row["state"], reason, nodes=row["nodes"]), row["id"], row["submit"], row["name"])
-
-
-def of_submission(starts: list[Start], submission: Submission | None) -> list[JobState]:
-    """Return the states of those starts of a job id that belong to a submission; an id may have been used before."""
-    if submission is not None and submission.mark is not None:
-        named = [start for start in starts if start.name == submission.mark]
-        starts = named or [start for start in starts if not start.is_before(submission)]
-    return [start.state for start in starts]
 
 
 def unlisted(late: Mapping[str, JobState]) -> dict[str, JobState]:

@@ -41,9 +41,9 @@ from jobs.errors import CheckpointError
 from jobs.rendezvous import RendezvousError, await_file
 from jobs.rundir import RunDir, SweepDir, append_record
 from jobs.runtime.checkpoint_pickles import load_as_data
+from jobs.submit.accounting import accounting_of
 from jobs.submit.job_log import restarts
 from jobs.submit.job_state import GONE
-from jobs.submit.slurm_commands import accounted
 from tests.analysis.parsers.reading import SAMPLES
 from tests.support.fake_runs import a_run, finished_run
 from tests.support.nemo.real_nemo import Nemo
@@ -421,10 +421,10 @@ def test_a_bad_record_of_a_ledger_costs_no_command(
 
 
 def test_accounting_is_asked_for_job_ids_only(slurm_calls: Path) -> None:
-    found = accounted(["--wrap=x", "--me", "9" * 2000, "12_3", "13"])
-    assert set(found) == {"--wrap=x", "--me", "9" * 2000, "12_3", "13"}
+    accounting = accounting_of(["--wrap=x", "--me", "9" * 2000, "12_3", "13"])
+    assert accounting.end_of("12_3").state == accounting.end_of("--wrap=x").state == GONE
     assert slurm_calls.read_text().rstrip().endswith(" -j 12,13")
-    assert accounted(["--me"])["--me"].state == GONE
+    assert accounting_of(["--me"]).end_of("--me").state == GONE
 
 
 def test_a_number_of_restarts_without_end_is_none(tmp_path: Path) -> None:

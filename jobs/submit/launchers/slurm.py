@@ -11,6 +11,7 @@ from jobs.plan.time_limit import stop_before_limit_s
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
 from jobs.submit import slurm_call, slurm_commands, stages
+from jobs.submit.accounting import accounting_of
 from jobs.submit.batch_script import (
     rank_python,
     resources,
@@ -119,8 +120,8 @@ class Slurm(Launcher):
     def ends(self, submissions: list[Submission]) -> dict[str, JobState]:
         """Return how each submission that is not in the queue ended, from accounting: one sacct for all."""
         asked = [each for each in submissions if each.in_slurm]
-        known = slurm_commands.accounted(sorted({each.job_id for each in asked}), {e.job_id: e for e in asked})
-        return {each.asked_as: known[each.job_id] for each in asked}
+        accounting = accounting_of({each.job_id for each in asked})
+        return {each.asked_as: accounting.end_of(each.job_id, each) for each in asked}
 
     def unlisted(self, late: Mapping[str, JobState]) -> dict[str, JobState]:
         """Return the states of jobs that are over by squeue and not by accounting, as the controller has them."""

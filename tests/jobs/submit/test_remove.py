@@ -229,7 +229,7 @@ def test_a_terminal_is_asked(
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", typed)
-    target = remove.Target(sweep, [])
+    target = remove.Target(sweep, [], [])
     assert remove.confirmed([target]) is goes
     assert ("Nothing was removed." in printed(capsys)) is not goes
 
@@ -284,6 +284,23 @@ def test_a_run_that_finished_goes_whether_slurm_answers_or_not(tmp_path: Path, m
     run = of_slurm(tmp_path / "s", "r", "finished")
     away(tmp_path, monkeypatch)
     assert main(["remove", "--yes", str(run.path)]) == 0
+
+
+def test_slurm_is_asked_once_however_many_runs_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [
+        of_slurm(tmp_path / place, f"r{n}", "stopped", reason="SIGTERM", step=1) for place in "ab" for n in (1, 2, 3)
+    ]
+    (tmp_path / "bin").mkdir()
+    for name, prints in (("squeue", ""), ("sacct", "7|CANCELLED by 0|n1"), ("scontrol", "")):
+        file = tmp_path / "bin" / name
+        file.write_text(f"#!/bin/sh\necho {name} >> {tmp_path}/calls\necho '{prints}'\n")
+        file.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    assert main(["remove", "--yes", *(str(run.path) for run in runs if run.name != "r3")]) == 0
+    assert (tmp_path / "calls").read_text().split() == ["squeue", "sacct"]
+    assert [run.path.exists() for run in runs] == [False, False, True] * 2
 
 
 def test_a_run_outside_of_slurm_that_wrote_a_moment_ago_is_not_taken_for_lost(

@@ -10,6 +10,7 @@ import importlib
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -18,7 +19,9 @@ import pytest
 from jobs.cli import main
 from jobs.errors import SubmitError
 from jobs.submit import slurm_call, slurm_commands
+from jobs.submit.accounting import accounting_of
 from jobs.submit.job_state import GONE, UNKNOWN
+from jobs.submit.launchers.slurm import Slurm
 from jobs.submit.slurm_call import AwayError, NoAnswerError, QueueFullError, ask, patience
 from jobs.submit.submissions import Submission
 
@@ -234,7 +237,7 @@ def test_a_line_of_a_wrapper_hides_no_job(odd: str, command: Command) -> None:
     job = slurm_commands.queue()["24_1"]
     assert slurm_commands.queue()["31"].state == "PENDING", "ranks of an array know this number"
     assert (job.state, job.reason, job.expected_start) == ("PENDING", "Resources", "2026-11-28T05:00:00")
-    assert slurm_commands.accounted(["7"])["7"].state == "FAILED"
+    assert accounting_of(["7"]).end_of("7").state == "FAILED"
     assert slurm_commands.partitions()["gpu"]["TotalNodes"] == "4"
     assert slurm_commands.shown_job("7")["JobState"] == "RUNNING"
 
@@ -285,7 +288,7 @@ def test_the_controller_itself_decides_about_a_job_that_accounting_has_not_ended
     command("sacct", f"echo '24|{accounting}|None assigned|2026-11-28T04:00:00|s-0a1b2c3d'")
     command("scontrol", controller)
     with patience(0):
-        ended = slurm_commands.accounted(["24"])
+        ended = {"24": accounting_of(["24"]).end_of("24")}
         job = (ended | slurm_commands.unlisted(ended))["24"]
     assert (job.state, job.is_unknown_to_controller) == (state, unknown)
 
@@ -297,7 +300,8 @@ def test_each_task_of_an_array_has_the_state_that_the_controller_reports(command
         "echo 'JobId=24 ArrayJobId=24 ArrayTaskId=2-9%2 JobState=PENDING Reason=Resources'\n"
         "echo 'JobId=25 ArrayJobId=24 ArrayTaskId=1 JobState=RUNNING Reason=None'",
     )
-    found = slurm_commands.unlisted(slurm_commands.accounted(["24_1", "24_2", "24_9"]))
+    tasks = ("24_1", "24_2", "24_9")
+    found = slurm_commands.unlisted({task: accounting_of(tasks).end_of(task) for task in tasks})
     assert {job_id: job.state for job_id, job in found.items()} == {
         "24_1": "RUNNING", "24_2": "PENDING", "24_9": "PENDING"
     }  # fmt: skip
@@ -342,12 +346,22 @@ def test_accounting_of_an_earlier_or_later_job_of_the_same_id_is_left_out(
     rows: str, state: str, command: Command
 ) -> None:
     command("sacct", f"cat <<'E'\n{rows}\nE")
-    assert slurm_commands.accounted(["24"], {"24": submission()})["24"].state == state
+    assert accounting_of(["24"]).end_of("24", submission()).state == state
+
+
+def test_two_submissions_with_one_id_each_have_their_own_end(command: Command) -> None:
+    """A cluster that begins its ids again gives an old sweep's id to a new one; `list` asks for both at once."""
+    rows = "24|COMPLETED|n1|2026-11-20T04:00:00|s-00000001\n24|FAILED|n2|2026-11-28T04:00:01|s-0a1b2c3d"
+    calls = command("sacct", f"cat <<'E'\n{rows}\nE")
+    old, new = (replace(submission(mark), key=key) for mark, key in (("s-00000001", "a"), ("s-0a1b2c3d", "b")))
+    ends = Slurm().ends([new, old])
+    assert {key: end.state for key, end in ends.items()} == {"a": "COMPLETED", "b": "FAILED"}
+    assert len(calls.read_text().splitlines()) == 1
 
 
 def test_a_broken_database_of_accounting_slows_no_command_down(command: Command) -> None:
     calls = command("sacct", "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1")
-    job = slurm_commands.accounted(["24"])["24"]
+    job = accounting_of(["24"]).end_of("24")
     assert job.state == GONE
     assert job.reason == "accounting does not answer: Problem talking to the database: Connection refused"
     assert len(calls.read_text().splitlines()) == 1
