@@ -116,7 +116,12 @@ class Pseudonyms:
         self._given: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = {}
         self._phrase: re.Pattern[str] | None = None
+        self._made: set[str] = set()
+        """The texts with pseudonyms: a page publishes some of them again, and `job 12` would become `job 3`."""
         for run in runs:
+            if run.path.is_absolute():
+                # With a blank in it, it has not the shape of a path.
+                self._learn("path", str(run.path.parent))
             for values in (run.config, run.provenance, list(run.events)):
                 self._learn_fields(values, "")
             for use in run.node_use:
@@ -200,12 +205,19 @@ class Pseudonyms:
         return self._given[key]
 
     def replaced(self, text: str) -> str:
-        """Return a text with pseudonyms."""
+        """Return a text with pseudonyms; one that has them already stays."""
+        if text in self._made:
+            return text
+        made = self._replaced(text)
+        self._made.add(made)
+        return made
+
+    def _replaced(self, text: str) -> str:
         if self.phrases:
             if self._phrase is None:
                 words = sorted(self.phrases, key=lambda phrase: (-len(phrase), phrase))
                 self._phrase = re.compile(
-                    rf"(?<![\w/])(?:{'|'.join(map(re.escape, words))})(?![\w])(?:/[^\s\"'<>|,;()]*)?"
+                    rf"(?<![\w/])(?:{'|'.join(map(re.escape, words))})(?![\w])(?:/[^\s\"'<>|,;:()]*)?"
                 )
             text = self._phrase.sub(self._phrase_of, text)
         text = HOST_OF_URL.sub(self._url_of, text)

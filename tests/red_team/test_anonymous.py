@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from analysis.anonymous import Pseudonyms
+from analysis.load.discover import read_runs
 from jobs.cli import main
 from jobs.rundir import append_record
 from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started
@@ -181,6 +182,20 @@ def test_a_name_is_replaced_wherever_it_stands(text: str, names: Pseudonyms) -> 
 def test_what_names_nobody_stays(text: str, names: Pseudonyms) -> None:
     names.collected(text)
     assert names.replaced(text) == text
+
+
+def test_a_text_that_is_published_twice_keeps_its_pseudonyms(names: Pseudonyms) -> None:
+    once = [names.replaced(f"job {number} ended") for number in range(4_000_000, 4_000_015)]
+    assert once[-1] == "job 15 ended"
+    assert [names.replaced(text) for text in once] == once
+
+
+def test_the_place_of_a_run_is_hidden_where_its_path_has_blanks(tmp_path: Path) -> None:
+    sweep = tmp_path / "Turbine Blades/of ada"
+    finished_run(sweep, a_run("r"))
+    names = Pseudonyms(read_runs([sweep]))
+    shown = names.replaced(f"{sweep}/r: see {sweep}/r/status.jsonl")
+    assert shown == "path 1: see path 2"
 
 
 def test_the_help_names_the_option(capsys: pytest.CaptureFixture[str]) -> None:
