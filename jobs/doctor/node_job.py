@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import time
@@ -100,7 +101,7 @@ def run_on_nodes(run: Run, nodes: int, node_list: str | None, out: Console) -> N
         raise
     where = node_list or ("1 node" if nodes == 1 else f"{nodes} nodes")
     out.print(f"job {job_id} on {where}; Ctrl-C cancels it")
-    wait_for(job_id, sweep.path, out)
+    wait_for(job_id, sweep.path, code, out)
     return collected(sweep, job_id)
 
 
@@ -127,13 +128,15 @@ def script_of(run: Run, sweep: SweepDir, code: Path, node_list: str | None) -> s
     return batch_script(command, sweep.logs, parameters)
 
 
-def wait_for(job_id: str, directory: Path, out: Console) -> None:
-    """Return when the job has recorded its end or has left the queue; print why it waits."""
+def wait_for(job_id: str, directory: Path, code: Path, out: Console) -> None:
+    """Return when the job has recorded its end or has left the queue; print why it waits, and keep its code."""
     shown, ask_next = "", time.monotonic() + POLL_S
     try:
         while not (directory / "ended").exists():
             if time.monotonic() >= ask_next:
                 ask_next = time.monotonic() + SLURM_POLL_S
+                # No run leads to this code, and what nothing has used for an hour is removed.
+                os.utime(code)
                 state = slurm_commands.queue().get(job_id)
                 if state is None:
                     return

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from jobs.cli import main
 from jobs.doctor import node_job
@@ -135,6 +136,18 @@ def test_a_job_of_which_nothing_is_seen_states_what_it_may_be() -> None:
     assert verdict == "wrong"
     assert "The job wrote nothing to /runs/doctor (job 77); its last output: srun: error: no such file" in message
     assert "set runs_dir=PATH on a shared file system" in message
+
+
+def test_the_code_of_a_job_that_waits_stays_young(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run leads to it, and `remove` deletes copies that nothing has used for an hour."""
+    code = tmp_path / "code-1"
+    code.mkdir()
+    os.utime(code, (0, 0))
+    (tmp_path / "squeue").write_text("#!/bin/sh\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    node_job.wait_for("7", tmp_path, code, Console())
+    assert code.stat().st_mtime > 0
 
 
 # --- a real Slurm --------------------------------------------------------------------------------------------
