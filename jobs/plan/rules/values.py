@@ -407,7 +407,7 @@ def only_the_last_checkpoint(run: Run) -> str | None:
     if job.train and job.steps is not None and every is not None and every > job.steps:
         return (
             f"job.checkpoint_every_steps={every} is more than job.steps={job.steps}: the only checkpoint is written "
-            "after the last step, so an interrupted run begins again. Set job.checkpoint_every_steps="
+            "after the last step, so a run that crashes begins again. Set job.checkpoint_every_steps="
             f"{max(1, job.steps // 2)} or less."
         )
     return None
