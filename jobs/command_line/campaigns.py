@@ -56,10 +56,11 @@ def leaderboard(options: argparse.Namespace) -> int:
 
 
 def show_leaderboard(directory: Path) -> int:
-    """Print the leaderboard of a campaign's directory."""
+    """Print the leaderboard of a campaign, given its directory or that of a run in it."""
     from analysis.report.leaderboard import show
+    from jobs.submit.sweep_at import is_run
 
-    return show(directory)
+    return show(directory.absolute().parent if is_run(directory) else directory)
 
 
 def tune(options: argparse.Namespace) -> int:

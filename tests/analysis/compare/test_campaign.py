@@ -97,6 +97,14 @@ def test_the_same_configuration_again_is_a_tie_and_shares_the_baselines_rank(tmp
     assert "baseline     1" in shown(board)
 
 
+def test_a_run_of_a_campaign_stands_for_its_leaderboard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs(tmp_path, "again", NOISE)
+    assert main(["leaderboard", str(tmp_path)]) == 0
+    whole = capsys.readouterr().out
+    assert main(["leaderboard", str(tmp_path / "again-r2")]) == 0
+    assert capsys.readouterr().out == whole
+
+
 def test_a_difference_beyond_the_repeats_is_ranked_above_or_below_the_baseline(tmp_path: Path) -> None:
     pairs(tmp_path, "slow", SLOWER)
     pairs(tmp_path, "again", NOISE)
