@@ -106,20 +106,20 @@ def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
     """
     train: Callable[[Run, Lease, Rank], None]
     if run.serving is not None:
-        from jobs.workloads.serve import serve
+        from jobs.work.serve.serve import serve
 
         return serve
     if run.storage is not None:
-        from jobs.workloads.storage import storage_test
+        from jobs.work.storage.measure import storage_test
 
         return storage_test
     if run.images is not None:
         refuse_missing_decoder(run)
-        from jobs.workloads.train_images import train_images
+        from jobs.work.images.train import train_images
 
         return train_images
     if not run.job.train:
-        from jobs.workloads.evaluate_only import evaluate_only
+        from jobs.work.evaluate.evaluate_only import evaluate_only
 
         return evaluate_only
     match run.engine.kind:
@@ -128,13 +128,13 @@ def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
 
             # Only here: the other engines start as their own programs do, and ours is measured against LitGPT's start.
             import_litgpt_alone()
-            from jobs.workloads.train import train
+            from jobs.work.train.loop import train
         case EngineKind.nemo:
-            from jobs.workloads.train_nemo import train
+            from jobs.engines.nemo.train import train
         case EngineKind.litgpt:
-            from jobs.workloads.train_litgpt import train
+            from jobs.engines.litgpt.train import train
         case EngineKind.deepspeed:
-            from jobs.workloads.train_deepspeed import train
+            from jobs.engines.deepspeed.train import train
         case EngineKind.vllm:
             raise ConfigError("engine=vllm serves a model, and this run has no section `serving`. Set job=serve.")
     return train

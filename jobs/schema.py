@@ -2,7 +2,7 @@
 
 The YAML files under conf/ hold the values. Hydra merges them onto these classes and refuses unknown keys and wrong
 types; jobs/plan/rules/ holds the rules between keys, jobs/parallelism.py the keys of `parallelism`,
-jobs/serving/settings.py those of `serving`, jobs/storage/settings.py of `storage`, jobs/images/settings.py of
+jobs/settings/serving.py those of `serving`, jobs/settings/storage.py of `storage`, jobs/settings/images.py of
 `images`. A YAML file must set a key that has no default here. `None` (null in YAML) is the only spelling of "not set".
 A user sets a choice by the name of its Enum member.
 The text below a field or member is what `slurmscale explain KEY` prints.
@@ -15,10 +15,10 @@ import os
 from dataclasses import dataclass, field
 from enum import Enum
 
-from jobs.images.settings import ImageTraining
 from jobs.parallelism import Parallelism
-from jobs.serving.settings import Server, Serving
-from jobs.storage.settings import StorageTest
+from jobs.settings.images import ImageTraining
+from jobs.settings.serving import Server, Serving
+from jobs.settings.storage import StorageTest
 
 
 class Norm(Enum):

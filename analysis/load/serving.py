@@ -19,7 +19,7 @@ from jobs.failures import latest_attempt
 from jobs.files import UnsuitableFileError, read_json, read_text, reason
 from jobs.metrics import Metric
 from jobs.rundir import RunDir
-from jobs.serving.settings import LoadGenerator
+from jobs.settings.serving import LoadGenerator
 
 SERVED = "served requests and trained nothing (job=serve); its results are in the section Serving"
 

@@ -1,7 +1,7 @@
 """A measured load on the replicas of a run: their counters, and their gauges over its time.
 
-From the `served` event and serving/replica-0.jsonl, ... (jobs.serving.replica). Values in files are untrusted: a record
-that does not fit is left out.
+From the `served` event and serving/replica-0.jsonl, ... (jobs.work.serve.replica). Values in files are untrusted: a
+record that does not fit is left out.
 """
 
 from __future__ import annotations

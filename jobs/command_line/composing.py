@@ -75,7 +75,7 @@ def data(options: argparse.Namespace) -> int:
 
 def images(options: argparse.Namespace) -> int:
     """Make shards of images."""
-    from jobs.images.make import make_images
+    from jobs.work.images.make import make_images
 
     how = chosen(options, "count", "shards", "mean_kb", "classes", "seed", "kind")
     size_bytes = make_images(options.directory, **how)

@@ -1,4 +1,4 @@
-"""Protocols of an engine in the training loop of jobs.workloads.train: its trainer, and its checkpoints."""
+"""Protocols of an engine in the training loop of jobs.work.train.loop: its trainer, and its checkpoints."""
 
 from __future__ import annotations
 

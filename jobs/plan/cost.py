@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from jobs.images import settings as images
 from jobs.parallelism import Strategy
 from jobs.plan.predict.weights import (
     adapter_weights,
@@ -13,6 +12,7 @@ from jobs.plan.predict.weights import (
     size,
 )
 from jobs.schema import EngineKind, Model, Precision, Run
+from jobs.settings import images
 
 
 def parameters(model: Model) -> int:

@@ -13,11 +13,9 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from jobs import parallelism, schema
-from jobs.images import settings as images
 from jobs.plan.synonyms import meant
 from jobs.schema import Run
-from jobs.serving import settings as serving
-from jobs.storage import settings as storage
+from jobs.settings import images, serving, storage
 
 # The groups of conf/: each choice is a file.
 GROUPS = frozenset(

@@ -7,28 +7,28 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from jobs.engines.deepspeed import rules as deepspeed
+from jobs.engines.litgpt import rules as litgpt
+from jobs.engines.native import rules as native
+from jobs.engines.nemo import rules as nemo
 from jobs.layout import data_degree
 from jobs.plan.rules import (
     batch,
     calibration,
     contest,
-    deepspeed,
-    images,
     layout,
-    litgpt,
     memory,
-    native,
-    nemo,
     network,
     predicted_time,
     profile,
     rehearsal,
-    serving,
-    storage,
     values,
 )
 from jobs.plan.rules.rule import Rule
 from jobs.schema import EngineKind, Run
+from jobs.work.images import rules as images
+from jobs.work.serve import rules as serving
+from jobs.work.storage import rules as storage
 
 if TYPE_CHECKING:
     from jobs.runtime.steps import Samples  # which imports NumPy

@@ -20,13 +20,13 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from jobs.engines.litgpt.names import litgpt_fields
 from jobs.errors import ConfigError
 from jobs.files import read_json, read_yaml, reason
 from jobs.frozen import interpolation_in
 from jobs.output import write_file
 from jobs.plan.configuration_files import text_loader
 from jobs.plan.keys import is_text
-from jobs.plan.litgpt_names import litgpt_fields
 from jobs.schema import Mlp, Model, Norm, RopeScaling
 from jobs.secrets import strings
 

@@ -7,11 +7,11 @@ from functools import cache
 from hydra.core.global_hydra import GlobalHydra
 
 from jobs.console import console
+from jobs.engines.litgpt.arguments import described
 from jobs.frozen import dump_run
 from jobs.layout import drawn_layout
 from jobs.plan.compose import compose
 from jobs.plan.configuration_files import composing
-from jobs.plan.litgpt_arguments import described
 from jobs.plan.mesh import WIDTH, draw
 from jobs.plan.overrides import single
 from jobs.plan.pipeline_stages import held_layers

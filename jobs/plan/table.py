@@ -17,10 +17,10 @@ from jobs.plan.predict.states import states
 from jobs.plan.rules import sbatch_variables
 from jobs.plan.rules.memory import Verdict, gigabytes, in_words, verdict
 from jobs.plan.rules.predicted_time import allowed_starts, starts
-from jobs.plan.rules.serving import kv_cache_note, replica_note
-from jobs.plan.storage_space import image_bytes, needed_bytes, node_memory_bytes
 from jobs.plan.time_limit import STOP_S, duration, stop_before_limit_s
 from jobs.schema import INSTRUCTIONS, Batching, EngineKind, Run
+from jobs.work.serve.rules import kv_cache_note, replica_note
+from jobs.work.storage.space import image_bytes, needed_bytes, node_memory_bytes
 
 if TYPE_CHECKING:
     from jobs.runtime.steps import Samples  # which imports NumPy

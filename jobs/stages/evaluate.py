@@ -25,7 +25,7 @@ def main(run_directory: str) -> None:
     with on_record(directory.status, "evaluate") as found:
         refuse_other_code(directory)
         refuse_unfinished(directory)
-        from jobs.workloads.evaluate import evaluate
+        from jobs.work.evaluate.evaluate import evaluate
 
         with storage_io.recorded(run, directory, "evaluate", StoragePhase.validate, node=0):
             found.update(evaluate(run, directory))

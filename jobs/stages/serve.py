@@ -18,10 +18,10 @@ from jobs.ranks import Rank, node_name
 from jobs.run import refuse_other_code
 from jobs.run_events import run_events
 from jobs.rundir import RunDir, append_event, load_run, write_json
-from jobs.serving.after_training import run_after
 from jobs.stages.evaluate import refuse_unfinished
 from jobs.stages.record import error_text, on_record
-from jobs.workloads.serve import serve
+from jobs.work.serve.after_training import run_after
+from jobs.work.serve.serve import serve
 
 
 def main(run_directory: str) -> None:

@@ -19,35 +19,35 @@ from filelock import FileLock
 
 from jobs.data import open_dataset, refuse_unready
 from jobs.data.tokenizer import CONFIG
+from jobs.engines.litgpt.arguments import Script, script_of
+from jobs.engines.litgpt.names import litgpt_fields
 from jobs.errors import ConfigError, DataError, RunDirError
 from jobs.files import read_yaml, reason
 from jobs.frozen import dump_run
-from jobs.images.make import refuse_full
-from jobs.images.shards import shards_of
 from jobs.layout import accumulation, has_gpus, layout_of
 from jobs.metrics import PARAMETERS_TRAINED
 from jobs.output import own_directory, write_file
 from jobs.plan.compose import Point
 from jobs.plan.cost import gpu_hours_limit, parameters_of, trained_parameters
 from jobs.plan.legality import warnings
-from jobs.plan.litgpt_arguments import Script, script_of
-from jobs.plan.litgpt_names import litgpt_fields
 from jobs.plan.model_file import from_config_json
 from jobs.plan.predict.memory import memory
 from jobs.plan.predict.speed import speed
 from jobs.plan.rules.memory import prediction_fits
-from jobs.plan.storage_space import image_bytes, refused_space
 from jobs.rundir import RunDir, SweepDir, append_event, write_json
 from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, Run
-from jobs.serving.settings import Layout
-from jobs.serving.weights import LITGPT_CONFIG, LITGPT_WEIGHTS, is_converted
+from jobs.settings.serving import Layout
 from jobs.submit.code_store import link_code, remove_unused_code, snapshot_code
 from jobs.submit.preview import gives_way, remove_preview
 from jobs.submit.provenance import provenance
 from jobs.submit.submissions import shell_clusters
 from jobs.submit.trust.integrity import make_private, refuse_changed
 from jobs.submit.trust.own_sweeps import add_submitted, own_or_refuse
+from jobs.work.images.make import refuse_full
+from jobs.work.images.shards import shards_of
+from jobs.work.serve.weights import LITGPT_CONFIG, LITGPT_WEIGHTS, is_converted
+from jobs.work.storage.space import image_bytes, refused_space
 
 MODEL_FILES = ("config.json", "tokenizer.json", "*.safetensors")
 """Files of a model in Hugging Face's layout, which a server reads."""
@@ -190,7 +190,7 @@ def refuse_short_storage(runs: list[Run], sweep: SweepDir) -> None:
     """Raise ConfigError if a storage that this machine sees has not the space for the test of a run."""
     for run in runs:
         where = Path(run.storage.path or sweep.path) if run.storage else None
-        # A path of the nodes alone is examined there (jobs.workloads.storage).
+        # A path of the nodes alone is examined there (jobs.work.storage.measure).
         if where is None or (run.storage and run.storage.path and not where.exists()):
             continue
         if (refusal := refused_space(run, where)) is not None:
@@ -211,7 +211,7 @@ def refuse_unusable_images(runs: list[Run], sweep: SweepDir) -> None:
                 )
             refuse_full(sweep.path, run.images.count, run.images.mean_kb)
         for key, path in run.images.directories.items():
-            # A path of the nodes alone is examined there (jobs.workloads.train_images).
+            # A path of the nodes alone is examined there (jobs.work.images.train).
             if Path(path).exists() or run.launcher.kind.on_this_machine:
                 shards_of(Path(path), key)
 

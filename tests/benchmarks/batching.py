@@ -41,13 +41,13 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch h
 from jobs.data import Batches, Dataset
 from jobs.data.dataset import IGNORED, Tokens
 from jobs.data.tokenizer import train_bpe
+from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.parallelize import device_mesh, parallel_model
 from jobs.layout import layout_of
 from jobs.plan.compose import compose
-from jobs.plan.litgpt_names import litgpt_fields
 from jobs.runtime.process_group import keep_freed_memory
 from jobs.schema import Batching
-from jobs.workloads.train import Trainer
+from jobs.work.train.loop import Trainer
 
 MICRO_BATCH, LENGTH, POOL = 32, 512, 8
 BPE = 4096

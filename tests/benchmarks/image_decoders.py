@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 
-from jobs.images.decoding import Batch
-from jobs.images.loader import Images, loaded
-from jobs.images.make import make_images
-from jobs.images.settings import ImageDecoder, ImageTraining
-from jobs.images.shards import parts_of, shards_of
+from jobs.settings.images import ImageDecoder, ImageTraining
+from jobs.work.images.decoding import Batch
+from jobs.work.images.loader import Images, loaded
+from jobs.work.images.make import make_images
+from jobs.work.images.shards import parts_of, shards_of
 
 TURNS = 5
 BATCH, BATCHES = 32, 8

@@ -115,11 +115,11 @@ ROOMS = {
         ),
     ),
     "engines": Room(
-        ("jobs/engines/native/*.py",), ("tests/jobs/engines/test_*.py", "tests/jobs/workloads/test_step.py")
+        ("jobs/engines/native/*.py",), ("tests/jobs/engines/test_*.py", "tests/jobs/work/train/test_step.py")
     ),
     "loop": Room(
         (
-            "jobs/workloads/train.py",
+            "jobs/work/train/loop.py",
             "jobs/data/batches.py",
             "jobs/data/micro_batches.py",
             "jobs/runtime/steps.py",
@@ -128,9 +128,9 @@ ROOMS = {
             "jobs/lease.py",
         ),
         (
-            "tests/jobs/workloads/test_train.py",
-            "tests/jobs/workloads/test_step.py",
-            "tests/jobs/workloads/test_divergence.py",
+            "tests/jobs/work/train/test_train.py",
+            "tests/jobs/work/train/test_step.py",
+            "tests/jobs/work/train/test_divergence.py",
             "tests/jobs/data/test_batch*.py",
             "tests/jobs/runtime/test_lease.py",
         ),

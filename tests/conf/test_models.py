@@ -7,8 +7,8 @@ import torch
 from litgpt.config import Config
 from litgpt.model import GPT
 
+from jobs.engines.litgpt.names import litgpt_fields
 from jobs.plan.cost import parameters
-from jobs.plan.litgpt_names import litgpt_fields
 from tests.support.composing import one, options
 from tests.support.paths import ROOT
 

@@ -159,7 +159,7 @@ def test_editing_code_and_configuration_while_jobs_wait_does_not_change_them(tmp
         [sys.executable, "-m", "jobs.submit", *small(tmp_path), "cluster.sbatch={begin: now+5}"],
         cwd=checkout, env=os.environ | {"PYTHONPATH": str(checkout)}, check=True, capture_output=True,
     )  # fmt: skip
-    for file in ("jobs/run.py", "jobs/workloads/train.py", "jobs/errors.py"):
+    for file in ("jobs/run.py", "jobs/work/train/loop.py", "jobs/errors.py"):
         (checkout / file).write_text("raise SystemExit('the edited code ran')")
     (checkout / "conf/job/pretrain.yaml").write_text("steps: 99")
     run = SweepDir(tmp_path / "s").run("tiny-ddp-n1x1")

@@ -19,12 +19,12 @@ import pytest
 from jobs.data import docstrings, documents, megatron_binary, recipe, records, sources, tokenizer
 from jobs.data.dataset import META, digest_of, open_dataset, read_meta, refuse_changed
 from jobs.errors import SuiteError
-from jobs.images.recordio import positions, read_images
 from jobs.runtime.trace import read_trace
 from jobs.schema import Data, Source
-from jobs.storage import page_cache, samples
 from jobs.submit.trust.own_sweeps import recorded
 from jobs.submit.trust.received import equals
+from jobs.work.images.recordio import positions, read_images
+from jobs.work.storage import page_cache, samples
 from tests.support.paths import ROOT
 from tests.support.waiting import limit_s
 
@@ -58,14 +58,14 @@ EXCEPTIONS = {
     "jobs/doctor/node_check.py": {KERNEL: ["Path('/proc/sys/kernel/random/boot_id').read_text"]},
     "jobs/engines/deepspeed/checkpoint.py": {OPENED: ["torch.load"]},
     "jobs/files.py": {"the module": ["os.fdopen", "os.open", "os.open", "yaml.load"]},
-    "jobs/images/decoding.py": {OPENED: ["Image.open"]},
+    "jobs/work/images/decoding.py": {OPENED: ["Image.open"]},
     "jobs/output.py": {"files to write": ["os.open", "os.open"]},
     "jobs/plan/compose.py": {OURS: ["pickle.loads"] * 3},
     "jobs/plan/configuration_files.py": {
         OPENED: ["yaml.load"],
         PACKAGE: ["resources.files(self.path).joinpath(self._normalize_file_name(config_path)).open"],
     },
-    "jobs/plan/storage_space.py": {KERNEL: ["MEMORY.read_text"]},
+    "jobs/work/storage/space.py": {KERNEL: ["MEMORY.read_text"]},
     "jobs/plan/synonyms.py": {PACKAGE: ["resources.files('jobs.plan').joinpath('synonyms.csv').open"]},
     "jobs/ranks.py": {KERNEL: ["Path(f'/proc/{pid}/stat').read_text"]},
     "jobs/runtime/checkpoint_pickles.py": {
@@ -87,9 +87,9 @@ EXCEPTIONS = {
     },
     "jobs/runtime/trace.py": {OPENED: ["gzip.open"]},
     "jobs/secret_patterns.py": {PACKAGE: ["Path(__file__).with_name('secret_shapes.csv').open"]},
-    "jobs/serving/conversion.py": {OPENED: ["torch.load", "Config.from_file"]},
-    "jobs/serving/ports.py": {KERNEL: ["Path('/proc/net', table).read_text", "stat.read_text"]},
-    "jobs/storage/samples.py": {OPENED: ["np.memmap", "tarfile.open"]},
+    "jobs/work/serve/conversion.py": {OPENED: ["torch.load", "Config.from_file"]},
+    "jobs/work/serve/ports.py": {KERNEL: ["Path('/proc/net', table).read_text", "stat.read_text"]},
+    "jobs/work/storage/samples.py": {OPENED: ["np.memmap", "tarfile.open"]},
     "jobs/submit/local_queue.py": {OURS: ["json.load"]},
     "jobs/submit/pilot.py": {OURS: ["json.load"]},
     "jobs/submit/trust/integrity.py": {PACKAGE: ["(resources.files('jobs.submit.trust') / 'integrity.sh').read_text"]},

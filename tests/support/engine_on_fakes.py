@@ -36,7 +36,7 @@ from jobs.engines.native.model import tie_embeddings
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.layout import layout_of
 from jobs.schema import Batching, Run
-from jobs.workloads import evaluate
+from jobs.work.evaluate import evaluate
 
 SHAPES = ShardingPropagator._propagate_tensor_meta_non_cached
 

@@ -12,8 +12,8 @@ from litgpt.model import GPT
 from torch import Tensor
 
 from jobs.data import Batches, open_dataset, prepare
+from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.weights import values_of
-from jobs.plan.litgpt_names import litgpt_fields
 from jobs.rundir import RunDir, load_run
 from jobs.runtime.steps import learning_rate
 from jobs.schema import Run

@@ -32,7 +32,7 @@ from tests.support.waiting import limit_s
 # OpenMP hangs in a fork of a process that has used its threads.
 torch.set_num_threads(1)
 import_litgpt_alone()  # as jobs.run does
-importlib.import_module("jobs.workloads.train")
+importlib.import_module("jobs.work.train.loop")
 
 
 # A model that trains in milliseconds and still has grouped-query attention, several layers and uneven shapes.

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.experimental._context_parallel import _attention
 
 from jobs.rundir import RunDir
-from jobs.workloads import train as workload
+from jobs.work.train import loop as workload
 from tests.support import real_run
 
 ATEN = torch.ops.aten

@@ -105,7 +105,7 @@ def litgpt_directory(where: Path, precision: str = "bfloat16") -> Path:
     from litgpt.model import GPT
     from litgpt.utils import save_config
 
-    from jobs.plan.litgpt_names import litgpt_fields
+    from jobs.engines.litgpt.names import litgpt_fields
 
     where.mkdir(parents=True)
     (point,) = compose(["launcher=dry", *MODEL, f"model.max_sequence_length={SHAPE['max_position_embeddings']}"],

@@ -20,13 +20,13 @@ from deepspeed.runtime.zero.config import ZeroStageEnum
 from deepspeed.utils import safe_get_full_fp32_param
 from deepspeed.utils.tensor_fragment import fragment_address
 
+from jobs.engines.deepspeed.configuration import settings_of, stage_of
+from jobs.engines.litgpt.names import litgpt_fields
 from jobs.errors import CheckpointError, before_torch_archive
 from jobs.files import opened
 from jobs.lease import Lease
 from jobs.output import write_file
 from jobs.plan.cost import checkpoint_bytes, weights_bytes
-from jobs.plan.deepspeed_configuration import settings_of, stage_of
-from jobs.plan.litgpt_names import litgpt_fields
 from jobs.runtime.checkpoint_directory import (
     Saved,
     keep_newest,

@@ -11,12 +11,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from jobs import metrics as m
+from jobs.engines.deepspeed.configuration import configuration, stage_of
 from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.model import Decoder, empty_model
 from jobs.engines.native.parallelize import wrap_layers
 from jobs.engines.native.weights import TYPES, Values, first_weights
 from jobs.metrics import Metric
-from jobs.plan.deepspeed_configuration import configuration, stage_of
 from jobs.runtime.exchange import gather
 from jobs.schema import Run
 

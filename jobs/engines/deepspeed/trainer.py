@@ -12,18 +12,18 @@ from torch import Tensor, nn
 from jobs import metrics as m
 from jobs.data.batches import StepBatch
 from jobs.engines.deepspeed.checkpoint import Saver
+from jobs.engines.deepspeed.configuration import stage_of
 from jobs.engines.deepspeed.model import engine_of, parameters_held, part
 from jobs.layout import layout_of
 from jobs.lease import Lease
 from jobs.metrics import Metric
 from jobs.plan.cost import parameters
-from jobs.plan.deepspeed_configuration import stage_of
 from jobs.runtime.divergence import DivergedError
 from jobs.runtime.pace import Pace
 from jobs.runtime.steps import learning_rate
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Kernels, Precision, Run
-from jobs.workloads.train import on_device, update_loop
+from jobs.work.train.loop import on_device, update_loop
 
 
 class Trainer:

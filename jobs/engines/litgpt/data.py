@@ -20,8 +20,8 @@ from jobs.data.directory import PARQUET
 from jobs.data.records import read_rows, records_from
 from jobs.data.sources import source_files
 from jobs.data.split import split_order
+from jobs.engines.litgpt.arguments import Script, script_of
 from jobs.errors import DataError
-from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.prompt_template import template_of
 from jobs.schema import Run, Source
 

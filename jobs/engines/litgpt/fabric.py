@@ -26,8 +26,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from typing_extensions import override
 
+from jobs.engines.litgpt.arguments import Script
 from jobs.engines.litgpt.record import Record
-from jobs.plan.litgpt_arguments import Script
 from jobs.runtime.checkpoint_pickles import load_as_data, load_weights
 
 

@@ -18,11 +18,11 @@ from torch.optim import Optimizer
 
 from jobs import metrics as m
 from jobs.data import Batches, Dataset
+from jobs.engines.litgpt.arguments import Script, script_of
 from jobs.engines.native.load_sharded import full, local_shard
 from jobs.engines.native.traffic import held_here
 from jobs.metrics import Metric, StoragePhase
 from jobs.plan.cost import weights_bytes
-from jobs.plan.litgpt_arguments import Script, script_of
 from jobs.runtime import storage_io
 from jobs.runtime.checkpoint_directory import take_over
 from jobs.runtime.divergence import DivergedError, are_finite, in_words, is_finite

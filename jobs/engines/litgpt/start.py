@@ -11,10 +11,10 @@ import yaml
 
 from jobs.data import Dataset
 from jobs.data.prepare import lock
+from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.model import empty_model
 from jobs.engines.native.weights import TYPES, values_of
 from jobs.output import write_file
-from jobs.plan.litgpt_names import litgpt_fields
 from jobs.runtime.checkpoint_directory import save_archive
 from jobs.runtime.checkpoint_pickles import load_weights
 from jobs.schema import Run

@@ -9,10 +9,10 @@ from litgpt.config import Config
 from litgpt.model import GPT, Block
 from torch import Tensor, nn
 
+from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.attention import Attention, bounds_of, positions_in
 from jobs.engines.native.loss import ChunkedHead, summed_loss
 from jobs.engines.native.norm import fuse_norms
-from jobs.plan.litgpt_names import litgpt_fields
 from jobs.schema import Model
 
 

@@ -21,12 +21,12 @@ from nemo.lightning.pytorch.strategies import MegatronStrategy
 from nemo.utils.model_utils import unwrap_model
 from torch.distributed.checkpoint.api import CheckpointException
 
+from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.nemo.weights import ADAPTER, litgpt_weights
 from jobs.errors import CheckpointError
 from jobs.lease import Lease
 from jobs.output import write_file
 from jobs.plan.cost import weights_bytes
-from jobs.plan.litgpt_names import litgpt_fields
 from jobs.runtime.checkpoint_directory import (
     group_of_files,
     keep_newest,

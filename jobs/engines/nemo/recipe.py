@@ -24,10 +24,10 @@ from nemo.collections.llm.recipes.tp_overlap_configs import userbuffers
 from nemo.lightning.pytorch.callbacks.megatron_comm_overlap import MegatronCommOverlapCallback
 
 from jobs.engines.native.weights import values_of
+from jobs.engines.nemo.rules import ADAPTED
 from jobs.engines.nemo.weights import load_sharded
 from jobs.layout import pipeline_stages_per_rank, sequence_parallel
 from jobs.plan.pipeline_stages import layer_counts
-from jobs.plan.rules.nemo import ADAPTED
 from jobs.schema import ActivationCheckpointing, Mlp, Precision, Run
 
 RECOMPUTE: dict[ActivationCheckpointing, dict[str, str | int]] = {

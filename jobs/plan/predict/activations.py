@@ -80,7 +80,7 @@ def in_autocast(run: Run) -> bool:
 
 
 def has_wide_weights(run: Run) -> bool:
-    """Return whether what trains is in float32; an evaluation has all weights in it (jobs.workloads.evaluate)."""
+    """Return whether what trains is in float32; an evaluation has all weights in it (jobs.work.evaluate.evaluate)."""
     return not run.job.train or run.engine.parameters is Precision.float32
 
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from jobs.engines.deepspeed.configuration import stage_of
 from jobs.layout import Layout, frees_weights, layout_of, sequence_parallel
 from jobs.parallelism import AXES, CP, DP_REPLICATE, DP_SHARD, PP, TP, Axis, Strategy
-from jobs.plan.deepspeed_configuration import stage_of
 from jobs.plan.predict.activations import WIDTHS, tokens_of
 from jobs.plan.predict.arrays import smaller
 from jobs.plan.predict.constants import NETWORK_GB_PER_S, StepTimeConstants
@@ -128,7 +128,7 @@ def pipeline_exchange(run: Run, layout: Layout, stages: int) -> Exchange:
 def shard_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
     """Return the traffic of FSDP or ZeRO 3 for a micro-batch: weights gathered, gradients scattered.
 
-    In a pipeline torch gathers and scatters once a step (jobs.plan.rules.native).
+    In a pipeline torch gathers and scatters once a step (jobs.engines.native.rules).
     """
     group = group_of(layout, (DP_SHARD, CP))
     if not gathers_weights(run) or layout.degree(PP) > 1:

@@ -8,8 +8,8 @@ left out, as in the native engine: whether these engines keep them was not measu
 
 from __future__ import annotations
 
+from jobs.engines.deepspeed.configuration import filled, settings_of, stage_of
 from jobs.plan.cost import parameters
-from jobs.plan.deepspeed_configuration import filled, settings_of, stage_of
 from jobs.plan.predict.activations import WIDTHS, Tokens, attention, feed_forward, layer_input, norms, operands
 from jobs.schema import QKV, ActivationCheckpointing, EngineKind, LoraTarget, Mlp, Run
 

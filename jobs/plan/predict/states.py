@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
+from jobs.engines.deepspeed.configuration import settings_of, stage_of
 from jobs.layout import (
     accumulation,
     data_degree,
@@ -18,7 +19,6 @@ from jobs.layout import (
     uses_fsdp,
 )
 from jobs.parallelism import Strategy
-from jobs.plan.deepspeed_configuration import settings_of, stage_of
 from jobs.plan.pipeline_stages import pipeline_stage_layers
 from jobs.plan.predict.activations import WIDTHS
 from jobs.plan.predict.weights import (
@@ -107,9 +107,9 @@ def native(run: Run) -> States:
 
     A step has two peaks: the update, when gradients are whole; and the start of backward, when FSDP with weights kept
     after forward (SHARD_GRAD_OP) holds those of all ranks in the type of the arithmetic. In a pipeline torch keeps
-    weights and float32 gradients of a stage whole until its last micro-batch (jobs.plan.rules.native).
+    weights and float32 gradients of a stage whole until its last micro-batch (jobs.engines.native.rules).
 
-    A run that trains nothing holds its weights in float32 (jobs.workloads.evaluate).
+    A run that trains nothing holds its weights in float32 (jobs.work.evaluate.evaluate).
     """
     if not run.job.train:
         return States(weights=WIDTHS[Precision.float32] * parameters_held(run).total, gradients=0, optimizer=0)

@@ -91,7 +91,7 @@ def memory_is_tight(run: Run, samples: Samples | None = None) -> str | None:
 def recomputation(run: Run, predicted: Prediction, samples: Samples | None) -> str:
     """Return what a run would take if it kept the inputs of layers only, where activations are its largest term."""
     mode = ActivationCheckpointing.full
-    # Pipelines have schedules that cannot compute twice (jobs.plan.rules.native).
+    # Pipelines have schedules that cannot compute twice (jobs.engines.native.rules).
     can = run.job.train and run.engine.kind is EngineKind.native and run.parallelism.pipeline == 1
     if not can or predicted.largest != "activations" or run.engine.activation_checkpointing is mode:
         return ""

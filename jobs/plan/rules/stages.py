@@ -6,7 +6,7 @@ import re
 
 from jobs.plan.rules.rule import Rule, undivided
 from jobs.schema import EngineKind, Run, Stage
-from jobs.serving.after_training import run_after
+from jobs.work.serve.after_training import run_after
 
 OF_EACH_RUN = ("evaluate", "serve")
 
@@ -102,7 +102,7 @@ def load_has_weights(run: Run) -> str | None:
     if not run.job.export:
         return f"stages.serve serves the export of a run, and job.export is false. Set job.export=true, {without}"
     # The prediction of memory, which commands on a sweep do without: they ask this module for the stages of a run.
-    from jobs.plan.rules import serving  # noqa: PLC0415
+    from jobs.work.serve import rules as serving  # noqa: PLC0415
 
     served = run_after(run, "")
     if served.job.sequence_length > run.model.max_sequence_length:

@@ -10,12 +10,14 @@ from jobs.files import flat
 from jobs.layout import degree_of
 from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES
 from jobs.plan.cost import checkpoint_bytes
-from jobs.plan.rules import data, sbatch_variables, serving, stages, storage
+from jobs.plan.rules import data, sbatch_variables, stages
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.plan.time_limit import MOST_STOP_S, STOP_S, needed_s, stop_before_limit_s
 from jobs.rundir import RESERVED, is_reserved
 from jobs.schema import TEXTS, Batching, Data, Job, LoraTarget, Precision, Run, ScalingMode
 from jobs.secrets import config_holds_no_secret
+from jobs.work.serve import rules as serving
+from jobs.work.storage import rules as storage
 
 # Volta and Turing have units for float16 only (CUDA C++ Programming Guide, table of features by compute capability).
 BFLOAT16_CAPABILITY = (8, 0)

@@ -13,11 +13,11 @@ from jobs.network import variables
 from jobs.plan.rules.rule import counted, some
 from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.schema import Run
-from jobs.serving.after_training import run_after
 from jobs.submit.batch_script import rank_python
 from jobs.submit.code_store import INSTALLED, packaged_code, source_of
 from jobs.submit.trust.integrity import refuse_changed
 from jobs.submit.trust.own_sweeps import is_own, own
+from jobs.work.serve.after_training import run_after
 
 
 def trust_or_refuse(sweep: SweepDir, *, trust: bool) -> None:

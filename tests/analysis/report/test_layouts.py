@@ -23,10 +23,10 @@ from analysis.report.runs_table import rows_of, to_csv
 from analysis.report.sections.layouts import memory_and_communication
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
-from jobs.images.settings import ImageDecoder, ImageTraining
 from jobs.parallelism import Schedule
 from jobs.rundir import RunDir, append_record
 from jobs.schema import Lora, Run
+from jobs.settings.images import ImageDecoder, ImageTraining
 from tests.support.fake_runs import (
     LAYOUT_SPEEDS,
     MIB,

@@ -15,7 +15,7 @@ from jobs.engines.native.model import Decoder
 from jobs.errors import ConfigError
 from jobs.plan.legality import warnings
 from jobs.schema import Batching, Source
-from jobs.workloads.evaluate import mean_loss
+from jobs.work.evaluate.evaluate import mean_loss
 from tests.support.composing import one
 from tests.support.real_run import evaluate, events, losses, make_run, printed, train
 from tests.support.small_decoder import decoder

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from litgpt.config import Config
 from litgpt.model import GPT
 
+from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.model import empty_model
 from jobs.engines.native.weights import values_of
 from jobs.plan.compose import compose
-from jobs.plan.litgpt_names import litgpt_fields
 
 SHAPES = {
     "as many keys as queries": ("model=tiny", "model.kv_heads=4"),

@@ -18,9 +18,9 @@ from litgpt.model import GPT
 
 from analysis.report.report import report
 from jobs import metrics as m
+from jobs.engines.deepspeed.configuration import configuration
 from jobs.layout import accumulation, layout_of
 from jobs.parallelism import DP_SHARD
-from jobs.plan.deepspeed_configuration import configuration
 from jobs.rundir import RunDir
 from jobs.submit.commands import submit
 from tests.support.composing import one

@@ -20,7 +20,7 @@ from litgpt.config import Config
 from litgpt.model import GPT
 from litgpt.utils import check_valid_checkpoint_dir
 
-import jobs.workloads.train_litgpt  # noqa: F401 (imported once here, for all forked ranks)
+import jobs.engines.litgpt.train  # noqa: F401 (imported once here, for all forked ranks)
 from analysis.load.discover import read
 from analysis.report.report import report
 from jobs import metrics as m

@@ -15,10 +15,10 @@ from litgpt.scripts.convert_lit_checkpoint import copy_weights_llama
 from litgpt.scripts.merge_lora import merge_lora
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
+from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.customization.lora import with_adapters
 from jobs.engines.native.weights import values_of
 from jobs.plan.cost import parameters, trained_parameters
-from jobs.plan.litgpt_names import litgpt_fields
 from jobs.plan.predict.states import parameters_held
 from jobs.rundir import RunDir, load_run
 from jobs.schema import LoraTarget, Run

@@ -22,13 +22,13 @@ from litgpt.model import GPT
 
 from analysis.metrics.goodput import account, starts_of
 from jobs import metrics as m
+from jobs.engines.nemo.train import refuse_old_nemo
 from jobs.errors import ConfigError
 from jobs.layout import accumulation, data_degree
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, load_run, read_records
 from jobs.runtime.transport import gloo_transports
 from jobs.submit.commands import submit
-from jobs.workloads.train_nemo import refuse_old_nemo
 from tests.support.nemo.real_nemo import Nemo, shimmed_python
 from tests.support.paths import ROOT
 from tests.support.real_run import events, losses, make_run, printed, rank_environment, steps, train

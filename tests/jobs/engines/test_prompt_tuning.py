@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from jobs.data import Batches, with_virtual_tokens
 from jobs.data.dataset import IGNORED, Dataset, Tokens
+from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.customization.customize import with_first_values
 from jobs.engines.native.customization.prompt_files import read_prompt
 from jobs.engines.native.customization.prompt_tuning import PROMPT, TOKENS, encoded, with_prompt
@@ -24,7 +25,6 @@ from jobs.engines.native.parallelize import trained_model
 from jobs.engines.native.weights import values_of
 from jobs.plan.cost import parameters, trained_parameters
 from jobs.plan.legality import problems
-from jobs.plan.litgpt_names import litgpt_fields
 from jobs.plan.predict.states import parameters_held
 from jobs.plan.predict.weights import encoder_weights
 from jobs.rundir import RunDir, load_run

@@ -21,8 +21,8 @@ from jobs.engines.native import attention
 from jobs.engines.native.attention import mask
 from jobs.rundir import RunDir
 from jobs.runtime.process_group import on_host
-from jobs.workloads import train as workload
-from jobs.workloads.train import Trainer
+from jobs.work.train import loop as workload
+from jobs.work.train.loop import Trainer
 from tests.support.real_run import make_run, printed, rank, train
 from tests.support.training import long
 

@@ -13,10 +13,10 @@ from litgpt.model import GPT
 from litgpt.scripts.convert_hf_checkpoint import copy_weights_hf_llama, copy_weights_phi, copy_weights_qwen_2_5
 
 from jobs.cli import main
+from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.model import empty_model
 from jobs.plan.cost import parameters
-from jobs.plan.litgpt_names import litgpt_fields
 from jobs.plan.model_file import from_config_json
 from jobs.rundir import load_run
 from tests.support.composing import one

@@ -310,7 +310,7 @@ def test_a_stopped_rank_is_named_and_stacks_and_collectives_are_kept(
     assert (event["cause"], event["rank"]) == ("hung", stopped)
     assert f"no progress for 10 s (engine.hang_timeout_s): rank {stopped} on" in str(event["error"])
     assert "wrote no heartbeat for" in str(event["error"])
-    assert "jobs/workloads/train.py" in (run.hangs / f"restart-0/rank-0000{witness}.txt").read_text()
+    assert "jobs/work/train/loop.py" in (run.hangs / f"restart-0/rank-0000{witness}.txt").read_text()
     assert "all_reduce" in (run.hangs / f"restart-0/rank-0000{witness}.collectives.json").read_text()
 
 
@@ -322,7 +322,7 @@ def test_a_rank_that_a_library_crashes_leaves_the_python_stack_in_its_log(tmp_pa
     process.join(limit_s(180))
     log = (run.path / "rank1.log").read_text()
     assert "Fatal Python error: Segmentation fault" in log
-    assert re.search(r'File ".*jobs/workloads/train\.py", line \d+ in train', log)
+    assert re.search(r'File ".*jobs/work/train/loop\.py", line \d+ in train', log)
 
 
 def _rank_that_can_crash(directory: Path, number: int, world: int, start: str) -> None:

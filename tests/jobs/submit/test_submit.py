@@ -331,7 +331,7 @@ def test_a_queued_run_executes_the_code_and_configuration_that_were_submitted(tm
         shutil.copytree(ROOT / package, checkout / package, ignore=shutil.ignore_patterns("__pycache__"))
     done = run_cli("submit", *small(tmp_path), "ranks_per_node=1", cwd=checkout, PYTHONPATH=str(checkout))
     assert done.returncode == 0, done.stderr
-    for file in ("jobs/run.py", "jobs/workloads/train.py"):
+    for file in ("jobs/run.py", "jobs/work/train/loop.py"):
         (checkout / file).write_text("raise SystemExit('the edited code ran')")
     (checkout / "conf/job/pretrain.yaml").write_text("broken: [")
     run = SweepDir(tmp_path / "s").run("tiny-ddp-n1x1")

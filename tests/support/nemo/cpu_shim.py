@@ -59,9 +59,9 @@ def install() -> None:
     shim_torch()
     shim_megatron()
     shim_nemo()
-    from jobs.workloads import train_nemo
+    from jobs.engines.nemo import train
 
-    train_nemo.refuse_without_gpu = lambda: None
+    train.refuse_without_gpu = lambda: None
 
 
 def shim_torch() -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 from torch import Tensor
 
+from jobs.engines.litgpt.arguments import PRECISIONS, lora_arguments
 from jobs.engines.native.customization.peft_directory import write_peft
 from jobs.output import write_file
-from jobs.plan.litgpt_arguments import PRECISIONS, lora_arguments
 from jobs.runtime.checkpoint_pickles import load_weights
 from jobs.schema import Lora, LoraTarget, Mlp, Model, Run
 

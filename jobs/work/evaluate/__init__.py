@@ -1,0 +1,1 @@
+"""Evaluation of given or trained weights on held-out samples."""

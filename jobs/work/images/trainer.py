@@ -1,0 +1,248 @@
+"""The network and optimizer of one rank of a run on images, its validation, and its checkpoints."""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from jobs import metrics as m
+from jobs.engines.native.loss_scale import LossScale
+from jobs.errors import CheckpointError
+from jobs.files import read_object
+from jobs.lease import Lease
+from jobs.metrics import Metric
+from jobs.plan.cost import checkpoint_bytes
+from jobs.runtime.checkpoint_directory import (
+    Saved,
+    group_of_files,
+    keep_newest,
+    save_archive,
+    size_bytes,
+    together,
+    write_sums,
+    written_aside,
+)
+from jobs.runtime.checkpoint_pickles import MALFORMED, load_weights
+from jobs.runtime.process_group import on_host
+from jobs.runtime.steps import learning_rate
+from jobs.runtime.watchdog import Watchdog
+from jobs.schema import Precision, Run
+from jobs.work.images.decoding import Batch
+from jobs.work.images.loader import Images
+from jobs.work.images.resnet import ResNet
+
+STATE = "state.pt"
+MOST_GUESSES = 5
+"""Classes of which one must be the label for top-5 accuracy."""
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Mean and deviation of ImageNet's channels, in shares of 255 (https://docs.pytorch.org/vision/stable/models.html)."""
+
+
+class Trainer:
+    """Network and optimizer of one rank."""
+
+    def __init__(self, run: Run, device: torch.device, steps: int) -> None:
+        assert run.images is not None
+        self.run, self.images, self.device, self.steps = run, run.images, device, steps
+        torch.manual_seed(run.job.seed)
+        network = ResNet(run.images.network, run.images.classes).to(device)
+        if run.images.channels_last:
+            network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch has it
+        self.network = network
+        # Each rank normalizes by its own images; the first one's running means are saved.
+        self.model: nn.Module = network
+        if run.ranks > 1:
+            self.model = DistributedDataParallel(
+                network, broadcast_buffers=False, gradient_as_bucket_view=True,
+                bucket_cap_mb=run.parallelism.bucket_mb,
+            )  # fmt: skip
+        weights = list(network.parameters())
+        self.parameters = sum(weight.numel() for weight in weights)
+        # Neither normalization nor biases decay.
+        groups = [
+            {"params": [each for each in weights if each.ndim > 1], "weight_decay": run.job.weight_decay},
+            {"params": [each for each in weights if each.ndim == 1], "weight_decay": 0.0},
+        ]
+        self.optimizer = torch.optim.SGD(groups, lr=run.job.learning_rate, momentum=run.images.momentum)
+        # Made once: each would otherwise be a copy to the GPU in every micro-batch.
+        self.mean, self.deviation = (255 * torch.tensor(values, device=device) for values in (MEAN, DEVIATION))
+        self.criterion = nn.CrossEntropyLoss(label_smoothing=run.images.label_smoothing)
+        self.loss_scale = LossScale() if run.job.precision is Precision.float16 else None
+
+    def step(self, step: int, batch: list[Batch]) -> tuple[float, float | None, float]:
+        """Run one update; return the mean loss of the global batch before it, the gradient norm and the rate.
+
+        No norm is returned if the gradients overflowed float16, so that the update was skipped.
+        """
+        job, scale = self.run.job, self.loss_scale.value if self.loss_scale else 1.0
+        total = torch.zeros((), device=self.device)
+        for number, (pixels, labels, _) in enumerate(batch, 1):
+            waits = isinstance(self.model, DistributedDataParallel) and number < len(batch)
+            with self.model.no_sync() if waits else nullcontext():  # type: ignore[operator]  # DDP has it
+                with self.arithmetic():
+                    logits = self.model(self.normalised(pixels))
+                    loss = self.criterion(logits.float(), labels.to(self.device, non_blocking=True)) / len(batch)
+                (loss * scale).backward()
+            total += loss.detach()
+        gradients = [each.grad for each in self.network.parameters() if each.grad is not None]
+        norm = nn.utils.get_total_norm(gradients) / scale
+        factor = 1 / scale
+        if job.clip_norm is not None:
+            factor *= min(1.0, job.clip_norm / (float(norm) + 1e-6))
+        if factor != 1:
+            torch._foreach_mul_(gradients, factor)
+        rate = learning_rate(job, step - (self.loss_scale.skipped if self.loss_scale else 0), self.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        skipped = self.loss_scale is not None and self.loss_scale.overflows(norm)
+        if not skipped:
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        dist.all_reduce(total)
+        loss_sum, norm_found = on_host(total, norm)
+        return loss_sum / self.run.ranks, None if skipped else norm_found, rate
+
+    def weights(self) -> Iterable[Tensor]:
+        """Return the weights and the running means of normalization."""
+        return self.network.state_dict().values()
+
+    def arithmetic(self) -> AbstractContextManager[object]:
+        """Return a context that multiplies in the precision of the run."""
+        precision = self.run.job.precision
+        if precision is Precision.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, getattr(torch, precision.name))
+
+    def validate(self, batches: Iterable[Batch]) -> dict[Metric, float]:
+        """Return the loss and accuracy on this rank's micro-batches and those of all others; every rank calls it.
+
+        Ranks may have different numbers of micro-batches. The running means of normalization are the first rank's, as
+        in a checkpoint.
+        """
+        for buffer in self.network.buffers():
+            dist.broadcast(buffer, 0)
+        self.network.eval()
+        # Images, loss, labels among the first class and among the first five.
+        sums = torch.zeros(4, dtype=torch.float64, device=self.device)
+        with torch.no_grad():
+            for pixels, on_host_labels, _ in batches:
+                labels = on_host_labels.to(self.device, non_blocking=True)
+                with self.arithmetic():
+                    logits = self.network(self.normalised(pixels))
+                logits = logits.float()
+                right = logits.topk(min(MOST_GUESSES, self.images.classes)).indices == labels[:, None]
+                loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
+                sums += torch.stack([torch.ones_like(labels).sum(), loss, right[:, :1].sum(), right.sum()])
+        self.network.train()
+        dist.all_reduce(sums)
+        count, loss_sum, first, any_of_five = sums.tolist()
+        return {
+            m.EVALUATION_LOSS: loss_sum / count,
+            m.EVALUATION_TOP1: first / count,
+            m.EVALUATION_TOP5: any_of_five / count,
+            m.EVALUATION_SAMPLES: count,
+        }
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Return bytes (N, H, W, 3) as float32 (N, 3, H, W) on the device with ImageNet's mean and deviation."""
+        images = pixels.to(self.device, non_blocking=True).float()
+        images = ((images - self.mean) / self.deviation).permute(0, 3, 1, 2)
+        # Permuted, the channels of a pixel lie together already.
+        return images if self.images.channels_last else images.contiguous()
+
+    def numbers(self) -> dict[Metric, float]:
+        """Return the loss scale and the skipped updates of float16."""
+        return {} if self.loss_scale is None else self.loss_scale.numbers()
+
+
+class Saver:
+    """Write checkpoints in the foreground, the state by the first rank and its images' order by each; load them."""
+
+    def __init__(self, run: Run, lease: Lease, trainer: Trainer, images: Images, watchdog: Watchdog) -> None:
+        self.job, self.lease, self.trainer, self.watchdog = run.job, lease, trainer, watchdog
+        self.images, self.order = images, f"order-{dist.get_rank():05d}.json"
+        self.other_order = False
+        """The images after the checkpoint are not those that an uninterrupted run would have seen."""
+        self.size_bytes = checkpoint_bytes(run)
+        self.group = group_of_files(run, self.size_bytes) if run.job.checkpoint_every_steps is not None else None
+        self.outcomes: list[Saved] = []
+        self.sums: dict[str, int] = {}
+        """The sums of this rank's files of the latest checkpoint (checkpoint_sums)."""
+
+    def is_due(self, step: int, *, last: bool) -> bool:
+        """Return whether a checkpoint follows this step."""
+        every = self.job.checkpoint_every_steps
+        return every is not None and (last or step % every == 0)
+
+    def save(self, step: int) -> float:
+        """Write the state after a step; return the seconds it took. Every rank calls it."""
+        self.watchdog.begins(f"writing the checkpoint of step {step}", self.size_bytes)
+        fence, first = time.perf_counter(), dist.get_rank() == 0
+        final = self.lease.run.checkpoints / f"step-{step:08d}"
+        try:
+            with written_aside(final, self.lease, self.group) as writing:
+                together(lambda: self.write(step, writing, first=first), self.group)
+                write_sums(writing, self.sums, self.group)
+        except CheckpointError as error:
+            self.outcomes.append(Saved(step, error=str(error)))
+        else:
+            if first:
+                keep_newest(self.lease.run.checkpoints, self.job.keep_checkpoints)
+            self.outcomes.append(Saved(step, time.perf_counter() - fence, size_bytes(final) if first else 0))
+        return time.perf_counter() - fence
+
+    def write(self, step: int, directory: Path, *, first: bool) -> None:
+        """Write this rank's files, and keep their sums."""
+        order = json.dumps(self.images.state()).encode()
+        (directory / self.order).write_bytes(order)
+        self.sums = {self.order: zlib.crc32(order)}
+        if first:
+            self.sums[STATE] = save_archive(self.state(step), directory / STATE)
+
+    def state(self, step: int) -> dict[str, object]:
+        """Return the state of the run after a step."""
+        scale = self.trainer.loss_scale
+        return {
+            "model": self.trainer.network.state_dict(),
+            "optimizer": self.trainer.optimizer.state_dict(),
+            "scaler": scale.state if scale else None,
+            "step": step,
+        }
+
+    def load(self, path: Path) -> int:
+        """Restore the state and return the step of the checkpoint. Raise CheckpointError."""
+        try:
+            state = load_weights(path / STATE)
+            self.trainer.network.load_state_dict(state["model"])
+            self.trainer.optimizer.load_state_dict(state["optimizer"])
+            if self.trainer.loss_scale is not None and state["scaler"] is not None:
+                self.trainer.loss_scale.state.copy_(state["scaler"])
+            self.load_order(path, int(state["step"]))
+            return int(state["step"])
+        except (OSError, RuntimeError, *MALFORMED) as error:
+            raise CheckpointError(f"Checkpoint {path} cannot be read: {error}.") from error
+
+    def load_order(self, path: Path, step: int) -> None:
+        """Continue with the images after those of a checkpoint; of another order, or without one, with other images."""
+        file = path / self.order
+        state = read_object(file) if file.is_file() else {}
+        self.other_order = state.get("order") != self.images.order
+        if self.other_order:
+            # Not those of the start again.
+            self.images.seed = self.job.seed + step
+        else:
+            self.images.continue_from(state)
+
+    def ended(self) -> list[Saved]:
+        """Return the results of checkpoints since the last call."""
+        outcomes, self.outcomes = self.outcomes, []
+        return outcomes

@@ -1,0 +1,358 @@
+"""Serving: replicas of a server on the nodes, a balancer in front on one port, and a load that is measured.
+
+Every rank connects to rank 0. The first rank of each replica starts its server and watches it; over several nodes it
+sends by way of rank 0 where the replica meets, and the first rank of each further node starts the process there. Rank 0
+starts balancer and load generator besides. A rank whose program ends, or does not answer, records that and ends; its
+connection ends with it, so all others end too, and each ends what it has started.
+"""
+
+from __future__ import annotations
+
+import hmac
+import queue
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from jobs import metrics as m
+from jobs.failures import STOPS, FailureCause, KnownCauseError
+from jobs.files import parse_json
+from jobs.layout import most_concurrency, replica_nodes, replicas_of
+from jobs.lease import Lease
+from jobs.metrics import StoragePhase
+from jobs.output import own_directory
+from jobs.ranks import Rank, node_name, restart_count, slurm_job_id
+from jobs.rendezvous import LOOPBACK, announce, await_file, listen
+from jobs.rundir import append_event, read_events
+from jobs.runtime import storage_io
+from jobs.runtime.machine import StopRequest, boot_id, cpu_name, process_start
+from jobs.schema import Run
+from jobs.settings.serving import Balancer
+from jobs.visitors import first_line, hear
+from jobs.work.serve import balancer, load
+from jobs.work.serve.bench import Bench
+from jobs.work.serve.link import Link, pause
+from jobs.work.serve.listener import PROBE_LIMIT_S, Door, Listener
+from jobs.work.serve.piece import Piece
+from jobs.work.serve.ports import own_address
+from jobs.work.serve.replica import Head, Replica, Seat, becomes_ready, check_replica, part_for, start_replica
+from jobs.work.serve.weights import conversion_command
+
+LOOK_S = 0.2
+LONGEST_HELLO_BYTES = 4096
+GOODBYE_S = 60.0
+NEW_HEAD_WITHIN_S = 3.0
+"""A process of a replica that has ended waits so long for a new start of its first node, if none has answered yet."""
+
+
+class StoppedError(Exception):
+    """The run was asked to stop."""
+
+
+@dataclass
+class Others:
+    """The connections of this rank: rank 0 has one for each other rank, every other rank has one."""
+
+    run: Run
+    links: dict[int, Link]
+    """By number of the other rank."""
+    stop: StopRequest
+
+    def messages(self) -> list[tuple[int, dict[str, Any]]]:
+        """Wait for a moment, and return what has arrived, with the number of the rank."""
+        pause(self.links.values(), LOOK_S)
+        found = []
+        for rank, link in self.links.items():
+            link.beat()
+            found += [(rank, message) for message in link.received(self.run.engine.hang_timeout_s)]
+        return found
+
+    def send(self, **message: Any) -> None:
+        """Send a message to each of the other ranks: the first node of a replica knows of the end before its parts."""
+        for rank in sorted(self.links):
+            self.links[rank].send(**message)
+
+
+def serve(run: Run, lease: Lease, rank: Rank) -> None:
+    """Serve the model under the load of the run to its end; every rank calls it."""
+    assert run.serving is not None
+    stop = StopRequest()
+    own_directory(lease.run.serving)
+    with ExitStack() as stack:
+        if rank.is_first:
+            lead(run, lease, rank, stop, stack)
+        else:
+            follow(run, lease, rank, stop, stack)
+
+
+# --- rank 0 ----------------------------------------------------------------------------------------------------
+
+
+def lead(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack) -> None:
+    """Meet the other ranks, start everything, record the results, and end everything."""
+    directory = lease.run
+    others, hosts = meet(run, lease, rank, stop, stack)
+    number = lease.take()
+    attempt = 1 + sum(event["event"] == "started" for event in read_events(directory.status))
+    nodes, machines = list(dict.fromkeys(host["node"] for host in hosts)), {host["boot"] for host in hosts}
+    append_event(
+        directory, "started", attempt=attempt, restart=restart_count(), from_step=0, ranks=run.ranks,
+        job_id=slurm_job_id(), nodes=nodes, machines=sorted(machines), emulated_nodes=len(machines) < run.nodes,
+        device="cuda" if run.cluster.gpus else "cpu", device_name=None if run.cluster.gpus else cpu_name(),
+    )  # fmt: skip
+    try:
+        convert_weights(run, lease, others, stack)
+        key = secrets.token_hex(16)
+        others.send(number=number, key=key)
+        append_event(directory, "served", **measured(run, lease, rank, others, stack, key=key))
+    except StoppedError:
+        others.send(end=True)
+        reason = STOPS[signal.Signals(stop.signal)].reason
+        append_event(directory, "stopped", attempt=attempt, step=0, reason=reason)
+        return
+    others.send(end=True)
+    part(others)
+    stack.close()
+    append_event(directory, "finished", attempt=attempt, step=0, **{m.TOTAL_TIME.name: time.time() - process_start()})
+    print(f"{run.name}: served all requests", flush=True)
+
+
+def meet(
+    run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack
+) -> tuple[Others, list[dict[str, Any]]]:
+    """Return the connections of all other ranks, and node and machine of each rank in their order."""
+    hosts = {0: {"node": node_name(), "boot": boot_id()}}
+    others = Others(run, {}, stop)
+    if run.ranks == 1:
+        return others, [hosts[0]]
+    file = lease.run.rendezvous(rank.start)
+    with listen(rank.master_addr) as door:
+        place = announce(file, rank.master_addr, door.getsockname()[1])
+        stack.callback(file.unlink, missing_ok=True)
+        arrived: queue.SimpleQueue[tuple[socket.socket, Hello]] = queue.SimpleQueue()
+        hear(door, lambda visitor: arrived.put((visitor, hello_of(visitor, place.token, run.ranks))))
+        deadline = time.monotonic() + run.engine.hang_timeout_s
+        while len(others.links) < run.ranks - 1:
+            try:
+                connection, hello = arrived.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty as error:
+                missing = min(set(range(1, run.ranks)) - others.links.keys())
+                raise KnownCauseError(
+                    FailureCause.lost_peer, f"rank {missing} did not connect within {run.engine.hang_timeout_s} s"
+                ) from error
+            stack.callback(connection.close)
+            others.links[hello.rank] = Link(connection, f"rank {hello.rank} on {hello.node}")
+            hosts[hello.rank] = {"node": hello.node, "boot": hello.boot}
+    return others, [hosts[number] for number in range(run.ranks)]
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first message of a rank."""
+
+    rank: int
+    node: str
+    boot: str
+
+
+def hello_of(visitor: socket.socket, token: str, ranks: int) -> Hello:
+    """Return the first message of a connection; raise ValueError for a stranger, who does not know the token."""
+    found = parse_json(first_line(visitor, LONGEST_HELLO_BYTES, PROBE_LIMIT_S))
+    if not isinstance(found, dict) or not hmac.compare_digest(str(found.get("token")).encode(), token.encode()):
+        raise ValueError("a stranger")
+    hello = Hello(int(found["rank"]), str(found["node"]), str(found["boot"]))
+    if hello.rank not in range(1, ranks):
+        raise ValueError(f"there is no rank {hello.rank}")
+    return hello
+
+
+def measured(run: Run, lease: Lease, rank: Rank, others: Others, stack: ExitStack, *, key: str) -> dict[str, Any]:
+    """Start replicas, balancer and load; return the fields of the `served` event."""
+    s = run.serving
+    assert s is not None
+    prompts = load.prompt_pool(run)
+    # Where the second node of its replica has reached this one.
+    address = own_address(others.links[run.ranks_per_node].connection) if replica_nodes(run) > 1 else LOOPBACK
+    own = start_replica(Seat(run, lease, rank, address, stack, key), LOOPBACK)
+    with node_recorded(run, lease, rank):
+        ready, startup_s = replicas_ready(run, lease, others, own)
+        watch = Watch(run, lease, others, own)
+        url = start_balancer(run, lease, list(ready.values()), watch, stack)
+        others.send(load=True)
+        storage_io.begin(StoragePhase.serve)
+        found = Bench(run, lease.run, url, ready, key, prompts, watch.until).measured()
+        watch.refuse_strangers()
+    return {m.SERVER_STARTUP_TIME.name: startup_s, **found}
+
+
+def node_recorded(run: Run, lease: Lease, rank: Rank) -> AbstractContextManager[None]:
+    """Return a context that records the use of the node on its first rank, from the start of its servers on."""
+    if rank.local_rank:
+        return nullcontext()
+    return storage_io.rank_recorded(run, lease.run, rank, StoragePhase.load)
+
+
+def convert_weights(run: Run, lease: Lease, others: Others, stack: ExitStack) -> None:
+    """Convert a LitGPT directory for a server that reads Hugging Face's layout, before any replica starts."""
+    command = conversion_command(run, lease.run)
+    if command is None:
+        return
+    log = lease.run.serving / "conversion.log"
+    piece = Piece("the conversion of job.init_from", command, log, {}, "Set job.init_from to Hugging Face's layout.")
+    stack.callback(piece.end)
+    Watch(run, lease, others, None).until(piece.ended)
+    if piece.process.returncode:
+        raise piece.failure()
+
+
+def replicas_ready(run: Run, lease: Lease, others: Others, own: Replica | None) -> tuple[dict[int, str], float]:
+    """Return the URL of each replica by its number when all are ready, and the longest start of one."""
+    ready: dict[int, str] = {}
+    startup_s = 0.0
+    while len(ready) < replicas_of(run):
+        if own is not None and (head := own.new_head()):
+            others.send(head=asdict(head))
+        for _, message in attended(others, lease):
+            if "head" in message:
+                others.send(**message)
+            if "ready" in message:
+                ready[int(message["ready"])] = str(message["url"])
+                startup_s = max(startup_s, float(message["startup_s"]))
+        if own is not None and own.number in ready:
+            check_replica(run, own)
+        elif own is not None and becomes_ready(run, own):
+            ready[own.number] = own.server.url
+            startup_s = max(startup_s, time.monotonic() - own.server.began)
+    return dict(sorted(ready.items())), startup_s
+
+
+@dataclass
+class Watch:
+    """Everything that rank 0 watches while it waits."""
+
+    run: Run
+    lease: Lease
+    others: Others
+    own: Replica | None
+    balancer: Listener | None = None
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Return when the condition holds; raise the error of a rank or program that has ended or hangs before."""
+        while not condition():
+            self.look()
+
+    def look(self) -> None:
+        """Look once, for a moment."""
+        attended(self.others, self.lease)
+        if self.own is not None:
+            check_replica(self.run, self.own)
+        if self.balancer is not None:
+            self.balancer.piece.check()
+
+    def refuse_strangers(self) -> None:
+        """Raise KnownCauseError if another program has taken the place of the replica or balancer of this rank."""
+        assert self.run.engine.server is not None
+        for each in (None if self.own is None else self.own.server, self.balancer):
+            # One answer may take long behind the last requests of a load.
+            deadline = time.monotonic() + self.run.engine.hang_timeout_s
+            while each is not None and not each.answers(self.run.engine.server.health):
+                each.piece.check()
+                if time.monotonic() > deadline:
+                    text = f"{each.piece.name} does not answer at {each.url} after the load"
+                    raise KnownCauseError(FailureCause.hung, text)
+                time.sleep(LOOK_S)
+
+
+def start_balancer(run: Run, lease: Lease, urls: list[str], watch: Watch, stack: ExitStack) -> str:
+    """Start the balancer, if the run has one, and return the URL of the load when it reaches the replicas."""
+    kind = balancer.balancer_of(run)
+    if kind is Balancer.none:
+        return urls[0]
+    assert run.serving is not None
+    assert run.engine.server is not None
+    addresses = [url.removeprefix("http://") for url in urls]
+
+    def start(ports: Sequence[int]) -> Piece:
+        own = f"{LOOPBACK}:{ports[0]}"
+        command = balancer.balancer_command(kind, lease.run.serving, own, addresses, most_concurrency(run))
+        return Piece(kind.name, command, lease.run.serving / f"{kind.name}.log", {}, balancer.REMEDY)
+
+    program = Listener(stack, [Door(LOOPBACK, LOOPBACK)], start)
+    health = run.engine.server.health
+    while not program.becomes_ready(health):
+        watch.look()
+        if time.monotonic() - program.began > run.engine.server.startup_limit_s:
+            text = f"{kind.name} reaches no replica at {program.url}{health}"
+            raise KnownCauseError(FailureCause.launch_failure, text)
+    watch.balancer = program
+    return program.url
+
+
+def part(others: Others) -> None:
+    """Wait until all other ranks have ended what they started."""
+    deadline = time.monotonic() + GOODBYE_S
+    while others.links and time.monotonic() < deadline:
+        pause(others.links.values(), LOOK_S)
+        for rank, link in list(others.links.items()):
+            try:
+                link.received(GOODBYE_S)
+            except KnownCauseError:
+                del others.links[rank]
+
+
+def attended(others: Others, lease: Lease) -> list[tuple[int, dict[str, Any]]]:
+    """Return the messages to rank 0. Raise if the run was asked to stop, or another start has taken it over."""
+    if others.stop.signal:
+        raise StoppedError
+    if lease.is_lost():
+        raise lease.loss()
+    return others.messages()
+
+
+# --- the other ranks -------------------------------------------------------------------------------------------
+
+
+def follow(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack) -> None:
+    """Serve with the replica or part of one that this rank starts, if any, until rank 0 ends the run."""
+    place = await_file(lease.run.rendezvous(rank.start), run.engine.hang_timeout_s, looking=run.ranks)
+    connection = socket.create_connection((place.address, place.port), timeout=run.engine.hang_timeout_s)
+    stack.callback(connection.close)
+    host = own_address(connection)
+    link = Link(connection, "rank 0")
+    link.send(token=place.token, rank=rank.rank, node=node_name(), boot=boot_id())
+    others = Others(run, {0: link}, stop)
+    seat: Seat | None = None
+    own: Replica | None = None
+    part: Piece | None = None
+    announced = loaded = False
+    while True:
+        # Signals reach all ranks: rank 0 decides.
+        for _, message in others.messages():
+            if "number" in message:
+                lease.number = int(message["number"])
+                seat = Seat(run, lease, rank, host, stack, str(message["key"]))
+                own = start_replica(seat, host)
+                # Ends before the server does.
+                stack.enter_context(node_recorded(run, lease, rank))
+            if "head" in message and seat is not None:
+                part = part_for(seat, Head(**message["head"]), part)
+            if "load" in message:
+                loaded = True
+                storage_io.begin(StoragePhase.serve)
+            if "end" in message:
+                stack.close()
+                return
+        if own is not None and (head := own.new_head()):
+            link.send(head=asdict(head))
+        if part is not None and (loaded or part.ended_for_s() > NEW_HEAD_WITHIN_S):
+            part.check()
+        if own is not None and not announced and becomes_ready(run, own):
+            announced = True
+            link.send(ready=own.number, url=own.server.url, startup_s=time.monotonic() - own.server.began)
+        elif own is not None and announced:
+            check_replica(run, own)

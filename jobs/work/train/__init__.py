@@ -1,0 +1,1 @@
+"""Training of a language model: the loop that every engine with a trainer shares."""

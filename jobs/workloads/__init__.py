@@ -1,1 +1,0 @@
-"""The jobs themselves: training by each engine, and evaluation."""
