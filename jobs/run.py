@@ -1,6 +1,6 @@
 """The entry of every rank: `python -m jobs.run RUN_DIR`; launcher=local calls `main` through submitit.
 
-Read the frozen configuration, check that the code is the submitted one, and call the workload. torch is imported only
+Read the frozen configuration, check that the code is the submitted one, and do its work. torch is imported only
 after these checks. A failure of any rank is recorded with rank and node before the process ends.
 """
 
@@ -12,16 +12,15 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from importlib import metadata
 from pathlib import Path
 
 import jobs
+from jobs.engines.engine import engine_of
 from jobs.errors import ConfigError, RunDirError, SupersededError, before_torch_archive
 from jobs.failures import STOPS, KnownCauseError, cause_of, record_failure
 from jobs.lease import Lease
-from jobs.metrics import StoragePhase
 from jobs.output import outlive_full_disk
 from jobs.ranks import Rank, node_name, this_rank
 from jobs.rundir import RunDir, load_run
@@ -30,12 +29,12 @@ from jobs.runtime.allocator import use_expandable_segments
 from jobs.runtime.garbage import uncollected_imports
 from jobs.runtime.transport import listen_to_nccl, send_gloo_as_nccl, use_network
 from jobs.runtime.wrapped import start_under_profiler
-from jobs.schema import EngineKind, Run
+from jobs.schema import Run
 from jobs.secrets import redacted_traceback
-from jobs.versions import is_missing, major_minor
+from jobs.versions import major_minor
+from jobs.work.work import work_of
 
 STDERR = 2
-LEAST_TORCH = (2, 11)
 
 
 def main(run_directory: str) -> None:
@@ -61,11 +60,10 @@ def main(run_directory: str) -> None:
         with suppress(metadata.PackageNotFoundError):  # a torch that was not installed by a package manager
             prepare_for_torch(run, metadata.version("torch"))
         with uncollected_imports():
-            train = workload(run)
-        phase = StoragePhase.validate if run.evaluates else StoragePhase.load
-        # A run that serves begins its record when it has started its servers.
-        with storage_io.rank_recorded(run, directory, rank, phase) if run.serving is None else nullcontext():
-            train(run, lease, rank)
+            start = work_of(run).entry(run)
+        phase = work_of(run).first_phase
+        with nullcontext() if phase is None else storage_io.rank_recorded(run, directory, rank, phase):
+            start(run, lease, rank)
     except SupersededError as error:
         print(f"slurmscale: {error}", flush=True)
     except BaseException as error:
@@ -99,78 +97,17 @@ def end_when_asked() -> None:
         signal.signal(number, end)
 
 
-def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
-    """Return the training loop of the run's engine, or the work of a run that trains nothing.
-
-    Import it here, since torch takes seconds and NeMo twenty.
-    """
-    train: Callable[[Run, Lease, Rank], None]
-    if run.serving is not None:
-        from jobs.work.serve.serve import serve
-
-        return serve
-    if run.storage is not None:
-        from jobs.work.storage.measure import storage_test
-
-        return storage_test
-    if run.images is not None:
-        refuse_missing_decoder(run)
-        from jobs.work.images.train import train_images
-
-        return train_images
-    if not run.job.train:
-        from jobs.work.evaluate.evaluate_only import evaluate_only
-
-        return evaluate_only
-    match run.engine.kind:
-        case EngineKind.native:
-            from jobs.runtime.imports import import_litgpt_alone
-
-            # Only here: the other engines start as their own programs do, and ours is measured against LitGPT's start.
-            import_litgpt_alone()
-            from jobs.work.train.loop import train
-        case EngineKind.nemo:
-            from jobs.engines.nemo.train import train
-        case EngineKind.litgpt:
-            from jobs.engines.litgpt.train import train
-        case EngineKind.deepspeed:
-            from jobs.engines.deepspeed.train import train
-        case EngineKind.vllm:
-            raise ConfigError("engine=vllm serves a model, and this run has no section `serving`. Set job=serve.")
-    return train
-
-
-def refuse_missing_decoder(run: Run) -> None:
-    """Raise ConfigError where the Python of the ranks lacks a package that decodes the images of the run."""
-    assert run.images is not None
-    packages = run.images.packages
-    if missing := [package for package in packages if is_missing(package)]:
-        raise ConfigError(
-            f"job={run.job.name} images.decoder={run.images.decoder.name} imports {' and '.join(packages)}, and the "
-            f"nodes' Python has no {' and no '.join(missing)}. Run pip install --editable "
-            f"'.[train,{','.join(packages.values())}]' in the checkout, or set a container or cluster.python that has "
-            "them."
-        )
-
-
 def prepare_for_torch(run: Run, version: str) -> None:
-    """Refuse a torch that is too old for the engine, and set what torch reads when it is imported.
-
-    LitGPT's own scripts and servers set nothing.
-    """
-    if run.engine.kind is EngineKind.native:
-        refuse_old_torch(version)
-    if run.engine.kind not in {EngineKind.litgpt, EngineKind.vllm}:
-        use_expandable_segments(os.environ, version)
-
-
-def refuse_old_torch(version: str) -> None:
-    """Raise ConfigError for a torch without attention for packed rows, which the native engine imports."""
-    if major_minor(version) < LEAST_TORCH:
+    """Refuse a torch that is too old for the engine, and set what torch reads when it is imported."""
+    engine = engine_of(run)
+    if engine.least_torch is not None and major_minor(version) < engine.least_torch:
         raise ConfigError(
-            f"engine=native needs torch {'.'.join(map(str, LEAST_TORCH))} or later, and this node has {version}. "
-            "Install it (README.md, section Install), set a container or cluster.python that has it, or engine=nemo."
+            f"engine={run.engine.kind.name} needs torch {'.'.join(map(str, engine.least_torch))} or later, and this "
+            f"node has {version}. Install it (README.md, section Install), set a container or cluster.python that has "
+            "it, or engine=nemo."
         )
+    if engine.sets_allocator:
+        use_expandable_segments(os.environ, version)
 
 
 def refuse_other_code(directory: RunDir) -> None:

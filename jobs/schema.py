@@ -1013,21 +1013,6 @@ class Run:
     """Images and network of a run that trains an image classifier (job=image_train); null: another run."""
 
     @property
-    def reads_samples(self) -> bool:
-        """Return whether the run trains or evaluates a language model: it has samples of tokens."""
-        return self.serving is None and self.is_predicted
-
-    @property
-    def is_predicted(self) -> bool:
-        """Return whether memory and speed follow from the language model: not of tests of storage, nor of images."""
-        return self.storage is None and self.images is None
-
-    @property
-    def evaluates(self) -> bool:
-        """Return whether the run only evaluates given weights."""
-        return self.reads_samples and not self.job.train
-
-    @property
     def ranks(self) -> int:
         """Return the world size."""
         return self.nodes * self.ranks_per_node

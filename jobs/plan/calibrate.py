@@ -15,7 +15,7 @@ from jobs.plan.predict.calibration import Fit, key_of, record, shortened, site_d
 from jobs.plan.predict.fit import FAULT, STEP_TIME, Candidates, Quantity, Sample, choose, fitted, memory_of
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.memory import memory_work
-from jobs.plan.predict.step_time import work_of
+from jobs.plan.predict.step_time import step_work
 from jobs.plan.rules.rule import counted
 from jobs.rundir import as_file_name
 from jobs.schema import Run
@@ -118,7 +118,7 @@ def quantities_of(runs: Sequence[MeasuredRun]) -> list[Measured]:
     """Return step time and memory of runs of one GPU and engine."""
     memory = memory_of(runs[0].run.engine.kind)
     return [
-        Measured("step_time", "s", STEP_TIME, [work_of(each.run) for each in runs], [x.step_time_s for x in runs]),
+        Measured("step_time", "s", STEP_TIME, [step_work(each.run) for each in runs], [x.step_time_s for x in runs]),
         Measured("memory", "B", memory, [memory_work(each.run) for each in runs], [x.memory_bytes for x in runs]),
     ]
 

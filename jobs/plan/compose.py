@@ -14,6 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, is_dataclass
 from datetime import datetime
 from functools import reduce
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,6 +40,7 @@ from jobs.prompt_template import is_file_name
 from jobs.rundir import as_file_name
 from jobs.schema import EngineKind, Run, ScalingMode
 from jobs.secrets import secret_in
+from jobs.work.work import work_of
 
 # A sweep of hundreds has one mistake more often than hundreds.
 MOST_EXPLAINED = 10
@@ -190,7 +192,7 @@ class SameFiles:
         rehearsal.shrink(config, {override.key_or_group for override in values})
         sbatch_variables.fill(config)
         # It would be asked for in vain.
-        leave_unset(config, ["data.path"] if "data" in unused.unread(config) else [])
+        leave_unset(config, ["data.path"] if "data" in work_of(config).unread(config) else [])
         unset = () if self.to_submit else leave_unset(config, ONLY_TO_SUBMIT)
         # Before values are settled: an interpolation or a path would hide what it holds.
         if secret := secret_in(OmegaConf.to_container(config)):
@@ -277,9 +279,10 @@ def settled(run: Run) -> Run:
         (run.data, "path"),
         (run.data, "tokenizer"),
         (run.data, "cache_dir"),
-        *([(run.storage, "path"), (run.storage.data, "path")] if run.storage else []),
-        *([(run.images, "path"), (run.images, "validation_path")] if run.images else []),
     ]
+    for key in work_of(run).paths:
+        section, _, name = key.rpartition(".")
+        parts.append((attrgetter(section)(run), name))
     for config, key in parts:
         value = getattr(config, key, None)
         if value is not None:
@@ -298,10 +301,8 @@ def absolute(path: str) -> str:
 
 
 def named(run: Run, swept: list[Override]) -> Run:
-    """Return the run with its name, made from its choices unless the user set one; images name their network."""
-    if run.images is not None:
-        run.model.name = run.images.network.name + (rehearsal.ENDING if run.rehearsal else "")
-        run.data.name = "jpeg"
+    """Return the run with its name, made from its choices unless the user set one."""
+    work_of(run).name(run)
     if run.name is None:
         program = run.engine.server.name if run.engine.server else run.engine.kind.name
         engine = [] if run.engine.kind is EngineKind.native else [program]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.parallelism import Strategy
+from jobs.engines.engine import engine_of
 from jobs.plan.predict.weights import (
     adapter_weights,
     embedding_weights,
@@ -11,8 +11,8 @@ from jobs.plan.predict.weights import (
     prompt_weights,
     size,
 )
-from jobs.schema import EngineKind, Model, Precision, Run
-from jobs.settings import images
+from jobs.schema import Model, Run
+from jobs.work.work import work_of
 
 
 def parameters(model: Model) -> int:
@@ -23,15 +23,14 @@ def parameters(model: Model) -> int:
 
 def parameters_of(run: Run) -> int:
     """Return the weights of the model that a run computes with."""
-    return images.parameters(run.images.network, run.images.classes) if run.images else parameters(run.model)
+    return work_of(run).parameters(run)
 
 
 def trained_parameters(run: Run) -> int:
     """Return the weights that a run trains: all of the model, its adapters, or virtual tokens and their encoder."""
     lora, prompt = run.job.lora, run.job.prompt_tuning
     if lora is not None:
-        fused = run.engine.kind is EngineKind.nemo
-        return run.model.layers * size(adapter_weights(run.model, lora, fused=fused))
+        return run.model.layers * size(adapter_weights(run.model, lora, fused=engine_of(run).fuses_adapters))
     return parameters_of(run) if prompt is None else size(prompt_weights(run.model, prompt))
 
 
@@ -61,27 +60,15 @@ def weights_bytes(run: Run) -> int:
 
 
 def checkpoint_bytes(run: Run) -> int:
-    """Return the size of a checkpoint: the trained weights and the optimizer's; 0 if a run that stops writes none.
+    """Return the size of a checkpoint; 0 if a run that stops writes none."""
+    return work_of(run).checkpoint_bytes(run)
 
-    AdamW has two moments, SGD of images one, in float32.
-    NeMo in bfloat16 adds float32 copies of the weights: 2 + 3 x 4 bytes.
-    """
+
+def trained_checkpoint_bytes(run: Run) -> int:
+    """Return the size of a checkpoint of a language model: the trained weights and the optimizer's state."""
     if run.job.checkpoint_every_steps is None:
         return 0
-    if run.images is not None:
-        return 2 * 4 * parameters_of(run)
-    match run.engine.kind:
-        case EngineKind.native:
-            per_parameter = 3 * (2 if run.engine.parameters is Precision.bfloat16 else 4)
-        case EngineKind.nemo:
-            per_parameter = 14 if run.job.precision is Precision.bfloat16 else 12
-        case EngineKind.litgpt | EngineKind.vllm:
-            return 0
-        case EngineKind.deepspeed:
-            # The optimizer's float32 weights and moments; below stage 3 also the weights of the arithmetic.
-            narrow = 4 if run.job.precision is Precision.float32 else 2
-            per_parameter = 12 + (0 if run.parallelism.strategy is Strategy.zero3 else narrow)
-    return per_parameter * trained_parameters(run)
+    return engine_of(run).bytes_per_parameter(run) * trained_parameters(run)
 
 
 def gpu_hours_limit(run: Run) -> float | None:

@@ -11,10 +11,11 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any
 
+from jobs.engines.engine import engine_of
 from jobs.layout import data_degree
-from jobs.parallelism import Sharding, Strategy
 from jobs.plan.nearest import applied
-from jobs.schema import ActivationCheckpointing, EngineKind, Run, ScalingMode
+from jobs.schema import ActivationCheckpointing, Run, ScalingMode
+from jobs.work.work import work_of
 
 MOST_NODES = 4096
 """Where the cluster sets no limit."""
@@ -22,7 +23,6 @@ Values = tuple[tuple[str, Any], ...]
 """Values by key."""
 SIZES = ("nodes", "scaling.global_batch_size")
 """Keys that are no part of a layout."""
-FULLY_SHARDED: Values = (("parallelism.strategy", Strategy.fsdp), ("parallelism.sharding", Sharding.FULL_SHARD))
 
 
 def nearest_fitting(run: Run, fits: Callable[[Run], bool], count: int = 3) -> list[str]:
@@ -45,7 +45,7 @@ def fewer_activations(run: Run) -> list[tuple[Run, Values]]:
     batches: list[Values] = [(), *((("job.micro_batch_size", size // 2**i),) for i in range(1, size.bit_length())
                                    if size % 2**i == 0)]  # fmt: skip
     modes: list[Values] = [()]
-    if run.serving is None and run.engine.activation_checkpointing is not ActivationCheckpointing.full:
+    if work_of(run).has_batch and run.engine.activation_checkpointing is not ActivationCheckpointing.full:
         modes.append((("engine.activation_checkpointing", ActivationCheckpointing.full),))
     every = [(*batch, *mode) for mode in modes for batch in batches]
     return [(applied(run, values), values) for values in every]
@@ -59,8 +59,8 @@ def changes(run: Run, before: Values = ()) -> Iterator[tuple[Run, Values]]:
     p = run.parallelism
     widths, depths = doublings(p.tensor, run.ranks_per_node), doublings(p.pipeline, run.model.layers)
     # A training without a pipeline keeps its schedule; a server has none.
-    deepens = p.pipeline > 1 or run.serving is not None
-    degrees = list(itertools.product(depths if deepens else [1], widths, shardings(run)))
+    deepens = p.pipeline > 1 or not work_of(run).has_batch
+    degrees = list(itertools.product(depths if deepens else [1], widths, engine_of(run).shardings(run)))
     for nodes in doublings(run.nodes, run.cluster.max_nodes or MOST_NODES):
         for pipeline, tensor, sharding in degrees:
             values = (*sharding, ("parallelism.tensor", tensor), ("parallelism.pipeline", pipeline), ("nodes", nodes))
@@ -70,19 +70,6 @@ def changes(run: Run, before: Values = ()) -> Iterator[tuple[Run, Values]]:
                 near, batch = with_whole_batch(near)
                 changed = ((key, value) for key, value in (*values, *batch) if value != attrgetter(key)(run))
                 yield near, (*before, *changed)
-
-
-def shardings(run: Run) -> list[Values]:
-    """Return the ways to shard the states of a run over its data-parallel ranks: as it is, and fully."""
-    match run.engine.kind:
-        case EngineKind.nemo:
-            return [(), (("engine.distributed_optimizer", True),)]
-        case EngineKind.native if run.parallelism.pipeline == 1:
-            return [(), FULLY_SHARDED]
-        case EngineKind.deepspeed:
-            return [(), (("parallelism.strategy", Strategy.zero3),)]
-        case _:
-            return [()]
 
 
 def replicas(run: Run, nodes: int, size: int) -> Values:

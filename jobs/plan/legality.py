@@ -8,9 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from jobs.engines.deepspeed import rules as deepspeed
-from jobs.engines.litgpt import rules as litgpt
+from jobs.engines.engine import engine_of
 from jobs.engines.native import rules as native
-from jobs.engines.nemo import rules as nemo
 from jobs.layout import data_degree
 from jobs.plan.rules import (
     batch,
@@ -25,39 +24,22 @@ from jobs.plan.rules import (
     values,
 )
 from jobs.plan.rules.rule import Rule
-from jobs.schema import EngineKind, Run
-from jobs.work.images import rules as images
-from jobs.work.serve import rules as serving
-from jobs.work.storage import rules as storage
+from jobs.schema import Run
+from jobs.work.work import work_of
 
 if TYPE_CHECKING:
     from jobs.runtime.steps import Samples  # which imports NumPy
 
 # A larger global batch is never a default.
 LARGEST_GLOBAL_BATCH = 16_384
-# In this order: each group relies on what those before it have checked. All mistakes of a group are reported at once.
-GENERAL: tuple[tuple[Rule, ...], ...] = (
-    values.COUNTS,
-    (deepspeed.sharding_is_the_engines,),
-    (
-        *values.OTHERS,
-        *network.RULES,
-        *calibration.RULES,
-        *profile.RULES,
-        *contest.RULES,
-        *rehearsal.RULES,
-        *images.RULES,
-        *layout.RULES,
-    ),
-    (*batch.RULES, *storage.OF_LAYOUT),
+VALUES: tuple[Rule, ...] = (
+    *values.OTHERS,
+    *network.RULES,
+    *calibration.RULES,
+    *profile.RULES,
+    *contest.RULES,
+    *rehearsal.RULES,
 )
-BY_ENGINE: dict[EngineKind, tuple[Rule, ...]] = {
-    EngineKind.native: native.RULES,
-    EngineKind.nemo: nemo.RULES,
-    EngineKind.litgpt: litgpt.RULES,
-    EngineKind.deepspeed: deepspeed.RULES,
-    EngineKind.vllm: serving.RULES,
-}
 WARNINGS: tuple[Rule, ...] = (
     *rehearsal.WARNINGS,
     *layout.WARNINGS,
@@ -66,19 +48,12 @@ WARNINGS: tuple[Rule, ...] = (
     *network.WARNINGS,
     *profile.WARNINGS,
     *contest.WARNINGS,
-    *serving.WARNINGS,
     *calibration.WARNINGS,
 )
 # Those that know the samples, once they are read.
 PREDICTED = (memory.memory_is_tight, predicted_time.predicted_time_exceeds_limit)
-# The others are of a training.
-WARNINGS_OF_STORAGE: tuple[Rule, ...] = (values.nodes_are_emulated, values.ranks_have_one_core)
-WARNINGS_OF_IMAGES: tuple[Rule, ...] = (
-    *WARNINGS_OF_STORAGE,
-    *rehearsal.WARNINGS,
-    values.nothing_is_steady,
-    values.last_checkpoint_takes_longer,
-)
+# The others are of a language model.
+WARNINGS_OF_EVERY_WORK: tuple[Rule, ...] = (values.nodes_are_emulated, values.ranks_have_one_core)
 
 
 def problems(run: Run) -> list[str]:
@@ -92,20 +67,41 @@ def problems_but_memory(run: Run) -> list[str]:
 
 
 def but_memory(run: Run) -> tuple[tuple[Rule, ...], ...]:
-    """Return the rules that come before those of memory."""
-    return (*GENERAL, BY_ENGINE[run.engine.kind])
+    """Return the rules that come before those of memory, in groups.
+
+    Each group relies on what those before it have checked. All mistakes of a group are reported at once.
+    """
+    return (
+        values.COUNTS,
+        (deepspeed.sharding_is_the_engines,),
+        (*VALUES, *own_values(run), *layout.RULES),
+        batch.RULES,
+        own_layouts(run),
+    )
+
+
+def own_values(run: Run) -> tuple[Rule, ...]:
+    """Return the rules of work and engine that need no legal layout."""
+    return (*engine_of(run).value_rules(), *work_of(run).value_rules())
+
+
+def own_layouts(run: Run) -> tuple[Rule, ...]:
+    """Return the rules of work and engine that rely on a legal layout."""
+    return (*work_of(run).layout_rules(), *engine_of(run).layout_rules())
 
 
 def value_problems(run: Run) -> list[str]:
     """Return the illegal values of a run, independent of its layout and batch."""
-    return list(broken(values.RULES, run))
+    return list(broken((*values.RULES, *own_values(run)), run))
 
 
 def warnings(run: Run, samples: Samples | None = None) -> list[str]:
     """Return warnings: settings that run, but are rarely intended."""
-    if run.storage or run.images:
-        return list(broken(WARNINGS_OF_STORAGE if run.storage else WARNINGS_OF_IMAGES, run))
-    return [*broken(WARNINGS, run), *broken((partial(rule, samples=samples) for rule in PREDICTED), run)]
+    work = work_of(run)
+    if not work.is_predicted:
+        return list(broken((*WARNINGS_OF_EVERY_WORK, *work.warnings()), run))
+    predicted = (partial(rule, samples=samples) for rule in PREDICTED)
+    return list(broken((*WARNINGS, *work.warnings(), *predicted), run))
 
 
 def broken(rules: Iterable[Rule], run: Run) -> Iterator[str]:
@@ -134,7 +130,7 @@ def layout_is_illegal(run: Run) -> bool:
 
 def product_is_illegal(run: Run) -> bool:
     """Return True if the parallelism degrees are illegal, and values and global batch are not."""
-    of_products = (*layout.RULES, batch.pipeline_is_filled, *BY_ENGINE[run.engine.kind])
+    of_products = (*layout.RULES, batch.pipeline_is_filled, *own_layouts(run))
     return not value_problems(run) and any(broken(of_products, run))
 
 

@@ -9,7 +9,7 @@ from hydra.core.global_hydra import GlobalHydra
 from jobs.console import console
 from jobs.engines.litgpt.arguments import described
 from jobs.frozen import dump_run
-from jobs.layout import drawn_layout
+from jobs.layout import drawn_layout, layout_of
 from jobs.plan.compose import compose
 from jobs.plan.configuration_files import composing
 from jobs.plan.mesh import WIDTH, draw
@@ -67,7 +67,7 @@ def meshes(runs: list[Run], width: int) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for run in runs:
         drawing = drawn(drawn_layout(run), held_layers(run), width)
-        if run.serving is not None and run.parallelism.pipeline > 1:
+        if drawn_layout(run) != layout_of(run):
             drawing = f"Each replica:\n{drawing}"
         found.setdefault(drawing, []).append(run.name or "")
     return found

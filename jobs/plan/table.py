@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING
 
 from jobs.console import plain
 from jobs.fitted_table import FittedTable
-from jobs.layout import accumulation, has_gpus, layout_of, loss_chunk, replicas_of
+from jobs.layout import accumulation, has_gpus, layout_of, loss_chunk
 from jobs.parallelism import TABLE_AXES
 from jobs.plan.cost import checkpoint_bytes, gpu_hours_limit, parameters_of, trained_parameters
 from jobs.plan.legality import warnings
 from jobs.plan.predict.memory import memory, source_of
 from jobs.plan.predict.speed import speed
-from jobs.plan.predict.states import states
 from jobs.plan.rules import sbatch_variables
 from jobs.plan.rules.memory import Verdict, gigabytes, in_words, verdict
 from jobs.plan.rules.predicted_time import allowed_starts, starts
 from jobs.plan.time_limit import STOP_S, duration, stop_before_limit_s
 from jobs.schema import INSTRUCTIONS, Batching, EngineKind, Run
-from jobs.work.serve.rules import kv_cache_note, replica_note
-from jobs.work.storage.space import image_bytes, needed_bytes, node_memory_bytes
+from jobs.work.work import work_of
 
 if TYPE_CHECKING:
     from jobs.runtime.steps import Samples  # which imports NumPy
@@ -36,12 +34,13 @@ def plan_table(runs: list[Run]) -> FittedTable:
     layouts = [layout_of(run) for run in runs]
     axes = [axis for axis in TABLE_AXES if not axis.rare or any(layout.degree(axis) > 1 for layout in layouts)]
     frozen = any(not run.job.trains_all_weights for run in runs)
-    serves, trains = any(run.serving is not None for run in runs), any(has_batch(run) for run in runs)
+    own = [work_of(run).columns(run) for run in runs]
+    columns, trains = dict.fromkeys(name for each in own for name in each), any(map(has_batch, runs))
     for column in (
         "nodes",
         "ranks",
         " x ".join(["dp", *(axis.name for axis in axes)]),
-        *(("replicas", "concurrency") if serves else ()),
+        *columns,
         *(("MBS x acc = GBS",) if trains else ()),
         "parameters",
         *(("trained",) if frozen else ()),
@@ -50,7 +49,7 @@ def plan_table(runs: list[Run]) -> FittedTable:
         "GPU-hours <=",
     ):
         table.number(column)
-    for run, layout in zip(runs, layouts, strict=True):
+    for run, layout, values in zip(runs, layouts, own, strict=True):
         hours = gpu_hours_limit(run)
         degrees = (layout.dp, *map(layout.degree, axes))
         table.add_row(
@@ -58,33 +57,20 @@ def plan_table(runs: list[Run]) -> FittedTable:
             str(run.nodes),
             str(run.ranks),
             " x ".join(map(str, degrees)),
-            *(load(run) if serves else ()),
+            *(values.get(column, "-") for column in columns),
             *((batch(run),) if trains else ()),
             f"{parameters_of(run):,}",
             *((f"{trained_parameters(run):,}",) if frozen else ()),
-            f"{held_bytes(run) / 1e9:,.3g}",
+            f"{work_of(run).rank_bytes(run) / 1e9:,.3g}",
             duration(run.wall_time_min),
             "- (CPU)" if hours is None else f"{hours:,.1f}",
         )
     return table
 
 
-def held_bytes(run: Run) -> float:
-    """Return the least that a rank holds in memory: the states of its GPU, of a test of storage the host's."""
-    if run.images is not None:
-        # Weights, gradients and momentum in float32.
-        return 3 * 4 * parameters_of(run)
-    return node_memory_bytes(run) / run.ranks_per_node if run.storage is not None else states(run).total
-
-
-def load(run: Run) -> tuple[str, str]:
-    """Return the replicas and the concurrency of a run that serves."""
-    return ("-", "-") if run.serving is None else (str(replicas_of(run)), f"{run.serving.concurrency:,}")
-
-
 def has_batch(run: Run) -> bool:
     """Return whether the run has a global batch: of sequences or of images."""
-    return run.reads_samples or run.images is not None
+    return work_of(run).has_batch
 
 
 def batch(run: Run) -> str:
@@ -112,12 +98,9 @@ def plan_notes(runs: list[Run], samples: Sequence[Samples | None] = ()) -> list[
         memories = [("memory", sentence) for sentence in memory_notes(run, read)] if len(runs) <= MOST_FITTING else []
         losses = [("loss", sentence) for sentence in loss_notes(run)]
         losses += [("speed", sentence) for sentence in length_notes(run) if read is None]
-        memories += [("KV cache", sentence) for sentence in filter(None, [kv_cache_note(run)])]
-        networks += [("replicas", sentence) for sentence in filter(None, [replica_note(run)])]
-        losses += [("storage", sentence) for sentence in storage_notes(run)]
-        losses += [("images", sentence) for sentence in image_notes(run)]
+        own = work_of(run).notes(run)
         warned = [("warning", sentence) for sentence in warnings(run, read)]
-        for note in [*memories, *stops, *networks, *losses, *warned]:
+        for note in [*memories, *stops, *networks, *losses, *own, *warned]:
             found.setdefault(note, []).append(run.name or "")
     for (kind, sentence), names in found.items():
         where = names[0] if len(names) == 1 else f"{len(names)} runs"
@@ -127,7 +110,7 @@ def plan_notes(runs: list[Run], samples: Sequence[Samples | None] = ()) -> list[
 
 def memory_notes(run: Run, samples: Samples | None) -> list[str]:
     """Return the predicted memory of a run on GPUs; one that is tight has a warning instead."""
-    if not has_gpus(run) or not run.is_predicted:
+    if not has_gpus(run) or not work_of(run).is_predicted:
         return []
     predicted = memory(run, samples)
     match verdict(run, predicted):
@@ -185,7 +168,7 @@ def network_notes(run: Run) -> list[str]:
 
 def loss_notes(run: Run) -> list[str]:
     """Return how the loss is computed, where that is not from all logits at once."""
-    chunk = loss_chunk(run) if run.engine.kind is EngineKind.native and run.is_predicted else None
+    chunk = loss_chunk(run) if run.engine.kind is EngineKind.native and work_of(run).is_predicted else None
     return [f"from the logits of {chunk:,} labels at a time (engine.loss=chunked)"] if chunk else []
 
 
@@ -197,24 +180,3 @@ def length_notes(run: Run) -> list[str]:
         f"predicted for samples of job.sequence_length={run.job.sequence_length} tokens, shorter ones take less time; "
         "submit reads the data, and predicts speed and memory for its samples"
     ]
-
-
-def storage_notes(run: Run) -> list[str]:
-    """Return the space that a test of storage needs, and whether it is smaller than the model."""
-    if run.storage is None:
-        return []
-    checkpoint = run.storage.checkpoint
-    reduced = f", REDUCED to {checkpoint.fraction:g} of its rows" if checkpoint and checkpoint.fraction < 1 else ""
-    return [f"needs {needed_bytes(run) / 1e9:,.3g} GB in {run.storage.path or 'the run directory'}{reduced}"]
-
-
-def image_notes(run: Run) -> list[str]:
-    """Return the images of a run that trains on them, and what is not predicted."""
-    if run.images is None:
-        return []
-    where = f"read from {run.images.path}"
-    if run.images.path is None:
-        where = (
-            f"{run.images.count:,} random ones, {image_bytes(run) / 1e9:,.3g} GB, are made unless images.path is set"
-        )
-    return [f"{where}; memory of activations, speed and hours are not predicted"]

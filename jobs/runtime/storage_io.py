@@ -26,6 +26,7 @@ from jobs.rundir import RunDir, append_record
 from jobs.runtime.file_systems import FileSystems
 from jobs.runtime.node_use import NODE_NUMBER, RATES, NodeUse
 from jobs.schema import Run
+from jobs.work.work import work_of
 
 EVERY_S = 1.0
 # From so many records on the interval doubles: a day has 20,000 records at most.
@@ -158,8 +159,7 @@ def recorded(run: Run, directory: RunDir, name: str, phase: StoragePhase, *, nod
     # Data and checkpoints may be links that lead elsewhere.
     files = [directory.path, directory.data, directory.checkpoints]
     files += [Path(run.job.init_from)] if run.job.init_from else []
-    files += [Path(run.storage.path)] if run.storage and run.storage.path else []
-    files += map(Path, run.images.directories.values()) if run.images else []
+    files += work_of(run).directories(run)
     _of_process = StorageIo(directory.storage_log(name), phase, [] if node is None else files, node)
     try:
         yield

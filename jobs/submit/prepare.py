@@ -20,9 +20,7 @@ from filelock import FileLock
 from jobs.data import open_dataset, refuse_unready
 from jobs.data.tokenizer import CONFIG
 from jobs.engines.litgpt.arguments import Script, script_of
-from jobs.engines.litgpt.names import litgpt_fields
 from jobs.errors import ConfigError, DataError, RunDirError
-from jobs.files import read_yaml, reason
 from jobs.frozen import dump_run
 from jobs.layout import accumulation, has_gpus, layout_of
 from jobs.metrics import PARAMETERS_TRAINED
@@ -30,35 +28,19 @@ from jobs.output import own_directory, write_file
 from jobs.plan.compose import Point
 from jobs.plan.cost import gpu_hours_limit, parameters_of, trained_parameters
 from jobs.plan.legality import warnings
-from jobs.plan.model_file import from_config_json
 from jobs.plan.predict.memory import memory
 from jobs.plan.predict.speed import speed
 from jobs.plan.rules.memory import prediction_fits
 from jobs.rundir import RunDir, SweepDir, append_event, write_json
 from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import EngineKind, Run
-from jobs.settings.serving import Layout
 from jobs.submit.code_store import link_code, remove_unused_code, snapshot_code
 from jobs.submit.preview import gives_way, remove_preview
 from jobs.submit.provenance import provenance
 from jobs.submit.submissions import shell_clusters
 from jobs.submit.trust.integrity import make_private, refuse_changed
 from jobs.submit.trust.own_sweeps import add_submitted, own_or_refuse
-from jobs.work.images.make import refuse_full
-from jobs.work.images.shards import shards_of
-from jobs.work.serve.weights import LITGPT_CONFIG, LITGPT_WEIGHTS, is_converted
-from jobs.work.storage.space import image_bytes, refused_space
-
-MODEL_FILES = ("config.json", "tokenizer.json", "*.safetensors")
-"""Files of a model in Hugging Face's layout, which a server reads."""
-LITGPT_FILES = (LITGPT_CONFIG, "tokenizer.json", LITGPT_WEIGHTS)
-"""Files of a LitGPT directory."""
-SIZES = ("layers", "hidden_size", "heads", "kv_heads", "head_size", "intermediate_size", "vocab_size")
-"""Keys of `model` that decide the memory of a replica."""
-LITGPT_SIZES = ("n_layer", "n_embd", "n_head", "n_query_groups", "head_size", "intermediate_size", "padded_vocab_size")
-"""The same by their names in LitGPT's configuration."""
-MOST_MADE_BYTES = 10e9
-"""Images that a run makes in its own directory; a core makes some MB a second."""
+from jobs.work.work import work_of
 
 
 @dataclass(frozen=True)
@@ -97,9 +79,8 @@ def prepared(points: list[Point], *, try_large: bool = False) -> Iterator[Prepar
     if not gives_way(sweep, runs):
         refuse_taken(sweep, runs)
     refuse_changed(sweep.path, runs[0].cluster.trusted_group)
-    refuse_missing_weights(runs)
-    refuse_short_storage(runs, sweep)
-    refuse_unusable_images(runs, sweep)
+    for run in runs:
+        work_of(run).refuse_unready(run, sweep.path)
     samples = prepare_samples(runs)
     if not try_large:
         refuse_large_samples(runs, samples)
@@ -121,99 +102,6 @@ def prepared(points: list[Point], *, try_large: bool = False) -> Iterator[Prepar
         yield made
     finally:
         lock.release()
-
-
-def refuse_missing_weights(runs: list[Run]) -> None:
-    """Raise ConfigError if the weights that a run starts from, or serves, do not exist."""
-    for run in runs:
-        start = run.job.init_from
-        if run.serving is not None:
-            refuse_missing_model(run)
-        elif start is not None and not run.job.init_from_is_remote and not (Path(start) / "lit_model.pth").exists():
-            raise ConfigError(
-                f"{run.name}: job.init_from={start} has no lit_model.pth here. Set it to a LitGPT checkpoint directory "
-                "(litgpt download, or the export/ of a run), or job.init_from_is_remote=true if it exists on the nodes "
-                "only."
-            )
-
-
-def refuse_missing_model(run: Run) -> None:
-    """Raise ConfigError if the directory of the model that a run serves does not exist, or is of another model."""
-    where = run.job.init_from
-    if where is None:
-        raise ConfigError(
-            f"{run.name}: job=serve has no model to serve. Set job.init_from=DIRECTORY, a model in Hugging Face's "
-            f"layout ({', '.join(MODEL_FILES)})."
-        )
-    if run.job.init_from_is_remote:
-        return
-    assert run.engine.server is not None
-    litgpt = run.engine.server.layout is Layout.litgpt or is_converted(run)
-    missing = [name for name in (LITGPT_FILES if litgpt else MODEL_FILES) if not any(Path(where).glob(name))]
-    if missing:
-        given = "a LitGPT directory" if litgpt else "a model in Hugging Face's layout (hf download), a LitGPT directory"
-        raise ConfigError(
-            f"{run.name}: job.init_from={where} has no {missing[0]} here. Set it to {given} (litgpt download, or the "
-            "export/ of a run), or job.init_from_is_remote=true if it exists on the nodes only."
-        )
-    if litgpt:
-        refuse_other_litgpt_model(run, Path(where))
-        return
-    there = from_config_json(Path(where) / "config.json")
-    differing = [key for key in SIZES if getattr(there, key) != getattr(run.model, key)]
-    if differing:
-        key = differing[0]
-        raise ConfigError(
-            f"{run.name}: model.{key}={getattr(run.model, key)}, and the model in job.init_from={where} has "
-            f"{getattr(there, key)}. Set model to its file, which `slurmscale model {where}` writes."
-        )
-
-
-def refuse_other_litgpt_model(run: Run, where: Path) -> None:
-    """Raise ConfigError if a LitGPT directory is of another model than the run."""
-    file = where / LITGPT_CONFIG
-    try:
-        there = read_yaml(file)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{run.name}: {file} cannot be read: {reason(error)}. Set another job.init_from.") from error
-    wanted = litgpt_fields(run.model)
-    for name in LITGPT_SIZES:
-        found = there.get(name) if isinstance(there, dict) else None
-        if found != wanted[name]:
-            raise ConfigError(
-                f"{run.name}: {name} is {found} in {file}, and {wanted[name]} in model={run.model.name}. Set model to "
-                "that of job.init_from."
-            )
-
-
-def refuse_short_storage(runs: list[Run], sweep: SweepDir) -> None:
-    """Raise ConfigError if a storage that this machine sees has not the space for the test of a run."""
-    for run in runs:
-        where = Path(run.storage.path or sweep.path) if run.storage else None
-        # A path of the nodes alone is examined there (jobs.work.storage.measure).
-        if where is None or (run.storage and run.storage.path and not where.exists()):
-            continue
-        if (refusal := refused_space(run, where)) is not None:
-            raise ConfigError(f"{run.name}: {refusal}")
-
-
-def refuse_unusable_images(runs: list[Run], sweep: SweepDir) -> None:
-    """Raise DataError if the images of a run that this machine sees cannot be used, or if made ones have no room."""
-    for run in runs:
-        if run.images is None:
-            continue
-        if run.images.path is None:
-            if image_bytes(run) > MOST_MADE_BYTES:
-                raise DataError(
-                    f"{run.name}: images.path is not set, and a run makes at most {MOST_MADE_BYTES / 1e9:g} GB of "
-                    f"images, not {image_bytes(run) / 1e9:,.0f}. Make them once by `slurmscale images DIRECTORY` and "
-                    "set images.path=DIRECTORY, or set a smaller images.count."
-                )
-            refuse_full(sweep.path, run.images.count, run.images.mean_kb)
-        for key, path in run.images.directories.items():
-            # A path of the nodes alone is examined there (jobs.work.images.train).
-            if Path(path).exists() or run.launcher.kind.on_this_machine:
-                shards_of(Path(path), key)
 
 
 @contextmanager
@@ -283,10 +171,12 @@ def prepare_samples(runs: list[Run]) -> list[Samples | None]:
     Raises DataError for text that cannot be used or has fewer samples than a global batch.
     """
     made: dict[str, Path] = {}
+    found = []
     for run in runs:
-        if run.reads_samples and not run.launcher.kind.is_preview and makes_samples_later(run):
+        reads, later = work_of(run).reads_samples, makes_samples_later(run)
+        if reads and later and not run.launcher.kind.is_preview:
             refuse_unready(run.data, run.model.vocab_size)
-    found = [None if not run.reads_samples or makes_samples_later(run) else samples_of(run, made) for run in runs]
+        found.append(samples_of(run, made) if reads and not later else None)
     for run, samples in zip(runs, found, strict=True):
         if samples is not None and run.engine.kind is EngineKind.litgpt:
             refuse_bare_tokenizer(run, samples)
@@ -345,7 +235,7 @@ def plan_of(run: Run, samples: Samples | None = None) -> dict[str, Any]:
         "parameters": parameters_of(run),
         PARAMETERS_TRAINED.name: trained_parameters(run),
         "gpu_hours_limit": gpu_hours_limit(run),
-        "memory": memory(run, samples).record() if has_gpus(run) and run.is_predicted else None,
+        "memory": memory(run, samples).record() if has_gpus(run) and work_of(run).is_predicted else None,
         "speed": None if predicted is None else predicted.record(),
         "warnings": warnings(run, samples),
     }

@@ -27,7 +27,7 @@ from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.memory import FRAMEWORK, MemoryWork, counted_bytes, memory_work
 from jobs.plan.predict.speed import expected_s
 from jobs.plan.predict.states import parameters_held
-from jobs.plan.predict.step_time import Work, step_time_s, work_of
+from jobs.plan.predict.step_time import StepWork, step_time_s, step_work
 from jobs.plan.rules.memory import GIB
 from jobs.schema import Run
 from tests.benchmarks.plan_rows import Measurement
@@ -46,7 +46,7 @@ class Row:
     """A measurement with what its run does and holds."""
 
     measured: Measurement
-    work: Work
+    work: StepWork
     memory: MemoryWork
     """As the source measures it."""
     device: MemoryWork
@@ -204,7 +204,7 @@ def judged_sources(tables: Path, wanted: str = "") -> Iterator[tuple[str, Judged
     for measured in measurements(tables):
         if wanted not in measured.source:
             continue
-        work = work_of(measured.run)
+        work = step_work(measured.run)
         assert work is not None, "the readers know the GPU's rates"
         by_source[measured.source].append(Row(measured, work, *memory_works(measured)))
     for source, rows in by_source.items():

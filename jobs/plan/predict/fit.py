@@ -19,7 +19,7 @@ from jobs.plan.predict.calibration import FREEDOM, STEP, STEP_TIME_PRIOR, Fit, m
 from jobs.plan.predict.constants import Constants, MemoryConstants, StepTimeConstants, deviations
 from jobs.plan.predict.interval import COVERAGE
 from jobs.plan.predict.memory import MemoryWork, counted_bytes
-from jobs.plan.predict.step_time import Work, step_time_s
+from jobs.plan.predict.step_time import StepWork, step_time_s
 from jobs.schema import EngineKind
 
 Array = NDArray[np.float64]
@@ -34,7 +34,7 @@ DRAWS = 3072
 of ten seeds, and with them the error of a fit by a factor of five (tests/README.md)."""
 MOST_RUNS = 5
 """Runs that are chosen to identify the constants."""
-Counted = TypeVar("Counted", Work, MemoryWork)
+Counted = TypeVar("Counted", StepWork, MemoryWork)
 """Counted work of a run, or its bytes by term, without constants."""
 
 
@@ -94,7 +94,7 @@ class Quantity(Generic[Counted, Constants]):
         return np.asarray(np.linalg.inv(precision), dtype=np.float64)
 
 
-STEP_TIME: Quantity[Work, StepTimeConstants] = Quantity(step_time_s, STEP_TIME_PRIOR)
+STEP_TIME: Quantity[StepWork, StepTimeConstants] = Quantity(step_time_s, STEP_TIME_PRIOR)
 
 
 def memory_of(engine: EngineKind) -> Quantity[MemoryWork, MemoryConstants]:

@@ -49,6 +49,7 @@ from jobs.plan.predict.workspace import (
     pipeline_messages,
 )
 from jobs.schema import ActivationCheckpointing, EngineKind, Run
+from jobs.work.work import work_of
 
 if TYPE_CHECKING:
     from jobs.runtime.steps import Samples  # which imports NumPy
@@ -250,7 +251,7 @@ def moments(run: Run, place: int, x: Tokens, held: States) -> Iterator[Terms]:
     """Yield the moments of a pipeline rank. The states are those of the rank with the most."""
     base: Terms = {name: float(getattr(held, name)) for name in STATES}
     yield base
-    if run.serving is not None:
+    if not work_of(run).has_batch:
         return
     if not run.job.train:
         yield from (base | moment for moment in evaluation_moments(run, x))

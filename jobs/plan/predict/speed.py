@@ -12,9 +12,10 @@ from jobs.plan.predict.calibration import STEP_TIME_PRIOR, basis, calibration_of
 from jobs.plan.predict.flops import FLOPS_PER_ATTENDED, FLOPS_PER_FROZEN_WEIGHT, FLOPS_PER_WEIGHT
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.once import once_per_run
-from jobs.plan.predict.step_time import StepTime, peak_flops_per_s, step_time, step_time_s, work_of
+from jobs.plan.predict.step_time import StepTime, peak_flops_per_s, step_time, step_time_s, step_work
 from jobs.plan.time_limit import WRITE_BYTES_PER_S
 from jobs.schema import EngineKind, Run
+from jobs.work.work import work_of
 
 if TYPE_CHECKING:
     from jobs.runtime.steps import Samples  # which imports NumPy
@@ -60,14 +61,14 @@ def speed(run: Run, samples: Samples | None = None) -> Speed | None:
     None where its GPU's rates are not known, and for a run that serves: it has no optimizer steps.
     Without `samples` every sample has job.sequence_length tokens, and the number of steps is that of the job.
     """
-    if run.serving is not None:
+    if not work_of(run).has_batch:
         return None
     timed, used = run, 1.0
     if samples is not None and samples.tokens is not None:
         timed = with_rows(run, samples.tokens.computed)
         used = samples.tokens.used / samples.tokens.computed
-    work, peak = work_of(timed), peak_flops_per_s(run)
-    if work is None or peak is None or not run.is_predicted:
+    work, peak = step_work(timed), peak_flops_per_s(run)
+    if work is None or peak is None or not work_of(run).is_predicted:
         return None
     fit = calibration_of(run).step_time
     known = fit or STEP_TIME_PRIOR

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from jobs.engines.deepspeed.configuration import settings_of, stage_of
+from jobs.engines.engine import engine_of
 from jobs.layout import (
     accumulation,
     data_degree,
@@ -31,7 +32,7 @@ from jobs.plan.predict.weights import (
     prompt_weights,
     scale_bytes,
 )
-from jobs.schema import EngineKind, Offload, Precision, Run
+from jobs.schema import Offload, Precision, Run
 
 MOMENTS = 2
 """AdamW keeps the means of the gradients and of their squares."""
@@ -63,17 +64,7 @@ class States:
 
 def states(run: Run) -> States:
     """Return the states of a run that jobs.plan.legality has passed."""
-    match run.engine.kind:
-        case EngineKind.native:
-            return native(run)
-        case EngineKind.nemo:
-            return nemo(run)
-        case EngineKind.litgpt:
-            return litgpt(run)
-        case EngineKind.deepspeed:
-            return deepspeed(run)
-        case EngineKind.vllm:
-            return served(run)
+    return engine_of(run).states(run)
 
 
 def served(run: Run) -> States:
@@ -217,7 +208,7 @@ def parameters_by_place(run: Run, *, sharded: bool = True, stored: bool = False)
     layer, embedding = held(layer_as_stored(run) if stored else weights), held(embedding_weights(run.model))
     scales = scale_bytes(weights) if stored and run.job.quantizes_base else 0
     norm = held(norm_weights(run.model))
-    adapters = held(adapter_weights(run.model, lora, fused=run.engine.kind is EngineKind.nemo)) if lora else 0
+    adapters = held(adapter_weights(run.model, lora, fused=engine_of(run).fuses_adapters)) if lora else 0
     virtual_tokens = held(prompt_weights(run.model, prompt)) if prompt else 0
     stages = pipeline_stage_layers(run)
     last = p.pipeline * pipeline_stages_per_rank(run) - 1

@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class StageWork:
-    """Work of a pipeline rank in a slot, without constants; seconds are at the data sheet's rates."""
+    """StepWork of a pipeline rank in a slot, without constants; seconds are at the data sheet's rates."""
 
     ranks: int
     """Pipeline ranks with this work."""
@@ -67,8 +67,8 @@ class StageWork:
 
 
 @dataclass(frozen=True)
-class Work:
-    """Work of a run's ranks in a step, without constants."""
+class StepWork:
+    """StepWork of a run's ranks in a step, without constants."""
 
     stages: tuple[StageWork, ...]
     micro_batches: int
@@ -117,13 +117,13 @@ def peak_flops_per_s(run: Run) -> float | None:
     return None if peak is None else peak * 1e12
 
 
-def work_of(run: Run) -> Work | None:
+def step_work(run: Run) -> StepWork | None:
     """Return the work of a run that jobs.plan.legality has passed; None where its GPU's rates are not known."""
     peak, memory = peak_flops_per_s(run), run.gpu.memory_gb_per_s
     if peak is None or memory is None:
         return None
     layout = layout_of(run)
-    return Work(
+    return StepWork(
         stages=tuple(
             stage_work(run, layout, part, count, peak=peak, memory_bytes_per_s=memory * 1e9)
             for part, count in pipeline_ranks(run).items()
@@ -199,7 +199,7 @@ def bubble(run: Run) -> float:
             return idle
 
 
-def step_time(work: Work, constants: StepTimeConstants) -> StepTime:
+def step_time(work: StepWork, constants: StepTimeConstants) -> StepTime:
     """Return the time of a step of some work on a machine with these constants, by cause."""
     slots = [slot_time(stage, work, constants) for stage in work.stages]
     stage, slot = max(zip(work.stages, slots, strict=True), key=lambda each: each[1].total)
@@ -211,7 +211,7 @@ def step_time(work: Work, constants: StepTimeConstants) -> StepTime:
     return StepTime(**parts)
 
 
-def step_time_s(work: Work, constants: StepTimeConstants) -> float:
+def step_time_s(work: StepWork, constants: StepTimeConstants) -> float:
     """Return the sum of `step_time`, with each maximum taken by arithmetic: constants may be arrays of draws."""
     slots = [slot_time(stage, work, constants) for stage in work.stages]
     longest, once = slots[0].total, 0.0
@@ -222,13 +222,13 @@ def step_time_s(work: Work, constants: StepTimeConstants) -> float:
     return work.micro_batches * longest + work.bubble * mean_slot_s(work, slots) + once + constants.step_s
 
 
-def mean_slot_s(work: Work, slots: Sequence[StepTime]) -> float:
+def mean_slot_s(work: StepWork, slots: Sequence[StepTime]) -> float:
     """Return the mean time of a slot over the pipeline ranks."""
     summed = sum(stage.ranks * slot.total for stage, slot in zip(work.stages, slots, strict=True))
     return summed / sum(stage.ranks for stage in work.stages)
 
 
-def slot_time(stage: StageWork, work: Work, k: StepTimeConstants) -> StepTime:
+def slot_time(stage: StageWork, work: StepWork, k: StepTimeConstants) -> StepTime:
     """Return the time of a forward and backward pass of a micro-batch on a pipeline rank."""
     matrices = stage.matrix_s / k.matrix_efficiency + stage.matrix_bytes_s / k.memory_efficiency
     attention = stage.attention_s / k.attention_efficiency

@@ -10,6 +10,7 @@ from jobs.layout import accumulation, data_degree
 from jobs.parallelism import Schedule
 from jobs.plan.rules.rule import Rule, either
 from jobs.schema import EngineKind, Run, ScalingMode
+from jobs.work.work import work_of
 
 ROUNDS = (Schedule["Interleaved1F1B"], Schedule["InterleavedZeroBubble"])
 
@@ -48,8 +49,8 @@ def pipeline_is_filled(run: Run) -> str | None:
 def makes_rounds(run: Run, count: int) -> bool:
     """Return whether a number of micro-batches fills the pipeline, in equal rounds if the schedule needs them."""
     p = run.parallelism
-    # A server fills its pipeline with requests.
-    if run.serving is not None or p.pipeline == 1 or p.schedule in (Schedule["GPipe"], Schedule["LoopedBFS"]):
+    # A server fills its pipeline with requests, and a test of storage has none.
+    if not work_of(run).has_batch or p.pipeline == 1 or p.schedule in (Schedule["GPipe"], Schedule["LoopedBFS"]):
         return True
     return count >= p.pipeline and (p.schedule not in ROUNDS or count % (count // p.pipeline) == 0)
 

@@ -17,6 +17,7 @@ from jobs.layout import (
 from jobs.parallelism import MODEL_AXES, TP, Schedule, Sharding, StageSplit, Strategy
 from jobs.plan.rules.rule import Rule, divisors, either, multiples_near
 from jobs.schema import Run
+from jobs.work.work import work_of
 
 ONE_PIPELINE_STAGE = (Schedule["GPipe"], Schedule["1F1B"])
 
@@ -167,7 +168,7 @@ def pipeline_stages_share_layers(run: Run) -> str | None:
             f"parallelism.pipeline={either(whole)}."
         )
     if layers % stages and p.stage_split is StageSplit.even:
-        unequal = ", or parallelism.stage_split=balanced for stages of unequal length" if run.serving is None else ""
+        unequal = ", or parallelism.stage_split=balanced for stages of unequal length" if work_of(run).has_batch else ""
         return (
             f"{what} does not divide model.layers={layers} ({name}). Set parallelism.pipeline={either(whole)}{unequal}."
         )

@@ -10,6 +10,7 @@ from jobs.plan.predict.memory import Prediction, memory
 from jobs.plan.predict.states import states
 from jobs.plan.rules.rule import Rule
 from jobs.schema import ActivationCheckpointing, EngineKind, Run
+from jobs.work.work import work_of
 
 if TYPE_CHECKING:
     from jobs.runtime.steps import Samples  # which imports NumPy
@@ -33,7 +34,7 @@ class Verdict(Enum):
 
 def is_checked(run: Run) -> bool:
     """Return whether a run that does not fit is refused."""
-    return run.is_predicted and run.gpu.memory_check
+    return work_of(run).is_predicted and run.gpu.memory_check
 
 
 def states_fit(run: Run) -> str | None:
@@ -76,7 +77,7 @@ def prediction_fits(run: Run, samples: Samples | None = None) -> str | None:
 
 def memory_is_tight(run: Run, samples: Samples | None = None) -> str | None:
     """Warn of a run whose predicted memory may be larger than that of its GPU."""
-    if run.gpu.memory_gb is None or not run.is_predicted:
+    if run.gpu.memory_gb is None or not work_of(run).is_predicted:
         return None
     predicted = memory(run, samples)
     found = verdict(run, predicted)
@@ -159,7 +160,7 @@ def is_proposed(run: Run) -> bool:
     if run.gpu.memory_gb is None:
         return True
     # A server has no activations to leave room for.
-    part = MOST_STATES if run.serving is None else 1.0
+    part = MOST_STATES if work_of(run).has_batch else 1.0
     return leaves_room(run, part) and memory(run).device.point <= usable_bytes(run, run.gpu.memory_gb)
 
 

@@ -7,6 +7,7 @@ import re
 from jobs.plan.rules.rule import Rule, undivided
 from jobs.schema import EngineKind, Run, Stage
 from jobs.work.serve.after_training import run_after
+from jobs.work.work import work_of
 
 OF_EACH_RUN = ("evaluate", "serve")
 
@@ -93,7 +94,7 @@ def load_has_weights(run: Run) -> str | None:
     if run.stages.serve is None:
         return None
     without = "or stages.serve=null."
-    if not run.reads_samples or not run.job.train:
+    if not work_of(run).reads_samples or not run.job.train:
         return (
             f"stages.serve serves weights that a run has trained, and job={run.job.name} trains none. Set stages=train."
         )
@@ -118,7 +119,7 @@ def load_has_weights(run: Run) -> str | None:
 
 def evaluation_without_training(run: Run) -> str | None:
     """Require samples, one process and the native engine for a run that only evaluates."""
-    if not run.evaluates:
+    if run.job.train or not work_of(run).reads_samples:
         return None
     if run.engine.kind is not EngineKind.native:
         return (

@@ -9,38 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from omegaconf import DictConfig
-
 from jobs.schema import Run
+from jobs.work.work import work_of
 
 PLACES = frozenset({"data.cache_dir"})
 """Keys that a site sets for all of its runs."""
 
 
-def unread(run: Run | DictConfig) -> dict[str, str]:
-    """Return the sections that the work of a run does not read, each with what it reads instead.
-
-    Also of a configuration from which no run can be made yet.
-    """
-    if run.images is not None:
-        return {
-            "model": "its network is images.network",
-            "data": "its images are the shards in images.path, or random ones with images.path=null",
-        }
-    if run.serving is not None:
-        return {"data": "its load is serving.prompts prompts that are made"}
-    if run.storage is not None:
-        if run.storage.checkpoint is not None:
-            return {"data": "it has no samples of text"}
-        part = "storage.data" if run.storage.data is not None else "storage.fio"
-        files = f"it reads and writes what {part} describes"
-        return dict.fromkeys(("model", "parallelism", "data"), files)
-    return {}
-
-
 def refusals(run: Run, overrides: Iterable[str]) -> list[str]:
     """Return a line for each override of a section that the work of the run does not read."""
-    sections, lines = unread(run), []
+    sections, lines = work_of(run).unread(run), []
     for override in overrides:
         key = override.lstrip("+").partition("=")[0]
         section = key.partition(".")[0]

@@ -16,8 +16,7 @@ from jobs.plan.time_limit import MOST_STOP_S, STOP_S, needed_s, stop_before_limi
 from jobs.rundir import RESERVED, is_reserved
 from jobs.schema import TEXTS, Batching, Data, Job, LoraTarget, Precision, Run, ScalingMode
 from jobs.secrets import config_holds_no_secret
-from jobs.work.serve import rules as serving
-from jobs.work.storage import rules as storage
+from jobs.work.work import work_of
 
 # Volta and Turing have units for float16 only (CUDA C++ Programming Guide, table of features by compute capability).
 BFLOAT16_CAPABILITY = (8, 0)
@@ -489,7 +488,7 @@ def weights_are_random(run: Run) -> str | None:
 
 def evaluates_random_weights(run: Run) -> str | None:
     """Warn of an evaluation of random weights."""
-    if run.evaluates and run.job.init_from is None:
+    if not run.job.train and work_of(run).reads_samples and run.job.init_from is None:
         return (
             "job.train=false evaluates random weights: its results have no meaning. Set job.init_from=DIRECTORY to "
             "weights of the model."
@@ -547,8 +546,6 @@ OTHERS: tuple[Rule, ...] = (
     sbatch_variables.agree_with_keys,
     *data.RULES,
     *stages.RULES,
-    serving.serving_has_its_engine,
-    *storage.RULES,
 )
 RULES = (*COUNTS, *OTHERS)
 WARNINGS: tuple[Rule, ...] = (

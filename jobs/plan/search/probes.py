@@ -23,7 +23,7 @@ from jobs.plan.predict.calibration import STEP_TIME_PRIOR, Fit, calibration_of
 from jobs.plan.predict.constants import StepTimeConstants, deviations
 from jobs.plan.predict.fit import MOST_RUNS, Array, Quantity
 from jobs.plan.predict.speed import START_S
-from jobs.plan.predict.step_time import step_time_s, work_of
+from jobs.plan.predict.step_time import step_time_s, step_work
 from jobs.plan.rules.rule import counted
 from jobs.plan.search.layouts import Space, read_space
 from jobs.plan.search.ranking import Candidate, candidates, ranked
@@ -66,7 +66,7 @@ class Proposal:
 def propose(order: Sequence[Candidate]) -> Proposal:
     """Return the probes among some layouts; raise ConfigError where none is short and likely to fit."""
     known: Fit[StepTimeConstants] = calibration_of(order[0].layout.run).step_time or STEP_TIME_PRIOR
-    works = [work for each in order if (work := work_of(each.layout.run)) is not None]
+    works = [work for each in order if (work := step_work(each.layout.run)) is not None]
     names = list(deviations(StepTimeConstants))
     slopes: Array = Quantity(step_time_s, known).derivatives(works, np.zeros(len(names)))
     usable = [place for place, each in enumerate(order) if each.chance >= LIKELY and duration_s(each) <= LONGEST_S]

@@ -16,7 +16,7 @@ from jobs.plan.rules.stages import OF_EACH_RUN, stages_of
 from jobs.plan.time_limit import duration
 from jobs.ranks import started_after_boot_s
 from jobs.rundir import SweepDir, append_record, now
-from jobs.schema import EngineKind, Run
+from jobs.schema import Run
 from jobs.submit import stages
 from jobs.submit.batch_script import code_environment, refuse_names
 from jobs.submit.cancellation import end_queues, end_turn, queue_command, queue_process, turn_process
@@ -29,16 +29,8 @@ from jobs.submit.submissions import Submission, submissions_on_record
 from jobs.submit.trust.integrity import submitted_as
 from jobs.submit.turns import Queue, behind, living_queues
 from jobs.versions import is_missing
+from jobs.work.work import work_of
 
-PACKAGES = {
-    EngineKind.native: ("litgpt", "train"),
-    EngineKind.litgpt: ("litgpt", "train"),
-    EngineKind.nemo: ("nemo", "nemo"),
-    EngineKind.deepspeed: ("deepspeed", "deepspeed"),
-    # The server has a Python of its own (engine.server.python).
-    EngineKind.vllm: ("tokenizers", "train"),
-}
-"""The package that an engine imports beside torch, and the extra of pyproject.toml that brings it."""
 STARTED: list[subprocess.Popen[str]] = []
 """The queues of this process, which may outlive it: Python warns of a running process that is dropped."""
 
@@ -53,12 +45,9 @@ class Local(Launcher):
         """Raise SubmitError for misnamed variables, and if this Python lacks the packages that the ranks import."""
         for run in runs:
             refuse_names("env", run.cluster.env, VARIABLE, "the name of a variable: letters, digits and _")
-        trains = any(run.serving is None for run in runs)
-        needed = ({"torch": "train"} if trains else {}) | dict(PACKAGES[run.engine.kind] for run in runs)
-        if any(run.job.quantizes_base for run in runs):
-            needed["bitsandbytes"] = "qlora"
+        needed: dict[str, str] = {}
         for run in runs:
-            needed |= run.images.packages if run.images else {}
+            needed |= work_of(run).packages(run)
         missing = [name for name in needed if is_missing(name)]
         if missing:
             raise SubmitError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from jobs.errors import RunDirError, SubmitError, SuiteError
@@ -18,6 +18,7 @@ from jobs.submit.code_store import INSTALLED, packaged_code, source_of
 from jobs.submit.trust.integrity import refuse_changed
 from jobs.submit.trust.own_sweeps import is_own, own
 from jobs.work.serve.after_training import run_after
+from jobs.work.work import work_of
 
 
 def trust_or_refuse(sweep: SweepDir, *, trust: bool) -> None:
@@ -63,14 +64,14 @@ def executed_by(run: Run, directory: RunDir) -> Iterator[str]:
         yield f"checkpoints are read, written and removed in: {os.path.realpath(directory.checkpoints)}"
     yield from executed_as_set(run)
     if run.stages.serve:
-        yield from executed_to_serve(run_after(run, str(directory.export)))
+        served = run_after(run, str(directory.export))
+        yield from lines_of(of_server(served) | work_of(served).executes(served))
 
 
 def executed_as_set(run: Run) -> Iterator[str]:
     """Yield what the settings of a run execute, read and write, whatever its code."""
     cluster = run.cluster
-    data = run.storage.data if run.storage else None
-    images = run.images.directories.values() if run.images else ()
+    of_work = work_of(run).executes(run)
     commands = [cluster.python or "", shlex.quote(cluster.container or "")]
     yield from (f"others can change it: {why}" for why in map(changeable, commands) if why)
     parts = {
@@ -86,28 +87,28 @@ def executed_as_set(run: Run) -> Iterator[str]:
         "PBS option": [f"{name}={value}" for name, value in cluster.pbs.items()],
         "members who may change its directories": [cluster.trusted_group] if cluster.trusted_group else [],
         "reads": [
-            path
-            for path in (run.data.path, run.data.tokenizer, run.job.init_from, data.path if data else None, *images)
-            if path
+            path for path in (run.data.path, run.data.tokenizer, run.job.init_from, *of_work.pop("reads", ())) if path
         ],
-        "writes and removes its files in": [run.storage.path] if run.storage and run.storage.path else [],
-        "fio": run.storage.fio.arguments if run.storage and run.storage.fio else [],
     }
-    for what, values in parts.items():
-        yield from (f"{what}: {value}" for value in values)
-    yield from executed_to_serve(run)
+    yield from lines_of(parts | of_server(run) | of_work)
 
 
-def executed_to_serve(run: Run) -> Iterator[str]:
-    """Yield the programs of a run that serves: server, load generator and their Pythons."""
-    server, serving = run.engine.server, run.serving
-    if server is not None:
-        yield f"server: {shlex.join([*server.command, *server.arguments])}"
-        yield from (f"server environment: {name}={shlex.quote(value)}" for name, value in server.env.items())
-        yield from (f"Python of the server: {python}" for python in filter(None, [server.python]))
-    if serving is not None:
-        yield from (f"load generator: {shlex.join(command)}" for command in filter(None, [serving.client_command]))
-        yield from (f"Python of the load generator: {python}" for python in filter(None, [serving.client_python]))
+def of_server(run: Run) -> dict[str, list[str]]:
+    """Return the program of an engine that serves."""
+    server = run.engine.server
+    if server is None:
+        return {}
+    return {
+        "server": [shlex.join([*server.command, *server.arguments])],
+        "server environment": [f"{name}={shlex.quote(value)}" for name, value in server.env.items()],
+        "Python of the server": [server.python] if server.python else [],
+    }
+
+
+def lines_of(parts: Mapping[str, list[str]]) -> Iterator[str]:
+    """Yield a line for each value, by its subject."""
+    for subject, values in parts.items():
+        yield from (f"{subject}: {value}" for value in values)
 
 
 def changeable(command: str) -> str:

@@ -19,14 +19,11 @@ MOST_LISTED = 4
 """Replicas whose nodes a plan lists."""
 
 
-def serving_has_its_engine(run: Run) -> str | None:
-    """Require job=serve and engine=vllm together."""
-    serves, engine = run.serving is not None, run.engine.kind
-    if serves and (engine is not EngineKind.vllm or run.engine.server is None):
-        return f"job=serve needs a server, and engine={engine.name} has none. Set engine=vllm, or another job."
-    if engine is EngineKind.vllm and not serves:
-        return f"engine=vllm serves a model, and job={run.job.name} does not. Set job=serve, or engine=native."
-    return None
+def engine_is_a_server(run: Run) -> str | None:
+    """Require an engine that serves."""
+    if run.engine.kind is EngineKind.vllm and run.engine.server is not None:
+        return None
+    return f"job=serve needs a server, and engine={run.engine.kind.name} has none. Set engine=vllm, or another job."
 
 
 def counts_are_positive(run: Run) -> str | None:

@@ -22,7 +22,7 @@ from jobs.plan.predict.fit import MOST_RUNS, STEP_TIME, Candidates, Sample, choo
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.memory import MemoryWork, counted_bytes, memory, memory_work
 from jobs.plan.predict.speed import speed
-from jobs.plan.predict.step_time import Work, step_time, step_time_s, work_of
+from jobs.plan.predict.step_time import StepWork, step_time, step_time_s, step_work
 from jobs.schema import EngineKind, Run
 from tests.benchmarks.plan_benchmark import judged_sources
 from tests.support.composing import one
@@ -53,8 +53,8 @@ def space() -> list[Run]:
 
 
 @cache
-def works() -> list[Work]:
-    found = [work_of(run) for run in space()]
+def works() -> list[StepWork]:
+    found = [step_work(run) for run in space()]
     return [work for work in found if work is not None]
 
 
@@ -62,7 +62,7 @@ def noisy(value: float, random: np.random.Generator) -> float:
     return value * float(np.exp(NOISE * random.standard_normal()))
 
 
-def measured(work: Work, random: np.random.Generator) -> float:
+def measured(work: StepWork, random: np.random.Generator) -> float:
     return noisy(step_time(work, TRUE).total, random)
 
 
@@ -70,14 +70,14 @@ def measured_runs() -> list[MeasuredRun]:
     """Runs with the step times and memory of the true constants."""
     random, found = np.random.default_rng(3), []
     for i, run in enumerate(space()[::10]):
-        work = work_of(run)
+        work = step_work(run)
         assert work is not None
         size = noisy(counted_bytes(memory_work(run), TRUE_MEMORY), random)
         found.append(MeasuredRun(f"run{i}", run, measured(work, random), size))
     return found
 
 
-def step_interval(fit: Fit[StepTimeConstants], work: Work) -> Interval:
+def step_interval(fit: Fit[StepTimeConstants], work: StepWork) -> Interval:
     return fit.interval(lambda constants: step_time_s(work, constants))
 
 
@@ -131,7 +131,7 @@ def test_the_chosen_runs_are_of_several_kinds() -> None:
     runs = [replace(base, nodes=nodes) for nodes in (16, 20, 24, 28, 32, 40, 48, 64)]
     long = [replace(base.job, sequence_length=length, micro_batch_size=1) for length in (8192, 16384, 32768, 65536)]
     runs += [replace(base, nodes=1, job=job) for job in long]
-    found = [work for run in runs if (work := work_of(run)) is not None]
+    found = [work for run in runs if (work := step_work(run)) is not None]
     tried = choose([Candidates(STEP_TIME, found)], lambda i: [step_time_s(found[i], DEFAULTS)])
     assert {runs[i].nodes > 1 for i in tried} == {True, False}
 
@@ -193,7 +193,7 @@ def test_calibrate_writes_one_dated_file_for_step_time_and_memory_that_plan_read
     run = one(*calibrated).run
     basis = f"calibrated: fitted to {len(made)} runs on h100_sxm by nemo, 2026-11-25"
     found, held, plain = speed(run), memory(run), memory(one(*calibrated, "cluster.calibration=null").run)
-    work = work_of(run)
+    work = step_work(run)
     assert found is not None
     assert work is not None
     assert found.basis == held.basis == basis
@@ -295,7 +295,7 @@ def test_the_command_fits_the_steady_steps_of_runs_on_the_configured_device(
 ) -> None:
     sweep = tmp_path / "sweep"
     for i, run in enumerate(space()[:3]):
-        work = work_of(run)
+        work = step_work(run)
         assert work is not None
         named = replace(run, name=f"run{i}", job=replace(run.job, steps=6, epochs=None, unmeasured_steps=2))
         device = run.gpu.device_name if i else "Test CPU"

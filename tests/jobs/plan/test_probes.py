@@ -17,7 +17,7 @@ from jobs.plan.predict.calibration import STEP_TIME_PRIOR, Fit
 from jobs.plan.predict.constants import StepTimeConstants
 from jobs.plan.predict.fit import MOST_RUNS, STEP_TIME, Sample, fitted
 from jobs.plan.predict.interval import Interval
-from jobs.plan.predict.step_time import Work, step_time_s, work_of
+from jobs.plan.predict.step_time import StepWork, step_time_s, step_work
 from jobs.plan.search.layouts import read_space
 from jobs.plan.search.probes import FEWEST, LIKELY, propose
 from jobs.plan.search.ranking import Candidate, candidates, ranked
@@ -41,13 +41,13 @@ def order() -> list[Candidate]:
     return ranked(candidates(read_space(list(GIVEN)).layouts()))
 
 
-def work(candidate: Candidate) -> Work:
-    found = work_of(candidate.layout.run)
+def work(candidate: Candidate) -> StepWork:
+    found = step_work(candidate.layout.run)
     assert found is not None
     return found
 
 
-def interval(fit: Fit[StepTimeConstants], each: Work) -> Interval:
+def interval(fit: Fit[StepTimeConstants], each: StepWork) -> Interval:
     return fit.interval(lambda constants: step_time_s(each, constants))
 
 

@@ -16,7 +16,7 @@ from jobs.plan.cost import embedding_parameters, parameters
 from jobs.plan.predict.communication import group_of
 from jobs.plan.predict.constants import StepTimeConstants
 from jobs.plan.predict.speed import model_flops, speed
-from jobs.plan.predict.step_time import StepTime, Work, step_time, step_time_s, work_of
+from jobs.plan.predict.step_time import StepTime, StepWork, step_time, step_time_s, step_work
 from jobs.schema import ActivationCheckpointing, Run
 from tests.support.composing import one
 from tests.support.paths import ROOT
@@ -30,8 +30,8 @@ def of(*overrides: str) -> Run:
     return one(*H100, *overrides).run
 
 
-def work(*overrides: str) -> Work:
-    found = work_of(of(*overrides))
+def work(*overrides: str) -> StepWork:
+    found = step_work(of(*overrides))
     assert found is not None
     return found
 

@@ -14,11 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.plan.legality import BY_ENGINE, GENERAL, broken, but_memory, problems
+from jobs.engines import engine
+from jobs.engines.engine import Engine
+from jobs.plan.legality import broken, but_memory, problems
 from jobs.plan.rules import memory, sbatch_variables
 from jobs.plan.rules.rule import Rule, multiples_near
-from jobs.schema import Run
+from jobs.schema import EngineKind, Run
 from jobs.secrets import config_holds_no_secret
+from jobs.work import work
+from jobs.work.work import Work
 from tests.support.suggestions import Overrides, composed, run_of, suggestions
 
 H100 = "cluster=xe9680_h100 model=llama2_7b ranks_per_node=8 job.micro_batch_size=1 scaling.global_batch_size=64"
@@ -259,7 +263,10 @@ ILLEGAL = (
 )
 # No override corrects what these refuse.
 WITHOUT = {config_holds_no_secret, sbatch_variables.agree_with_keys}
-RULES = {rule for rules in (*GENERAL, *BY_ENGINE.values(), memory.RULES) for rule in rules} - WITHOUT
+DOORS: list[Engine | Work] = [*map(engine.loaded, EngineKind), *map(work.loaded, work.KINDS.values())]
+OF_DOORS = [rule for door in DOORS for rule in (*door.value_rules(), *door.layout_rules())]
+GENERAL = {rule for rules in but_memory(run_of({})) for rule in rules}
+RULES = {*GENERAL, *OF_DOORS, *memory.RULES} - WITHOUT
 
 
 def typed(text: str) -> Overrides:

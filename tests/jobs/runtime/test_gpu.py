@@ -14,7 +14,7 @@ from jobs.engines.native.pipeline import refuse_message_to_itself
 from jobs.errors import ConfigError
 from jobs.plan.legality import warnings
 from jobs.ranks import Rank
-from jobs.run import refuse_old_torch
+from jobs.run import prepare_for_torch
 from jobs.runtime.gpu import refuse_own_gpu_only, refuse_unusable_gpu, stay_near
 from tests.support.composing import one
 from tests.support.real_run import events, make_run, printed, train
@@ -160,9 +160,10 @@ def test_fabric_is_refused_where_a_rank_sees_only_its_own_gpu(cards: Any, monkey
 
 
 def test_an_old_torch_is_refused_in_words() -> None:
-    refuse_old_torch("2.11.0a0+nv26.01")
+    run = one().run
+    prepare_for_torch(run, "2.11.0a0+nv26.01")
     with pytest.raises(ConfigError, match=r"engine=native needs torch 2.11 or later, and this node has 2.9.1\+cu128"):
-        refuse_old_torch("2.9.1+cu128")
+        prepare_for_torch(run, "2.9.1+cu128")
 
 
 def test_a_schedule_whose_ranks_send_to_themselves_is_refused_on_cpus_before_torch_2_12() -> None:

@@ -21,7 +21,6 @@ from PIL import Image
 
 from jobs import versions
 from jobs.errors import ConfigError, DataError, SubmitError
-from jobs.run import refuse_missing_decoder
 from jobs.settings.images import ImageDecoder, ImageTraining
 from jobs.submit.launchers import local
 from jobs.work.images.decoding import Batch
@@ -29,6 +28,7 @@ from jobs.work.images.loader import HeldOut, Images, loaded, steps_of
 from jobs.work.images.make import make_images
 from jobs.work.images.shards import cut, parts_of, shards_of
 from jobs.work.storage.samples import add_sample
+from jobs.work.work import work_of
 from tests.support.composing import one
 from tests.support.real_run import events, losses, make_run, printed, train
 from tests.support.required import need_dali
@@ -170,6 +170,6 @@ def test_without_dali_a_run_ends_with_what_to_install() -> None:
     # As in a Python without any package of NVIDIA's, where a look for nvidia.dali fails.
     with patch.object(versions, "find_spec", lambda name: None if name == "nvidia" else object()):
         with pytest.raises(ConfigError, match=r"no nvidia\.dali\. Run pip .*'\.\[train,images,dali\]'"):
-            refuse_missing_decoder(run)
+            work_of(run).entry(run)
         with pytest.raises(SubmitError, match=r"Python has no nvidia\.dali.*'\.\[train,images,dali\]'"):
             local.LAUNCHER.check([run])

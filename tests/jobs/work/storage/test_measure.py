@@ -30,6 +30,7 @@ from jobs.settings.storage import CheckpointIo
 from jobs.work.storage.rules import one_test
 from jobs.work.storage.space import needed_bytes, node_memory_bytes
 from jobs.work.storage.state import CPU, state_of
+from jobs.work.work import work_of
 from tests.support.cli import printed_words
 from tests.support.real_run import SMALL, events, make_run, printed, train
 from tests.support.required import skip_or_fail
@@ -256,4 +257,4 @@ def test_settings_of_the_run_are_read_back(tmp_path: Path) -> None:
     assert run.storage is not None
     assert run.storage.fio is not None
     assert run.storage.fio.block_kib == 1024
-    assert not run.reads_samples
+    assert not work_of(run).reads_samples

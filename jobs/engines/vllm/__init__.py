@@ -1,0 +1,1 @@
+"""Servers of the OpenAI interface, which serve a model and train nothing."""

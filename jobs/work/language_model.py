@@ -1,0 +1,47 @@
+"""What training, evaluating and serving a language model have in common: its weights, and where they come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jobs.engines.engine import engine_of
+from jobs.errors import ConfigError
+from jobs.plan import cost
+from jobs.schema import Run
+from jobs.work.work import Work
+
+
+class LanguageModelWork(Work):
+    """Work with a language model, whose memory and speed are predicted."""
+
+    is_predicted = True
+
+    def parameters(self, run: Run) -> int:
+        """Return the weights of the model."""
+        return cost.parameters(run.model)
+
+    def checkpoint_bytes(self, run: Run) -> int:
+        """Return the size of the trained weights and the optimizer's state."""
+        return cost.trained_checkpoint_bytes(run)
+
+    def rank_bytes(self, run: Run) -> float:
+        """Return the states of a rank's GPU."""
+        from jobs.plan.predict.states import states
+
+        return states(run).total
+
+    def packages(self, run: Run) -> dict[str, str]:
+        """Return torch, the engine's package, and that of weights in 4 bits."""
+        engine = engine_of(run)
+        quantized = {"bitsandbytes": "qlora"} if run.job.quantizes_base else {}
+        return super().packages(run) | {engine.package: engine.extra} | quantized
+
+    def refuse_unready(self, run: Run, sweep: Path) -> None:
+        """Raise ConfigError if the weights that it starts from do not exist."""
+        start = run.job.init_from
+        if start is not None and not run.job.init_from_is_remote and not (Path(start) / "lit_model.pth").exists():
+            raise ConfigError(
+                f"{run.name}: job.init_from={start} has no lit_model.pth here. Set it to a LitGPT checkpoint directory "
+                "(litgpt download, or the export/ of a run), or job.init_from_is_remote=true if it exists on the nodes "
+                "only."
+            )

@@ -1,0 +1,134 @@
+"""The protocol of a kind of work: all that plan, submit and a rank ask without knowing what a run does.
+
+A kind is a folder of jobs/work with the object WORK in its work.py. It is looked up here by name, so nothing below
+imports a kind. Its keys are a section of the schema (jobs/settings); training and evaluation have the section `job`.
+Plan and submit ask these objects on login nodes: they import no torch, and what is slow only where it is used.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs.metrics import StoragePhase
+from jobs.schema import Run
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from jobs.lease import Lease
+    from jobs.ranks import Rank
+
+# The section that a run has -> the folder of its kind of work. A run with several is refused (jobs.work.images.rules).
+KINDS = {"images": "images", "serving": "serve", "storage": "storage"}
+
+Entry = Callable[[Run, "Lease", "Rank"], None]
+"""The work of a rank, from its start to its recorded end."""
+Rule = Callable[[Run], str | None]
+"""jobs.plan.rules.rule.Rule, whose module is above this one."""
+
+
+class Work(ABC):
+    """A kind of work."""
+
+    is_predicted = False
+    """True if memory and speed follow from the language model."""
+    reads_samples = False
+    """True if it trains or evaluates a language model: it reads samples of tokens."""
+    has_batch = False
+    """True if it has micro-batches, and a global batch of them."""
+    paths: tuple[str, ...] = ()
+    """Keys of paths, which are made absolute: a job may start in another directory."""
+    not_read: Mapping[str, str] = {}
+    """Keys that it does not read, with the only value that they may have."""
+    first_phase: StoragePhase | None = StoragePhase.load
+    """The phase of storage in which a rank begins; None if the work begins its record itself."""
+
+    # --- composition: without a run's files -------------------------------------------------------------------
+
+    def unread(self, run: Run | DictConfig) -> dict[str, str]:
+        """Return the sections that it does not read, each with what it reads instead."""
+        return {}
+
+    def name(self, run: Run) -> None:
+        """Name what it works with, in place, where that is not the language model and its data."""
+
+    def value_rules(self) -> Iterable[Rule]:
+        """Return the rules that need no legal layout."""
+        return ()
+
+    def layout_rules(self) -> Iterable[Rule]:
+        """Return the rules of a run whose values, layout and batch are legal."""
+        return ()
+
+    def warnings(self) -> Iterable[Rule]:
+        """Return its own warnings."""
+        return ()
+
+    # --- plan: of a legal run ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def parameters(self, run: Run) -> int:
+        """Return the weights of the model that it computes with."""
+
+    def checkpoint_bytes(self, run: Run) -> int:
+        """Return the size of a checkpoint; 0 if it writes none when it is stopped."""
+        return 0
+
+    @abstractmethod
+    def rank_bytes(self, run: Run) -> float:
+        """Return the least that a rank holds in memory."""
+
+    def columns(self, run: Run) -> dict[str, str]:
+        """Return its own columns of the plan."""
+        return {}
+
+    def notes(self, run: Run) -> Iterable[tuple[str, str]]:
+        """Yield its notes below the plan: the subject, and a sentence."""
+        return ()
+
+    # --- submission -------------------------------------------------------------------------------------------
+
+    def packages(self, run: Run) -> dict[str, str]:
+        """Return the packages that a rank imports, and the extra of pyproject.toml that brings each."""
+        return {"torch": "train"}
+
+    def refuse_unready(self, run: Run, sweep: Path) -> None:
+        """Raise ConfigError or DataError if files that this machine sees cannot be used, or have no room."""
+
+    def executes(self, run: Run) -> dict[str, list[str]]:
+        """Return what its settings execute, read and write, for the owner of a sweep that somebody else made."""
+        return {}
+
+    def directories(self, run: Run) -> list[Path]:
+        """Return the directories that it reads and writes besides data and checkpoints."""
+        return []
+
+    # --- a rank -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def entry(self, run: Run) -> Entry:
+        """Return the work of a rank; import it here, since torch takes seconds and NeMo twenty."""
+
+
+def kind_of(run: Run | DictConfig) -> str:
+    """Return the name of the kind of work that a run does, also of a configuration that is no run yet."""
+    named = (kind for section, kind in KINDS.items() if getattr(run, section) is not None)
+    return next(named, "train" if run.job.train else "evaluate")
+
+
+def work_of(run: Run | DictConfig) -> Work:
+    """Return the kind of work that a run does."""
+    return loaded(kind_of(run))
+
+
+@cache
+def loaded(kind: str) -> Work:
+    """Return the object of a kind of work."""
+    work: Any = import_module(f"jobs.work.{kind}.work")
+    found: Work = work.WORK
+    return found
