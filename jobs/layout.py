@@ -32,17 +32,13 @@ from jobs.parallelism import (
     Sharding,
     Strategy,
 )
-from jobs.schema import EngineKind, Loss, Run
+from jobs.schema import EngineKind, Run
 
 Place = tuple[int, ...]
 """One number for each of AXES."""
 GPU_ROW_MULTIPLE = 64
 """Tokens that rows of unequal length are rounded up to on GPUs: few lengths, whole tiles of matrix kernels."""
 
-LEAST_CHUNK, USUAL_CHUNK, MOST_CHUNK = 1024, 4096, 8192
-"""Labels of a chunk of the loss: on CPUs, on GPUs of unknown memory, and where a larger one saves nothing."""
-LOGITS_SHARE = 1 / 16
-"""Share of a GPU's memory for the logits of a chunk."""
 
 # --- grid ----------------------------------------------------------------------------------------------------
 
@@ -157,28 +153,6 @@ def shard_degree(run: Run) -> int:
     return dp
 
 
-def replicas_of(run: Run) -> int:
-    """Return the replicas of a run that serves."""
-    assert run.serving is not None
-    return run.serving.replicas or run.ranks // replica_ranks(run)
-
-
-def replica_ranks(run: Run) -> int:
-    """Return the ranks of a replica, TP x PP: consecutive ones, so that it is on as few nodes as possible."""
-    return run.parallelism.tensor * run.parallelism.pipeline
-
-
-def replica_nodes(run: Run) -> int:
-    """Return the nodes of a replica: one, or as many whole nodes as its ranks fill."""
-    return max(1, replica_ranks(run) // run.ranks_per_node)
-
-
-def most_concurrency(run: Run) -> int:
-    """Return the most requests under way at once in any load of a run that serves."""
-    assert run.serving is not None
-    return max(run.serving.concurrency, run.serving.search.most_concurrency or 0)
-
-
 def frees_weights(run: Run) -> bool:
     """Return whether FSDP frees gathered weights after the forward pass and gathers them again for backward."""
     return run.parallelism.sharding in {Sharding.FULL_SHARD, Sharding.HYBRID_SHARD}
@@ -205,18 +179,6 @@ def layout_of(run: Run) -> Layout:
     degrees = {axis.name: degree_of(run, axis) for axis in MODEL_AXES}
     degrees |= {DP_REPLICATE.name: data_degree(run) // shard, DP_SHARD.name: shard}
     return Layout.by_name(run.nodes, run.ranks_per_node, degrees)
-
-
-def drawn_layout(run: Run) -> Layout:
-    """Return the rank grid that a drawing shows: of the run; of one replica, if the run serves with a pipeline.
-
-    In the grid of a run pipeline stages are outermost, and ranks of a replica are consecutive.
-    """
-    if run.serving is None or run.parallelism.pipeline == 1:
-        return layout_of(run)
-    size = replica_ranks(run)
-    degrees = dict.fromkeys(AXIS_NAMES, 1) | {axis.name: degree_of(run, axis) for axis in MODEL_AXES}
-    return Layout.by_name(replica_nodes(run), min(size, run.ranks_per_node), degrees)
 
 
 # --- batch and pipeline --------------------------------------------------------------------------------------
@@ -265,33 +227,6 @@ def pipeline_stages_of(run: Run, pp_rank: int) -> list[int]:
 def has_gpus(run: Run) -> bool:
     """Return whether the configuration has GPUs: of the cluster, or of this machine (launcher=local)."""
     return run.cluster.gpus or run.gpu.name != "none"
-
-
-def loss_chunk(run: Run) -> int | None:
-    """Return the labels whose logits are in memory at a time; None: those of all positions (engine.loss=whole).
-
-    By default, GPUs compute the loss of a micro-batch in chunks where it is more than one.
-    """
-    size = chunk_size(run)
-    if run.engine.loss is None and has_gpus(run):
-        return size if run.job.micro_batch_size * run.job.row_length > size else None
-    return size if run.engine.loss is Loss.chunked else None
-
-
-def chunk_size(run: Run) -> int:
-    """Return the labels of a chunk: each adds to the whole gradient of the head's weight, so as many as memory allows.
-
-    On GPUs a power of two.
-    """
-    if not has_gpus(run):
-        return LEAST_CHUNK
-    if run.gpu.memory_gb is None:
-        return USUAL_CHUNK
-    # In float32, beside the 16 bits they are cast from or beside their log-softmax: 4 + 4 at most, since each is freed
-    # once the next exists (jobs.engines.native.loss).
-    label_bytes = (4 + 4) * run.model.vocab_size / run.parallelism.tensor
-    fitting = int(LOGITS_SHARE * run.gpu.memory_gb * 1e9 / label_bytes)
-    return 1 << min(max(fitting, LEAST_CHUNK), MOST_CHUNK).bit_length() - 1
 
 
 def padding(run: Run) -> tuple[int, bool]:

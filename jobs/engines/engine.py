@@ -8,7 +8,7 @@ import no torch, and what is slow only where it is used.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,17 @@ class Engine(ABC):
     fuses_adapters = False
     """True if q, k and v have one adapter together."""
 
+    def not_read(self) -> Mapping[str, str]:
+        """Return keys that it does not read, with the only values that they may have."""
+        from jobs.plan.rules.native_only import native_settings
+
+        return native_settings()
+
+    def not_read_because(self, run: Run, key: str, value: str, remedy: str) -> str:
+        """Return the refusal of a key that it does not read."""
+        only = f"only supported by engine=native, not by engine={run.engine.kind.name}"
+        return f"{key}={value} is {only}. Set {remedy}, or engine=native."
+
     def value_rules(self) -> Iterable[Rule]:
         """Return the rules that need no legal layout."""
         return ()
@@ -46,6 +57,10 @@ class Engine(ABC):
     @abstractmethod
     def states(self, run: Run) -> States:
         """Return the training states of the rank with the most."""
+
+    def memory_share(self, run: Run) -> float:
+        """Return the part of a GPU's memory that a run can use."""
+        return 1.0
 
     def bytes_per_parameter(self, run: Run) -> int:
         """Return the bytes of a checkpoint for each trained parameter; 0 without checkpoints that a run resumes."""

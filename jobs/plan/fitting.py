@@ -64,19 +64,12 @@ def changes(run: Run, before: Values = ()) -> Iterator[tuple[Run, Values]]:
     for nodes in doublings(run.nodes, run.cluster.max_nodes or MOST_NODES):
         for pipeline, tensor, sharding in degrees:
             values = (*sharding, ("parallelism.tensor", tensor), ("parallelism.pipeline", pipeline), ("nodes", nodes))
-            values += replicas(run, nodes, tensor * pipeline)
+            values += work_of(run).resized(run, nodes, tensor * pipeline)
             near = applied(run, values)
             if data_degree(near):
                 near, batch = with_whole_batch(near)
                 changed = ((key, value) for key, value in (*values, *batch) if value != attrgetter(key)(run))
                 yield near, (*before, *changed)
-
-
-def replicas(run: Run, nodes: int, size: int) -> Values:
-    """Return the replicas that a run set, fewer where replicas of this many ranks leave room for fewer."""
-    if run.serving is None or run.serving.replicas is None:
-        return ()
-    return (("serving.replicas", min(run.serving.replicas, nodes * run.ranks_per_node // size)),)
 
 
 def with_whole_batch(run: Run) -> tuple[Run, Values]:

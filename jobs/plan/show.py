@@ -9,7 +9,6 @@ from hydra.core.global_hydra import GlobalHydra
 from jobs.console import console
 from jobs.engines.litgpt.arguments import described
 from jobs.frozen import dump_run
-from jobs.layout import drawn_layout, layout_of
 from jobs.plan.compose import compose
 from jobs.plan.configuration_files import composing
 from jobs.plan.mesh import WIDTH, draw
@@ -18,6 +17,7 @@ from jobs.plan.pipeline_stages import held_layers
 from jobs.plan.predicted_table import predicted_table, step_time_table
 from jobs.plan.table import memory_table, plan_notes, plan_table
 from jobs.schema import EngineKind, Run
+from jobs.work.work import work_of
 
 # Names above a mesh that many runs share.
 MOST_NAMES = 4
@@ -66,9 +66,8 @@ def meshes(runs: list[Run], width: int) -> dict[str, list[str]]:
     drawn = cache(draw)
     found: dict[str, list[str]] = {}
     for run in runs:
-        drawing = drawn(drawn_layout(run), held_layers(run), width)
-        if drawn_layout(run) != layout_of(run):
-            drawing = f"Each replica:\n{drawing}"
+        layout, heading = work_of(run).drawn_layout(run)
+        drawing = heading + drawn(layout, held_layers(run), width)
         found.setdefault(drawing, []).append(run.name or "")
     return found
 

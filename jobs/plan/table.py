@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jobs.console import plain
+from jobs.engines.native.loss_chunk import loss_chunk
 from jobs.fitted_table import FittedTable
-from jobs.layout import accumulation, has_gpus, layout_of, loss_chunk
+from jobs.layout import accumulation, has_gpus, layout_of
 from jobs.parallelism import TABLE_AXES
 from jobs.plan.cost import checkpoint_bytes, gpu_hours_limit, parameters_of, trained_parameters
 from jobs.plan.legality import warnings

@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jobs.layout import Layout, layout_of
 from jobs.metrics import StoragePhase
 from jobs.schema import Run
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from jobs.lease import Lease
+    from jobs.plan.predict.states import States
     from jobs.ranks import Rank
 
 # The section that a run has -> the folder of its kind of work. A run with several is refused (jobs.work.images.rules).
@@ -43,8 +45,6 @@ class Work(ABC):
     """True if it has micro-batches, and a global batch of them."""
     paths: tuple[str, ...] = ()
     """Keys of paths, which are made absolute: a job may start in another directory."""
-    not_read: Mapping[str, str] = {}
-    """Keys that it does not read, with the only value that they may have."""
     first_phase: StoragePhase | None = StoragePhase.load
     """The phase of storage in which a rank begins; None if the work begins its record itself."""
 
@@ -53,6 +53,14 @@ class Work(ABC):
     def unread(self, run: Run | DictConfig) -> dict[str, str]:
         """Return the sections that it does not read, each with what it reads instead."""
         return {}
+
+    def not_read(self) -> Mapping[str, str]:
+        """Return keys of other sections that it does not read, with the only values that they may have."""
+        return {}
+
+    def not_read_because(self, run: Run, key: str, value: str, remedy: str) -> str:
+        """Return the refusal of a key that it does not read."""
+        return f"{key} belongs to a training, and job={run.job.name} trains nothing. Set {remedy}, or another job."
 
     def name(self, run: Run) -> None:
         """Name what it works with, in place, where that is not the language model and its data."""
@@ -79,9 +87,18 @@ class Work(ABC):
         """Return the size of a checkpoint; 0 if it writes none when it is stopped."""
         return 0
 
+    def states_in_words(self, run: Run, held: States) -> tuple[str, str]:
+        """Return what a GPU has to hold, and a remedy where that is too much."""
+        size = f"{held.total / 1e9:,.1f} GB on each ({held.described()})"
+        return f"training states alone take {size}", "Shard them over more GPUs"
+
     @abstractmethod
     def rank_bytes(self, run: Run) -> float:
         """Return the least that a rank holds in memory."""
+
+    def drawn_layout(self, run: Run) -> tuple[Layout, str]:
+        """Return the rank grid that a drawing shows, and the heading of the drawing."""
+        return layout_of(run), ""
 
     def columns(self, run: Run) -> dict[str, str]:
         """Return its own columns of the plan."""
@@ -92,6 +109,10 @@ class Work(ABC):
         return ()
 
     # --- submission -------------------------------------------------------------------------------------------
+
+    def resized(self, run: Run, nodes: int, ranks: int) -> tuple[tuple[str, Any], ...]:
+        """Return the values of its own keys that follow other nodes, and parallelism over this many ranks."""
+        return ()
 
     def packages(self, run: Run) -> dict[str, str]:
         """Return the packages that a rank imports, and the extra of pyproject.toml that brings each."""

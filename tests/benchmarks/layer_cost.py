@@ -24,10 +24,11 @@ from torch.utils._pytree import tree_leaves
 from jobs.engines.native import attention
 from jobs.engines.native.data_parallel import shard
 from jobs.engines.native.loss import chunked, whole
+from jobs.engines.native.loss_chunk import LEAST_CHUNK, USUAL_CHUNK, loss_chunk
 from jobs.engines.native.model import empty_model, layers
 from jobs.engines.native.norm import FusedRMSNorm
 from jobs.engines.native.parallelize import device_mesh
-from jobs.layout import LEAST_CHUNK, USUAL_CHUNK, layout_of, loss_chunk
+from jobs.layout import layout_of
 from jobs.plan.compose import compose
 
 Counting = TypeVar("Counting", bound=TorchDispatchMode)

@@ -8,7 +8,8 @@ from itertools import product
 
 import pytest
 
-from jobs.layout import Layout, loss_chunk, padding
+from jobs.engines.native.loss_chunk import loss_chunk
+from jobs.layout import Layout, padding
 from jobs.parallelism import AXES, AXIS_NAMES, DP_REPLICATE, DP_SHARD, MODEL_AXES, TP, Parallelism
 from jobs.plan.table import plan_notes
 from tests.support.composing import one

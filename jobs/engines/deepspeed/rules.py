@@ -7,7 +7,7 @@ from jobs.engines.litgpt.rules import float16_has_gpus, optimizer_is_whole, shar
 from jobs.engines.nemo.rules import types_follow_the_arithmetic
 from jobs.layout import degree_of, degree_product
 from jobs.parallelism import MODEL_AXES, Strategy
-from jobs.plan.rules.native_only import choices_are_native, prompts_are_native
+from jobs.plan.rules.native_only import prompts_are_native
 from jobs.plan.rules.rule import Rule, undivided
 from jobs.schema import EngineKind, Offload, Precision, Run
 
@@ -150,7 +150,6 @@ RULES: tuple[Rule, ...] = (
     compiles_nothing,
     no_adapters,
     optimizer_is_whole,
-    choices_are_native,
     prompts_are_native,
     types_follow_the_arithmetic,
     model_is_dense_and_untied,

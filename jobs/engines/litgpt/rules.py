@@ -6,7 +6,7 @@ from jobs.engines.litgpt.arguments import Script, script_of
 from jobs.engines.native.rules import narrow_weights_have_narrow_arithmetic
 from jobs.layout import degree_of, degree_product, has_gpus, layout_of
 from jobs.parallelism import DP_SHARD, MODEL_AXES, Sharding
-from jobs.plan.rules.native_only import choices_are_native, prompts_are_native, quantized_bases_are_native
+from jobs.plan.rules.native_only import prompts_are_native, quantized_bases_are_native
 from jobs.plan.rules.rule import Rule, either, undivided
 from jobs.schema import INSTRUCTIONS, ActivationCheckpointing, Precision, Run, Source
 
@@ -175,7 +175,6 @@ RULES: tuple[Rule, ...] = (
     nothing_is_saved_on_the_way,
     float16_has_gpus,
     optimizer_is_whole,
-    choices_are_native,
     prompts_are_native,
     quantized_bases_are_native,
     narrow_weights_have_narrow_arithmetic,

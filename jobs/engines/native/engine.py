@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jobs.engines.engine import Engine
@@ -23,6 +23,10 @@ class Native(Engine):
     package, extra = "litgpt", "train"
     least_torch = (2, 11)
     """The first with attention for packed rows."""
+
+    def not_read(self) -> Mapping[str, str]:
+        """Return nothing."""
+        return {}
 
     def layout_rules(self) -> Iterable[Rule]:
         """Return its rules."""

@@ -31,13 +31,14 @@ from jobs.engines.native.data_parallel import replicate, shard
 from jobs.engines.native.float8 import multiply_in_float8
 from jobs.engines.native.kernels import fuse, usable
 from jobs.engines.native.load_sharded import load_sharded
+from jobs.engines.native.loss_chunk import loss_chunk
 from jobs.engines.native.mixed_precision import autocast
 from jobs.engines.native.model import Decoder, empty_model, layers, tie_embeddings
 from jobs.engines.native.pipeline import Pipeline, PipelineStageModule, pipeline_split
 from jobs.engines.native.step import ForwardBackward, OneAfterAnother
 from jobs.engines.native.tensor_parallel import apply_tp
 from jobs.engines.native.weights import TYPES, first_weights
-from jobs.layout import Layout, loss_chunk, sequence_parallel, uses_ddp, uses_fsdp
+from jobs.layout import Layout, sequence_parallel, uses_ddp, uses_fsdp
 from jobs.metrics import Metric
 from jobs.parallelism import AXIS_NAMES, CP, PP, TP
 from jobs.schema import ActivationCheckpointing, Kernels, Precision, Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jobs.layout import accumulation, pipeline_stages_per_rank, sequence_parallel
 from jobs.parallelism import Schedule, Strategy
 from jobs.plan.rules.batch import batch_to_set, one_stage_a_rank
-from jobs.plan.rules.native_only import choices_are_native, prompts_are_native, quantized_bases_are_native
+from jobs.plan.rules.native_only import prompts_are_native, quantized_bases_are_native
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.schema import QKV, LoraTarget, Precision, Run
 
@@ -155,7 +155,6 @@ RULES: tuple[Rule, ...] = (
     loss_stays_cut,
     sequence_is_cut_on_gpus_only,
     compiles_nothing,
-    choices_are_native,
     prompts_are_native,
     quantized_bases_are_native,
     types_follow_the_arithmetic,

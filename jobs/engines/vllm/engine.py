@@ -29,6 +29,10 @@ class Server(Engine):
         """Return none besides those of serving."""
         return ()
 
+    def memory_share(self, run: Run) -> float:
+        """Return what the server reserves."""
+        return (run.engine.server and run.engine.server.memory_fraction) or 1.0
+
     def states(self, run: Run) -> States:
         """Return weights and KV cache of a replica."""
         from jobs.plan.predict.states import served

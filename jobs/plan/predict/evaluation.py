@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jobs.layout import loss_chunk
+from jobs.engines.native.loss_chunk import loss_chunk
 from jobs.plan.predict.activations import Tokens, attention, feed_forward, layer_input, rotary_table
 from jobs.plan.predict.weights import layer_weights
 from jobs.schema import Run

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jobs.layout import loss_chunk
+from jobs.engines.native.loss_chunk import loss_chunk
 from jobs.plan.predict.activations import Tokens, layer_input, norm
 from jobs.schema import Run
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from jobs.layout import accumulation, loss_chunk, pipeline_stages_of, pipeline_stages_per_rank
+from jobs.engines.native.loss_chunk import loss_chunk
+from jobs.layout import accumulation, pipeline_stages_of, pipeline_stages_per_rank
 from jobs.plan.pipeline_stages import pipeline_stage_layers
 from jobs.plan.predict import other_engines
 from jobs.plan.predict.activations import (

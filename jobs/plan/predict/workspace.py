@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from jobs.layout import accumulation, frees_weights, loss_chunk, sequence_parallel, uses_fsdp
+from jobs.engines.native.loss_chunk import loss_chunk
+from jobs.layout import accumulation, frees_weights, sequence_parallel, uses_fsdp
 from jobs.parallelism import Strategy
 from jobs.plan.predict.activations import WIDTHS, Tokens, layer_input, operands
 from jobs.plan.predict.states import layer_as_stored, shard_ranks, undivided_gradients

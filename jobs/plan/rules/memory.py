@@ -6,6 +6,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from jobs.engines.engine import engine_of
 from jobs.plan.predict.memory import Prediction, memory
 from jobs.plan.predict.states import states
 from jobs.plan.rules.rule import Rule
@@ -41,22 +42,9 @@ def states_fit(run: Run) -> str | None:
     """Refuse a run whose weights, gradients and optimizer state alone are larger than the memory of its GPU."""
     if run.gpu.memory_gb is None or not is_checked(run) or leaves_room(run, 1.0):
         return None
-    needed = states(run)
-    what, remedy = "training states alone take", "Shard them over more GPUs"
-    if run.serving is not None:
-        what = f"weights and KV cache of one request of job.sequence_length={run.job.sequence_length} tokens take"
-        remedy = "Split each replica over more GPUs (parallelism.tensor, over nodes parallelism.pipeline)"
-        if (part := reserved_part(run)) < 1:
-            remedy = f"A server reserves {part:g} of it (engine.server.memory_fraction). {remedy}"
-    elif not run.job.train:
-        return (
-            f"{run.model.name} does not fit gpu={run.gpu.name} of {run.gpu.memory_gb:g} GB: its weights in float32 "
-            f"take {needed.total / 1e9:,.1f} GB, and an evaluation is one process. Choose a GPU with more memory, or "
-            "set gpu.memory_check=false to try it anyway."
-        )
+    what, remedy = work_of(run).states_in_words(run, states(run))
     return (
-        f"{run.model.name} does not fit gpu={run.gpu.name} of {run.gpu.memory_gb:g} GB: {what} "
-        f"{needed.total / 1e9:,.1f} GB on each ({needed.described()}). {remedy}, or set "
+        f"{run.model.name} does not fit gpu={run.gpu.name} of {run.gpu.memory_gb:g} GB: {what}. {remedy}, or set "
         "gpu.memory_check=false to try it anyway."
     )
 
@@ -122,7 +110,7 @@ def chance_to_fit(run: Run, predicted: Prediction) -> float:
 def in_words(run: Run, predicted: Prediction, result: str = "") -> str:
     """Return a prediction: `uncalibrated: predicted 71.2 GB (59.3 to 93.1) of 85.9 (80 GiB), most of it loss 33.1`."""
     device, term, gib = predicted.device, predicted.largest, run.gpu.memory_gb
-    part = reserved_part(run)
+    part = engine_of(run).memory_share(run)
     whole = "" if gib is None else f"{gib:g} GiB" if part == 1 else f"{part:g} of {gib:g} GiB"
     size = "" if gib is None else f" of {gigabytes(usable_bytes(run, gib))} ({whole})"
     rows = f" with rows of {predicted.shortest_row} tokens," if predicted.shortest_row else ""
@@ -145,14 +133,9 @@ def leaves_room(run: Run, part: float = MOST_STATES) -> bool:
     return run.gpu.memory_gb is None or states(run).total <= part * usable_bytes(run, run.gpu.memory_gb)
 
 
-def reserved_part(run: Run) -> float:
-    """Return the part of a GPU's memory that a run can use: of a server what it reserves, otherwise all."""
-    return 1.0 if run.engine.server is None else run.engine.server.memory_fraction or 1.0
-
-
 def usable_bytes(run: Run, memory_gb: float) -> float:
     """Return the bytes of a GPU of this many GiB that a run can use."""
-    return reserved_part(run) * memory_gb * GIB
+    return engine_of(run).memory_share(run) * memory_gb * GIB
 
 
 def is_proposed(run: Run) -> bool:

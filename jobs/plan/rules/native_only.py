@@ -1,12 +1,14 @@
-"""The rule of engines without the native engine's own settings. Checked at composition, so without torch."""
+"""Settings of the native engine, and refusals of other engines. Checked at composition, so without torch."""
 
 from __future__ import annotations
 
 from dataclasses import MISSING, Field, fields
 from enum import Enum
+from functools import cache
 from typing import Any
 
-from jobs.schema import Engine, Run
+from jobs.parallelism import Parallelism
+from jobs.schema import Engine, Job, Run
 
 OF_EVERY_ENGINE = {"kind", "activation_checkpointing", "compile", "distributed_optimizer", "parameters",
                    "hang_timeout_s", "cpu_threads_per_rank", "deepspeed", "profile", "server"}  # fmt: skip
@@ -19,19 +21,14 @@ NATIVE = {
 """Fields that only the native engine supports, by group."""
 
 
-def choices_are_native(run: Run) -> str | None:
-    """Refuse settings of the native engine; new fields of `engine` are refused without being listed here."""
-    for group, names in NATIVE.items():
-        part = getattr(run, group)
-        defaults = {field.name: default_of(field) for field in fields(part)}
-        for name in names:
-            chosen = getattr(part, name)
-            if chosen != defaults[name]:
-                return (
-                    f"{group}.{name}={typed(chosen)} is only supported by engine=native, not by engine="
-                    f"{run.engine.kind.name}. Set {group}.{name}={typed(defaults[name])}, or engine=native."
-                )
-    return None
+@cache
+def native_settings() -> dict[str, str]:
+    """Return the keys that only the native engine reads, with their defaults; new fields of `engine` are among them."""
+    found: dict[str, str] = {}
+    for group, owner in (("engine", Engine), ("job", Job), ("parallelism", Parallelism)):
+        defaults = {field.name: default_of(field) for field in fields(owner)}
+        found |= {f"{group}.{name}": typed(defaults[name]) for name in NATIVE[group]}
+    return found
 
 
 def prompts_are_native(run: Run) -> str | None:

@@ -60,11 +60,10 @@ def launcher_chains_stages(run: Run) -> str | None:
 
 def evaluation_has_samples_and_weights(run: Run) -> str | None:
     """Require weights to evaluate and samples to evaluate on."""
-    if run.stages.evaluate is None:
+    # Other work refuses the stage itself.
+    if run.stages.evaluate is None or not work_of(run).reads_samples:
         return None
     without = "or stages.evaluate=null."
-    if run.storage is not None:
-        return f"stages.evaluate evaluates trained weights, and job={run.job.name} trains nothing. Set stages=train."
     exports = run.engine.kind is EngineKind.deepspeed
     if exports and not run.job.export:
         return (

@@ -1,19 +1,40 @@
-"""Refuse what a user chose and the work of a run does not read, such as the text data of a run on images.
+"""Refuse what a run sets and neither its kind of work nor its engine reads, such as the text data of a run on images.
 
-The only rule that sees the overrides of a point and not its run alone: a run has a value of every key, chosen or not.
-What an experiment's file chooses is not refused, so that `experiment=NAME job=serve` serves the model of a training. A
-scaling mode is not refused: people set one for all of their runs.
+`refusals` is the only rule that sees the overrides of a point and not its run alone: it refuses whole sections, and a
+run has a value of every key, chosen or not. What an experiment's file chooses of them is not refused, so that
+`experiment=NAME job=serve` serves the model of a training. A scaling mode is not refused: people set one for all of
+their runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from jobs.engines.engine import engine_of
+from jobs.plan.rules.native_only import typed
 from jobs.schema import Run
 from jobs.work.work import work_of
 
 PLACES = frozenset({"data.cache_dir"})
 """Keys that a site sets for all of its runs."""
+
+
+def values_are_read(run: Run) -> str | None:
+    """Refuse the first value that work or engine does not read and that is not the one of a run without it."""
+    for reader in (work_of(run), engine_of(run)):
+        for key, unset in reader.not_read().items():
+            value = value_at(run, key)
+            if value is not None and typed(value) != unset:
+                return reader.not_read_because(run, key, typed(value), f"{key}={unset}")
+    return None
+
+
+def value_at(run: Run, key: str) -> object:
+    """Return the value of a key; None where its section is null."""
+    found: object = run
+    for name in key.split("."):
+        found = getattr(found, name, None)
+    return found
 
 
 def refusals(run: Run, overrides: Iterable[str]) -> list[str]:

@@ -28,11 +28,11 @@ from jobs.engines.native.customization.customize import customize, with_first_va
 from jobs.engines.native.customization.prompt_files import read_prompt
 from jobs.engines.native.customization.prompt_tuning import TOKENS, add_prompt
 from jobs.engines.native.load_sharded import load_sharded
+from jobs.engines.native.loss_chunk import loss_chunk
 from jobs.engines.native.mixed_precision import autocast
 from jobs.engines.native.model import Decoder, empty_model, tie_embeddings
 from jobs.engines.native.weights import TYPES, Values, values_of
 from jobs.errors import CheckpointError
-from jobs.layout import loss_chunk
 from jobs.metrics import Metric
 from jobs.run_events import run_events
 from jobs.rundir import RunDir

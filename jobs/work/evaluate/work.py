@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jobs.metrics import StoragePhase
 from jobs.schema import Run
 from jobs.work.language_model import LanguageModelWork
 from jobs.work.work import Entry
+
+if TYPE_CHECKING:
+    from jobs.plan.predict.states import States
 
 
 class Evaluate(LanguageModelWork):
@@ -14,6 +19,11 @@ class Evaluate(LanguageModelWork):
     reads_samples = True
     has_batch = True
     first_phase = StoragePhase.validate
+
+    def states_in_words(self, run: Run, held: States) -> tuple[str, str]:
+        """Return the weights, which one process holds."""
+        size = f"its weights in float32 take {held.total / 1e9:,.1f} GB, and an evaluation is one process"
+        return size, "Choose a GPU with more memory"
 
     def entry(self, run: Run) -> Entry:
         """Return the evaluation."""

@@ -9,8 +9,6 @@ from jobs.schema import EngineKind, Run
 
 def replicas_train_images(run: Run) -> str | None:
     """Require the native engine and DDP, or one rank: every rank holds the whole network."""
-    if run.images is None:
-        return None
     if run.engine.kind is not EngineKind.native:
         return (
             f"job={run.job.name} runs by engine=native, and engine={run.engine.kind.name} is chosen. Set engine=native."
@@ -24,35 +22,23 @@ def replicas_train_images(run: Run) -> str | None:
     return None
 
 
-def nothing_else_is_asked(run: Run) -> str | None:
-    """Refuse settings of language models, which training on images would not follow."""
-    if run.images is None:
-        return None
-    chosen = {
-        "job.train=true": not run.job.train,
-        "storage=null": run.storage is not None,
-        "serving=null": run.serving is not None,
-        "job.epochs=null job.steps=NUMBER": run.job.steps is None,
-        "job.lora=null": run.job.lora is not None,
-        "job.prompt_tuning=null": run.job.prompt_tuning is not None,
-        "job.export=false": run.job.export,
-        "job.init_from=null": run.job.init_from is not None,
-        "engine.compile=false": run.engine.compile,
-        "engine.float8=false": run.engine.float8,
-        "engine.profile.steps=[]": bool(run.engine.profile.steps),
-        "stages=train": bool(run.stages.prepare or run.stages.evaluate),
-    }
-    given = [remedy for remedy, is_set in chosen.items() if is_set]
-    if given:
-        key = given[0].partition("=")[0]
-        return f"{key} does not fit job={run.job.name}, which trains on images for a number of steps. Set {given[0]}."
+def trains_for_steps(run: Run) -> str | None:
+    """Require a training for a number of steps."""
+    if not run.job.train:
+        return not_read_because(run, "job.train", "job.train=true")
+    if run.job.steps is None:
+        return not_read_because(run, "job.epochs", "job.epochs=null job.steps=NUMBER")
     return None
+
+
+def not_read_because(run: Run, key: str, remedy: str) -> str:
+    """Return the refusal of a setting of a language model."""
+    return f"{key} does not fit job={run.job.name}, which trains on images for a number of steps. Set {remedy}."
 
 
 def sizes_are_in_range(run: Run) -> str | None:
     """Require counts and shares that mean something."""
-    if run.images is None:
-        return None
+    assert run.images is not None
     ranges: dict[str, tuple[float, float]] = {
         "count": (1, 1e9),
         "shards": (1, 1e6),
@@ -85,7 +71,8 @@ def sizes_are_in_range(run: Run) -> str | None:
 
 def shards_occupy_workers(run: Run) -> str | None:
     """Require a shard for each reader, and an image for each shard, where they are made."""
-    if run.images is None or run.images.path is not None:
+    assert run.images is not None
+    if run.images.path is not None:
         return None
     readers = run.ranks * max(1, run.images.workers)
     if run.images.shards < readers:
@@ -101,4 +88,4 @@ def shards_occupy_workers(run: Run) -> str | None:
     return None
 
 
-RULES: tuple[Rule, ...] = (replicas_train_images, nothing_else_is_asked, sizes_are_in_range, shards_occupy_workers)
+RULES: tuple[Rule, ...] = (replicas_train_images, trains_for_steps, sizes_are_in_range, shards_occupy_workers)

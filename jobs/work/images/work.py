@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from jobs.errors import ConfigError, DataError
@@ -14,6 +14,14 @@ from jobs.work.work import Entry, Rule, Work
 
 MOST_MADE_BYTES = 10e9
 """Images that a run makes in its own directory; a core makes some MB a second."""
+
+
+NOT_READ = {
+    "storage": "null", "serving": "null", "job.lora": "null", "job.prompt_tuning": "null", "job.export": "false",
+    "job.init_from": "null", "engine.compile": "false", "engine.float8": "false", "engine.profile.steps": "[]",
+    "stages.prepare": "null", "stages.evaluate": "null",
+}  # fmt: skip
+"""Settings of language models, which training on images would not follow."""
 
 
 class Images(Work):
@@ -34,6 +42,16 @@ class Images(Work):
         assert run.images is not None
         run.model.name = run.images.network.name + (rehearsal.ENDING if run.rehearsal else "")
         run.data.name = "jpeg"
+
+    def not_read(self) -> Mapping[str, str]:
+        """Return the settings of language models."""
+        return NOT_READ
+
+    def not_read_because(self, run: Run, key: str, value: str, remedy: str) -> str:
+        """Return the refusal of a setting of language models."""
+        from jobs.work.images.rules import not_read_because
+
+        return not_read_because(run, key, remedy)
 
     def value_rules(self) -> Iterable[Rule]:
         """Return the rules of replicas, and of images."""

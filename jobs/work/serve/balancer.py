@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobs.layout import replicas_of
 from jobs.output import own_directory, write_file
 from jobs.schema import Run
 from jobs.settings.serving import Balancer
+from jobs.work.serve.replicas import replicas_of
 
 LONGEST_ANSWER = "1h"
 REMEDY = "Install it, load it in cluster.modules, or set serving.balancer to another one."

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from jobs.errors import ConfigError
 from jobs.failures import FailureCause, KnownCauseError
-from jobs.layout import replica_nodes, replica_ranks, replicas_of
 from jobs.lease import Lease
 from jobs.ranks import Rank, node_name
 from jobs.rundir import append_record
@@ -22,6 +21,7 @@ from jobs.work.serve.counters import counters, gauges
 from jobs.work.serve.listener import PROBE_LIMIT_S, Door, Listener
 from jobs.work.serve.piece import Piece, begin_start
 from jobs.work.serve.probe import fetched
+from jobs.work.serve.replicas import replica_nodes, replica_ranks, replicas_of
 from jobs.work.serve.weights import served_directory
 from jobs.work.serve.words import OVER_NODES, filled
 

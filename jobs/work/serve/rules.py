@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from jobs.layout import replica_nodes, replica_ranks, replicas_of
 from jobs.parallelism import CP, PP, Schedule, StageSplit, Strategy
 from jobs.plan.predict.memory import memory
 from jobs.plan.predict.states import kv_bytes_per_token, states
 from jobs.plan.rules.memory import usable_bytes
-from jobs.plan.rules.native_only import choices_are_native
 from jobs.plan.rules.rule import Rule, divisors, either, undivided
 from jobs.schema import EngineKind, Run
 from jobs.settings.serving import Balancer, LoadGenerator
+from jobs.work.serve.replicas import replica_nodes, replica_ranks, replicas_of
 from jobs.work.serve.words import CLIENT, SERVER, names_in, unknown_names
 
 MOST_LISTED = 4
@@ -257,26 +256,6 @@ def commands_have_known_names(run: Run) -> str | None:
     return "\n".join(lines) or None
 
 
-def nothing_trains(run: Run) -> str | None:
-    """Refuse settings of a training, which a server would not follow."""
-    chosen = {
-        "job.lora=null": run.job.lora is not None,
-        "job.prompt_tuning=null": run.job.prompt_tuning is not None,
-        "job.export=false": run.job.export,
-        "job.checkpoint_every_steps=null": run.job.checkpoint_every_steps is not None,
-        "stages.prepare=null": run.stages.prepare is not None,
-        "stages.evaluate=null": run.stages.evaluate is not None,
-        "stages.serve=null": run.stages.serve is not None,
-        "engine.profile.steps=[]": bool(run.engine.profile.steps),
-        "engine.profile.program=torch": run.engine.profile.wraps_ranks,
-    }
-    given = [remedy for remedy, is_set in chosen.items() if is_set]
-    if given:
-        key = given[0].partition("=")[0]
-        return f"{key} belongs to a training, and job=serve trains nothing. Set {given[0]}, or another job."
-    return None
-
-
 def kv_tokens(run: Run) -> int | None:
     """Return the predicted tokens of a replica's KV cache: what weights and working memory leave of its GPUs.
 
@@ -291,7 +270,8 @@ def kv_tokens(run: Run) -> int | None:
 
 def kv_cache_note(run: Run) -> str | None:
     """Return the predicted capacity of a replica's KV cache in tokens and requests; None where it is not known."""
-    if run.serving is None or (tokens := kv_tokens(run)) is None:
+    assert run.serving is not None
+    if (tokens := kv_tokens(run)) is None:
         return None
     s = run.serving
     length, longest = s.input_tokens + s.output_tokens, run.job.sequence_length
@@ -303,7 +283,7 @@ def kv_cache_note(run: Run) -> str | None:
 
 def replica_note(run: Run) -> str | None:
     """Return the places of replicas with a pipeline; None for others, which the mesh shows."""
-    if run.serving is None or run.parallelism.pipeline == 1:
+    if run.parallelism.pipeline == 1:
         return None
     nodes, count = replica_nodes(run), replicas_of(run)
     if nodes == 1:
@@ -315,7 +295,8 @@ def replica_note(run: Run) -> str | None:
 
 def requests_wait_for_memory(run: Run) -> str | None:
     """Warn if the KV cache of a replica does not hold its part of the concurrent requests."""
-    if run.serving is None or (tokens := kv_tokens(run)) is None:
+    assert run.serving is not None
+    if (tokens := kv_tokens(run)) is None:
         return None
     s = run.serving
     held, most = -(-s.concurrency // replicas_of(run)), tokens // (s.input_tokens + s.output_tokens)
@@ -330,8 +311,6 @@ def requests_wait_for_memory(run: Run) -> str | None:
 
 def ranks_are_idle(run: Run) -> str | None:
     """Warn of ranks that belong to no replica."""
-    if run.serving is None:
-        return None
     used = replicas_of(run) * replica_ranks(run)
     return (
         f"{run.ranks - used} of {run.ranks} ranks belong to no replica (serving.replicas)" if used < run.ranks else None
@@ -347,7 +326,5 @@ RULES: tuple[Rule, ...] = (
     load_is_the_clients,
     search_has_a_limit,
     commands_have_known_names,
-    nothing_trains,
-    choices_are_native,
 )
 WARNINGS: tuple[Rule, ...] = (requests_wait_for_memory, ranks_are_idle)

@@ -22,7 +22,6 @@ from typing import Any
 from jobs import metrics as m
 from jobs.failures import STOPS, FailureCause, KnownCauseError
 from jobs.files import parse_json
-from jobs.layout import most_concurrency, replica_nodes, replicas_of
 from jobs.lease import Lease
 from jobs.metrics import StoragePhase
 from jobs.output import own_directory
@@ -41,6 +40,7 @@ from jobs.work.serve.listener import PROBE_LIMIT_S, Door, Listener
 from jobs.work.serve.piece import Piece
 from jobs.work.serve.ports import own_address
 from jobs.work.serve.replica import Head, Replica, Seat, becomes_ready, check_replica, part_for, start_replica
+from jobs.work.serve.replicas import most_concurrency, replica_nodes, replicas_of
 from jobs.work.serve.weights import conversion_command
 
 LOOK_S = 0.2

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from jobs.engines.engine import engine_of
-from jobs.layout import replicas_of
+from jobs.layout import Layout, degree_of
+from jobs.parallelism import AXIS_NAMES, MODEL_AXES
 from jobs.schema import Run
 from jobs.work.language_model import LanguageModelWork
+from jobs.work.serve.replicas import replica_nodes, replica_ranks, replicas_of
 from jobs.work.work import Entry, Rule
+
+if TYPE_CHECKING:
+    from jobs.plan.predict.states import States
+
+NOT_READ = {
+    "job.lora": "null", "job.prompt_tuning": "null", "job.export": "false", "job.checkpoint_every_steps": "null",
+    "stages.prepare": "null", "stages.evaluate": "null", "stages.serve": "null",
+    "engine.profile.steps": "[]", "engine.profile.program": "torch",
+}  # fmt: skip
+"""Settings of a training, which a server would not follow."""
 
 
 class Serve(LanguageModelWork):
@@ -21,6 +34,10 @@ class Serve(LanguageModelWork):
     def unread(self, run: object) -> dict[str, str]:
         """Return the data: its prompts are made."""
         return {"data": "its load is serving.prompts prompts that are made"}
+
+    def not_read(self) -> Mapping[str, str]:
+        """Return the settings of a training."""
+        return NOT_READ
 
     def value_rules(self) -> Iterable[Rule]:
         """Return the rule of its engine."""
@@ -39,6 +56,32 @@ class Serve(LanguageModelWork):
         from jobs.work.serve.rules import WARNINGS
 
         return WARNINGS
+
+    def states_in_words(self, run: Run, held: States) -> tuple[str, str]:
+        """Return weights and KV cache."""
+        request = f"weights and KV cache of one request of job.sequence_length={run.job.sequence_length} tokens"
+        remedy = "Split each replica over more GPUs (parallelism.tensor, over nodes parallelism.pipeline)"
+        if (share := engine_of(run).memory_share(run)) < 1:
+            remedy = f"A server reserves {share:g} of it (engine.server.memory_fraction). {remedy}"
+        return f"{request} take {held.total / 1e9:,.1f} GB on each ({held.described()})", remedy
+
+    def drawn_layout(self, run: Run) -> tuple[Layout, str]:
+        """Return the grid of one replica if it has a pipeline.
+
+        In the grid of a run pipeline stages are outermost, and ranks of a replica are consecutive.
+        """
+        if run.parallelism.pipeline == 1:
+            return super().drawn_layout(run)
+        degrees = dict.fromkeys(AXIS_NAMES, 1) | {axis.name: degree_of(run, axis) for axis in MODEL_AXES}
+        per_node = min(replica_ranks(run), run.ranks_per_node)
+        return Layout.by_name(replica_nodes(run), per_node, degrees), "Each replica:\n"
+
+    def resized(self, run: Run, nodes: int, ranks: int) -> tuple[tuple[str, Any], ...]:
+        """Return the replicas that the run set, fewer where replicas of this many ranks leave room for fewer."""
+        assert run.serving is not None
+        if run.serving.replicas is None:
+            return ()
+        return (("serving.replicas", min(run.serving.replicas, nodes * run.ranks_per_node // ranks)),)
 
     def columns(self, run: Run) -> dict[str, str]:
         """Return the replicas and the concurrency."""

@@ -13,8 +13,7 @@ TESTS = {"checkpoint": "checkpoint_io", "data": "data_read", "fio": "fio"}
 
 def one_test(run: Run) -> str | None:
     """Require one test of storage, and no training beside it."""
-    if run.storage is None:
-        return None
+    assert run.storage is not None
     given = [name for name in TESTS if getattr(run.storage, name) is not None]
     if len(given) != 1:
         return (
@@ -28,36 +27,14 @@ def one_test(run: Run) -> str | None:
 
 def engine_is_native(run: Run) -> str | None:
     """Require the native engine, whose checkpoints are written."""
-    if run.storage is None or run.engine.kind is EngineKind.native:
+    if run.engine.kind is EngineKind.native:
         return None
     return f"job={run.job.name} runs by engine=native, and engine={run.engine.kind.name} is chosen. Set engine=native."
 
 
-def nothing_trains(run: Run) -> str | None:
-    """Refuse settings of a training, which a test of storage would not follow."""
-    if run.storage is None:
-        return None
-    chosen = {
-        "job.lora=null": run.job.lora is not None,
-        "job.prompt_tuning=null": run.job.prompt_tuning is not None,
-        "job.export=false": run.job.export,
-        "job.init_from=null": run.job.init_from is not None,
-        "job.checkpoint_every_steps=null": run.job.checkpoint_every_steps is not None,
-        "engine.float8=false": run.engine.float8,
-        "stages=train": bool(run.stages.prepare or run.stages.evaluate),
-        "engine.profile.steps=[]": bool(run.engine.profile.steps),
-    }
-    given = [remedy for remedy, is_set in chosen.items() if is_set]
-    if given:
-        key = given[0].partition("=")[0]
-        return f"{key} belongs to a training, and job={run.job.name} trains nothing. Set {given[0]}, or another job."
-    return None
-
-
 def sizes_are_positive(run: Run) -> str | None:
     """Require positive sizes and counts."""
-    if run.storage is None:
-        return None
+    assert run.storage is not None
     least = {
         "checkpoint": {"repeats": 1, "writers_per_rank": 1},
         "data": {"files": 1, "samples": 1, "sample_bytes": 1, "batch_size": 1, "workers": 0},
@@ -83,7 +60,8 @@ def sizes_are_positive(run: Run) -> str | None:
 
 def files_occupy_workers(run: Run) -> str | None:
     """Require a file for each reader: text and tar are read from front to back."""
-    data = run.storage.data if run.storage else None
+    assert run.storage is not None
+    data = run.storage.data
     if data is None or data.path is not None or data.format is DataFormat.megatron_binary:
         return None
     readers = run.ranks * max(1, data.workers)
@@ -109,7 +87,6 @@ def tensors_fit_node(run: Run) -> str | None:
 RULES: tuple[Rule, ...] = (
     one_test,
     engine_is_native,
-    nothing_trains,
     sizes_are_positive,
     files_occupy_workers,
 )

@@ -40,11 +40,6 @@ def needed_bytes(run: Run) -> float:
     return run.ranks * test.fio.jobs * test.fio.size_mib * 2**20
 
 
-def image_bytes(run: Run) -> float:
-    """Return the space that the images of a run take which makes them."""
-    return 0 if run.images is None or run.images.path else 1000 * run.images.mean_kb * run.images.count
-
-
 def stored_bytes(kind: DataFormat, sample_bytes: int) -> int:
     """Return the size of a sample in its file: tar has a header and fills blocks of 512, for content and label."""
     return math.ceil(sample_bytes / 512) * 512 + 3 * 512 if kind is DataFormat.tar else sample_bytes + 32
@@ -52,7 +47,8 @@ def stored_bytes(kind: DataFormat, sample_bytes: int) -> int:
 
 def node_memory_bytes(run: Run) -> float:
     """Return the memory that the tensors of the ranks of a node take."""
-    if run.storage is None or run.storage.checkpoint is None:
+    assert run.storage is not None
+    if run.storage.checkpoint is None:
         return 0
     held = parameters_held(run).total * bytes_per_parameter(run) * run.storage.checkpoint.fraction
     return held * run.ranks_per_node

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,14 @@ from jobs.work.work import Entry, Rule, Work
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+
+NOT_READ = {
+    "job.lora": "null", "job.prompt_tuning": "null", "job.export": "false", "job.init_from": "null",
+    "job.checkpoint_every_steps": "null", "engine.float8": "false", "stages.prepare": "null", "stages.evaluate": "null",
+    "engine.profile.steps": "[]",
+}  # fmt: skip
+"""Settings of a training, which a test of storage would not follow."""
 
 
 class Storage(Work):
@@ -28,6 +36,10 @@ class Storage(Work):
             return {"data": "it has no samples of text"}
         part = "storage.data" if run.storage.data is not None else "storage.fio"
         return dict.fromkeys(("model", "parallelism", "data"), f"it reads and writes what {part} describes")
+
+    def not_read(self) -> Mapping[str, str]:
+        """Return the settings of a training."""
+        return NOT_READ
 
     def value_rules(self) -> Iterable[Rule]:
         """Return the rules of the test's sizes."""

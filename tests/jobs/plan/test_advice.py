@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
+from jobs.engines.native.loss_chunk import loss_chunk
 from jobs.errors import ConfigError
-from jobs.layout import loss_chunk
 from jobs.plan.compose import compose
 from jobs.plan.keys import GROUPS, keys
 from jobs.plan.legality import warnings
