@@ -20,6 +20,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from jobs.engines.engine import engine_of
 from jobs.parallelism import (
     AXES,
     AXIS_NAMES,
@@ -32,7 +33,7 @@ from jobs.parallelism import (
     Sharding,
     Strategy,
 )
-from jobs.schema import EngineKind, Run
+from jobs.schema import Run
 
 Place = tuple[int, ...]
 """One number for each of AXES."""
@@ -196,7 +197,7 @@ def sequence_parallel(run: Run) -> bool:
         return False
     if p.sequence_parallel is not None:
         return p.sequence_parallel
-    return run.engine.kind is EngineKind.native or run.cluster.gpus
+    return engine_of(run).shards_sequences_on_cpus or run.cluster.gpus
 
 
 # Pipeline stages of a rank by default. Schedules with 1 accept no other number, those with 2 accept more but for ZBV.
@@ -237,11 +238,11 @@ def padding(run: Run) -> tuple[int, bool]:
     length, which takes longer than a few positions of padding.
     """
     whole_rows = any(degree_of(run, axis) > 1 for axis in MODEL_AXES if axis.needs_whole_rows)
-    if whole_rows or run.engine.kind is EngineKind.nemo:
+    if whole_rows or engine_of(run).has_whole_rows:
         return run.job.row_length, True
     multiple = run.parallelism.tensor if sequence_parallel(run) else 1
     on_gpus = math.lcm(multiple, GPU_ROW_MULTIPLE)
     # No row may be longer than the rotary table, which has that number of rows.
-    if run.engine.kind is EngineKind.native and has_gpus(run) and run.job.row_length % on_gpus == 0:
+    if engine_of(run).pads_for_kernels and has_gpus(run) and run.job.row_length % on_gpus == 0:
         multiple = on_gpus
     return multiple, False

@@ -13,9 +13,11 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from jobs.schema import EngineKind, Run
+from jobs.schema import EngineKind, Precision, Run
 
 if TYPE_CHECKING:
+    from jobs.data import Dataset
+    from jobs.plan.predict.activations import Tokens
     from jobs.plan.predict.states import States
     from jobs.plan.rules.rule import Rule
     from jobs.work.work import Entry
@@ -32,8 +34,38 @@ class Engine(ABC):
     """The oldest torch that it runs with."""
     sets_allocator = True
     """True if torch's allocator gets expandable segments; LitGPT's own scripts and servers set nothing."""
+    works: frozenset[str] = frozenset({"train"})
+    """The kinds of work that it does (jobs.work.work)."""
     fuses_adapters = False
     """True if q, k and v have one adapter together."""
+    uses_autocast = False
+    """True if arithmetic in 16 bits runs in autocast; other engines, and FSDP, cast weights by themselves."""
+    counts_memory = False
+    """True if tensors are counted in the engine's own code; False if they are estimated by formulas."""
+    reduces_in_float32 = False
+    """True if sharded gradients are reduced in float32."""
+    has_distributed_optimizer = False
+    """True if `engine.distributed_optimizer` shards the optimizer's state over replicas."""
+    allocates_gradients_first = True
+    """True if all gradients have memory before the first backward pass of a step."""
+    has_whole_rows = False
+    """True if every row is padded to Job.row_length."""
+    pads_for_kernels = False
+    """True if rows on GPUs are padded to a multiple that attention kernels prefer."""
+    shards_sequences_on_cpus = False
+    """True if TP shards activations along the sequence also without GPUs."""
+    chooses_schedule = False
+    """True if it has several schedules of the pipeline."""
+    writes_in_background = False
+    """True if `job.checkpoint_in_background` has an effect."""
+    profiles_steps = True
+    """True if chosen steps can be profiled."""
+    needs_gpus = False
+    """True if it does not run on CPUs."""
+    is_named = True
+    """True if names of runs contain it."""
+    evaluated_from: str | None = None
+    """What stages.evaluate reads: "checkpoints", "export", or None."""
 
     def not_read(self) -> Mapping[str, str]:
         """Return keys that it does not read, with the only values that they may have."""
@@ -57,6 +89,43 @@ class Engine(ABC):
     @abstractmethod
     def states(self, run: Run) -> States:
         """Return the training states of the rank with the most."""
+
+    def sharding_like_zero(self, run: Run) -> str | None:
+        """Return the choice that shards like the ZeRO stage of a run; None if it refuses sharding in its own words."""
+        return None
+
+    def zero_stage(self, run: Run) -> int | None:
+        """Return the stage of ZeRO; None for an engine without."""
+        return None
+
+    def gradient_bytes(self, run: Run) -> int:
+        """Return the bytes of a gradient where every rank holds all of them."""
+        return 2 if run.engine.parameters in {Precision.bfloat16, Precision.float16} else 4
+
+    def fuses_attention(self, run: Run) -> bool:
+        """Return True if attention runs in one kernel with tensor cores."""
+        return True
+
+    def layer_bytes(self, run: Run, x: Tokens) -> int:
+        """Return the activations that a layer keeps without checkpointing, by the formula."""
+        from jobs.plan.predict.activations import attention, feed_forward, norms
+
+        return norms(run, x) + attention(run, x) + feed_forward(run, x)
+
+    def buffer_bytes(self, run: Run) -> int:
+        """Return the buffers of its collectives, by the formula."""
+        return 0
+
+    def notes(self, run: Run) -> Iterable[tuple[str, str]]:
+        """Yield its notes below the plan: the subject, and a sentence."""
+        return ()
+
+    def described_call(self, run: Run) -> str | None:
+        """Return the call of another program that a rank makes, for `plan`; None without one."""
+        return None
+
+    def refuse_samples(self, run: Run, dataset: Dataset) -> None:
+        """Raise DataError for samples that it cannot train on."""
 
     def memory_share(self, run: Run) -> float:
         """Return the part of a GPU's memory that a run can use."""

@@ -23,6 +23,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue
 
+from jobs.engines.engine import engine_of
 from jobs.errors import ConfigError
 from jobs.plan.choices import chosen, left_to_user, site_file
 from jobs.plan.configuration_files import composing
@@ -38,7 +39,7 @@ from jobs.plan.rules.memory import is_proposed
 from jobs.plan.sweep import Axis, read_axes
 from jobs.prompt_template import is_file_name
 from jobs.rundir import as_file_name
-from jobs.schema import EngineKind, Run, ScalingMode
+from jobs.schema import Run, ScalingMode
 from jobs.secrets import secret_in
 from jobs.work.work import work_of
 
@@ -305,7 +306,7 @@ def named(run: Run, swept: list[Override]) -> Run:
     work_of(run).name(run)
     if run.name is None:
         program = run.engine.server.name if run.engine.server else run.engine.kind.name
-        engine = [] if run.engine.kind is EngineKind.native else [program]
+        engine = [program] if engine_of(run).is_named else []
         parts = [run.model.name, *engine, run.parallelism.name, f"n{run.nodes}x{run.ranks_per_node}"]
         parts += [
             f"{override.key_or_group.rsplit('.', 1)[-1]}={override.value()}"

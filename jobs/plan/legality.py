@@ -75,7 +75,7 @@ def but_memory(run: Run) -> tuple[tuple[Rule, ...], ...]:
     return (
         values.COUNTS,
         (deepspeed.sharding_is_the_engines,),
-        (*VALUES, unused.values_are_read, *own_values(run), *layout.RULES),
+        (*VALUES, unused.engine_does_the_work, unused.values_are_read, *own_values(run), *layout.RULES),
         batch.RULES,
         own_layouts(run),
     )
@@ -93,7 +93,7 @@ def own_layouts(run: Run) -> tuple[Rule, ...]:
 
 def value_problems(run: Run) -> list[str]:
     """Return the illegal values of a run, independent of its layout and batch."""
-    return list(broken((*values.RULES, unused.values_are_read, *own_values(run)), run))
+    return list(broken((*values.RULES, unused.engine_does_the_work, unused.values_are_read, *own_values(run)), run))
 
 
 def warnings(run: Run, samples: Samples | None = None) -> list[str]:

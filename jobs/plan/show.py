@@ -7,7 +7,7 @@ from functools import cache
 from hydra.core.global_hydra import GlobalHydra
 
 from jobs.console import console
-from jobs.engines.litgpt.arguments import described
+from jobs.engines.engine import engine_of
 from jobs.frozen import dump_run
 from jobs.plan.compose import compose
 from jobs.plan.configuration_files import composing
@@ -16,7 +16,7 @@ from jobs.plan.overrides import single
 from jobs.plan.pipeline_stages import held_layers
 from jobs.plan.predicted_table import predicted_table, step_time_table
 from jobs.plan.table import memory_table, plan_notes, plan_table
-from jobs.schema import EngineKind, Run
+from jobs.schema import Run
 from jobs.work.work import work_of
 
 # Names above a mesh that many runs share.
@@ -40,8 +40,8 @@ def show(
         for run in runs:
             out.print(*([f"# {run.name}"] if len(runs) > 1 else []), dump_run(run), sep="\n")
     for run in runs:
-        if run.engine.kind is EngineKind.litgpt:
-            out.print(f"{described(run)}\n", soft_wrap=True)
+        if (call := engine_of(run).described_call(run)) is not None:
+            out.print(f"{call}\n", soft_wrap=True)
     out.print(plan_table(runs))
     if (predicted := predicted_table(runs)) is not None:
         out.print(predicted)

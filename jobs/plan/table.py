@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jobs.console import plain
-from jobs.engines.native.loss_chunk import loss_chunk
+from jobs.engines.engine import engine_of
 from jobs.fitted_table import FittedTable
 from jobs.layout import accumulation, has_gpus, layout_of
 from jobs.parallelism import TABLE_AXES
@@ -18,7 +18,7 @@ from jobs.plan.rules import sbatch_variables
 from jobs.plan.rules.memory import Verdict, gigabytes, in_words, verdict
 from jobs.plan.rules.predicted_time import allowed_starts, starts
 from jobs.plan.time_limit import STOP_S, duration, stop_before_limit_s
-from jobs.schema import INSTRUCTIONS, Batching, EngineKind, Run
+from jobs.schema import INSTRUCTIONS, Batching, Run
 from jobs.work.work import work_of
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def plan_notes(runs: list[Run], samples: Sequence[Samples | None] = ()) -> list[
         stops = [("stop", sentence) for sentence in (*stop_notes(run), *restart_notes(run, read))]
         networks = [("network", sentence) for sentence in network_notes(run)]
         memories = [("memory", sentence) for sentence in memory_notes(run, read)] if len(runs) <= MOST_FITTING else []
-        losses = [("loss", sentence) for sentence in loss_notes(run)]
+        losses = list(engine_of(run).notes(run)) if work_of(run).is_predicted else []
         losses += [("speed", sentence) for sentence in length_notes(run) if read is None]
         own = work_of(run).notes(run)
         warned = [("warning", sentence) for sentence in warnings(run, read)]
@@ -165,12 +165,6 @@ def network_notes(run: Run) -> list[str]:
     if not nccl or gloo:
         return []
     return [f"gloo, for checkpoints and ranks without GPUs, uses the interface of NCCL_SOCKET_IFNAME={nccl}"]
-
-
-def loss_notes(run: Run) -> list[str]:
-    """Return how the loss is computed, where that is not from all logits at once."""
-    chunk = loss_chunk(run) if run.engine.kind is EngineKind.native and work_of(run).is_predicted else None
-    return [f"from the logits of {chunk:,} labels at a time (engine.loss=chunked)"] if chunk else []
 
 
 def length_notes(run: Run) -> list[str]:

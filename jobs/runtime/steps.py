@@ -11,11 +11,11 @@ from typing import Any
 from jobs.data import Batches, Dataset, open_dataset, prepare, with_virtual_tokens
 from jobs.data.batches import TokensOfSample
 from jobs.data.dataset import digest_of, refuse_changed
-from jobs.errors import DataError
+from jobs.engines.engine import engine_of
 from jobs.files import read_object
 from jobs.layout import layout_of, padding
 from jobs.rundir import RunDir
-from jobs.schema import INSTRUCTIONS, EngineKind, Job, Run, Source
+from jobs.schema import INSTRUCTIONS, Job, Run, Source
 
 # Default number of global batches that are sorted by length together; with 32 Alpaca samples each, padding then adds
 # 12 % to the tokens instead of 123 %.
@@ -50,7 +50,7 @@ def samples_of(run: Run, made: dict[str, Path]) -> Samples:
             run.data, sequence_length=run.job.sequence_length, vocab_size=run.model.vocab_size, seed=run.job.seed
         )
     dataset = open_dataset(made[key])
-    refuse_unended(run, dataset)
+    engine_of(run).refuse_samples(run, dataset)
     if not run.job.train:
         return Samples(made[key], 0, dataset.account, None)
     batches = batches_of(run, dataset, rank=0)
@@ -58,17 +58,6 @@ def samples_of(run: Run, made: dict[str, Path]) -> Samples:
     measured = min(steps, max(1, MEASURED_SAMPLES // run.global_batch_size))
     tokens = batches.tokens_of_sample(measured) if run.data.source in INSTRUCTIONS else None
     return Samples(made[key], steps, dataset.account, tokens)
-
-
-def refuse_unended(run: Run, dataset: Dataset) -> None:
-    """Raise DataError where LitGPT, which tokenizes instructions itself, would leave responses without an end token."""
-    unended = int(dataset.meta.get("litgpt_unended", 0))
-    if unended and run.engine.kind is EngineKind.litgpt:
-        raise DataError(
-            f"{unended} of {len(dataset)} responses already end with the tokenizer's end token, and LitGPT removes it, "
-            "so that the model would not learn to stop. Set engine=native, or data.prompt to a template whose response "
-            "does not end with that token, and data.tokenizer to one that adds no end token itself."
-        )
 
 
 def samples(run: Run, directory: RunDir, *, check: bool = False) -> Path:

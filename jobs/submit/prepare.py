@@ -17,10 +17,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from jobs.data import open_dataset, refuse_unready
-from jobs.data.tokenizer import CONFIG
-from jobs.engines.litgpt.arguments import Script, script_of
-from jobs.errors import ConfigError, DataError, RunDirError
+from jobs.data import refuse_unready
+from jobs.errors import ConfigError, RunDirError
 from jobs.frozen import dump_run
 from jobs.layout import accumulation, has_gpus, layout_of
 from jobs.metrics import PARAMETERS_TRAINED
@@ -33,7 +31,7 @@ from jobs.plan.predict.speed import speed
 from jobs.plan.rules.memory import prediction_fits
 from jobs.rundir import RunDir, SweepDir, append_event, write_json
 from jobs.runtime.steps import Samples, samples_of
-from jobs.schema import EngineKind, Run
+from jobs.schema import Run
 from jobs.submit.code_store import link_code, remove_unused_code, snapshot_code
 from jobs.submit.preview import gives_way, remove_preview
 from jobs.submit.provenance import provenance
@@ -177,9 +175,6 @@ def prepare_samples(runs: list[Run]) -> list[Samples | None]:
         if reads and later and not run.launcher.kind.is_preview:
             refuse_unready(run.data, run.model.vocab_size)
         found.append(samples_of(run, made) if reads and not later else None)
-    for run, samples in zip(runs, found, strict=True):
-        if samples is not None and run.engine.kind is EngineKind.litgpt:
-            refuse_bare_tokenizer(run, samples)
     return found
 
 
@@ -191,16 +186,6 @@ def refuse_large_samples(runs: list[Run], samples: list[Samples | None]) -> None
                 f"{run.name}: {reason} A smaller job.micro_batch_size keeps fewer activations, as "
                 "engine.activation_checkpointing=full does."
             )
-
-
-def refuse_bare_tokenizer(run: Run, samples: Samples) -> None:
-    """Raise DataError if the tokenizer has no configuration file, which LitGPT's fine-tuning reads."""
-    names = {file.name for file in open_dataset(samples.directory).tokenizer_files}
-    if script_of(run) is not Script.pretrain and CONFIG not in names:
-        raise DataError(
-            f"engine=litgpt needs a {CONFIG} beside the tokenizer, and data.tokenizer={run.data.tokenizer} has none. "
-            "Copy the file that comes with the tokenizer."
-        )
 
 
 def makes_samples_later(run: Run) -> bool:

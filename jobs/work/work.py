@@ -65,6 +65,12 @@ class Work(ABC):
     def name(self, run: Run) -> None:
         """Name what it works with, in place, where that is not the language model and its data."""
 
+    def engine_refusal(self, run: Run) -> str:
+        """Return the refusal of an engine that does not do this work."""
+        return (
+            f"job={run.job.name} runs by engine=native, and engine={run.engine.kind.name} is chosen. Set engine=native."
+        )
+
     def value_rules(self) -> Iterable[Rule]:
         """Return the rules that need no legal layout."""
         return ()

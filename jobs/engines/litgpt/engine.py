@@ -9,16 +9,22 @@ from jobs.engines.engine import Engine
 from jobs.schema import Run
 
 if TYPE_CHECKING:
+    from jobs.data import Dataset
+    from jobs.plan.predict.activations import Tokens
     from jobs.plan.predict.states import States
     from jobs.plan.rules.rule import Rule
     from jobs.work.work import Entry
+
+
+UNFUSED_NORM_BYTES = 12
+"""Bytes of a number that its RMSNorm keeps besides its input: in float32 the input, its square and the result."""
 
 
 class LitGPT(Engine):
     """engine=litgpt."""
 
     package, extra = "litgpt", "train"
-    sets_allocator = False
+    sets_allocator = allocates_gradients_first = False
 
     def layout_rules(self) -> Iterable[Rule]:
         """Return its rules."""
@@ -27,10 +33,36 @@ class LitGPT(Engine):
         return RULES
 
     def states(self, run: Run) -> States:
-        """Return the states in `engine.parameters`."""
-        from jobs.plan.predict.states import litgpt
+        """Return the states of LitGPT's scripts, all in `engine.parameters`."""
+        from jobs.plan.predict.activations import WIDTHS
+        from jobs.plan.predict.states import MOMENTS, States, parameters_held
 
-        return litgpt(run)
+        held, width = parameters_held(run), WIDTHS[run.engine.parameters]
+        trained = held.trained(run)
+        return States(weights=width * held.total, gradients=width * trained, optimizer=MOMENTS * width * trained)
+
+    def sharding_like_zero(self, run: Run) -> str:
+        """Return LitGPT's sharding."""
+        from jobs.engines.litgpt.rules import sharding_of
+
+        return sharding_of(run)
+
+    def layer_bytes(self, run: Run, x: Tokens) -> int:
+        """Return those of the formula, and what LitGPT's RMSNorm keeps besides its input."""
+        return super().layer_bytes(run, x) + 2 * UNFUSED_NORM_BYTES * x.count * run.model.hidden_size
+
+    def described_call(self, run: Run) -> str:
+        """Return the call of LitGPT's script."""
+        from jobs.engines.litgpt.arguments import described
+
+        return described(run)
+
+    def refuse_samples(self, run: Run, dataset: Dataset) -> None:
+        """Raise DataError for samples that LitGPT, which tokenizes instructions itself, would read otherwise."""
+        from jobs.engines.litgpt.samples import refuse_bare_tokenizer, refuse_unended
+
+        refuse_unended(dataset)
+        refuse_bare_tokenizer(run, dataset)
 
     def entry(self, run: Run) -> Entry:
         """Return the script in a rank."""

@@ -23,6 +23,11 @@ class Native(Engine):
     package, extra = "litgpt", "train"
     least_torch = (2, 11)
     """The first with attention for packed rows."""
+    works = frozenset({"train", "evaluate", "images", "storage"})
+    uses_autocast = counts_memory = reduces_in_float32 = pads_for_kernels = shards_sequences_on_cpus = True
+    chooses_schedule = writes_in_background = True
+    is_named = False
+    evaluated_from = "checkpoints"
 
     def not_read(self) -> Mapping[str, str]:
         """Return nothing."""
@@ -36,9 +41,9 @@ class Native(Engine):
 
     def states(self, run: Run) -> States:
         """Return the states in `engine.parameters`."""
-        from jobs.plan.predict.states import native
+        from jobs.engines.native.states import states
 
-        return native(run)
+        return states(run)
 
     def bytes_per_parameter(self, run: Run) -> int:
         """Return the size of a weight and AdamW's two moments."""
@@ -47,6 +52,17 @@ class Native(Engine):
     def shardings(self, run: Run) -> list[tuple[tuple[str, Any], ...]]:
         """Return FSDP, which a pipeline does without."""
         return [(), FULLY_SHARDED] if run.parallelism.pipeline == 1 else [()]
+
+    def sharding_like_zero(self, run: Run) -> str:
+        """Return FSDP's choice."""
+        return f"parallelism={'fsdp_full' if run.parallelism.strategy is Strategy.zero3 else 'fsdp_grad_op'}"
+
+    def notes(self, run: Run) -> Iterable[tuple[str, str]]:
+        """Yield how the loss is computed, where that is not from all logits at once."""
+        from jobs.engines.native.loss_chunk import loss_chunk
+
+        if chunk := loss_chunk(run):
+            yield "loss", f"from the logits of {chunk:,} labels at a time (engine.loss=chunked)"
 
     def entry(self, run: Run) -> Entry:
         """Return the loop."""

@@ -6,19 +6,27 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from jobs.engines.engine import Engine
-from jobs.schema import Precision, Run
+from jobs.layout import data_degree
+from jobs.schema import QKV, LoraTarget, Mlp, Precision, Run
 
 if TYPE_CHECKING:
+    from jobs.plan.predict.activations import Tokens
     from jobs.plan.predict.states import States
     from jobs.plan.rules.rule import Rule
     from jobs.work.work import Entry
+
+
+FUSED_HEADS = 8
+"""Fused attention of Megatron requires heads of a multiple of so many numbers (NVIDIA/TransformerEngine,
+transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend)."""
 
 
 class NeMo(Engine):
     """engine=nemo."""
 
     package, extra = "nemo", "nemo"
-    fuses_adapters = True
+    fuses_adapters = has_distributed_optimizer = has_whole_rows = needs_gpus = True
+    profiles_steps = False
 
     def layout_rules(self) -> Iterable[Rule]:
         """Return its rules."""
@@ -27,10 +35,19 @@ class NeMo(Engine):
         return RULES
 
     def states(self, run: Run) -> States:
-        """Return Megatron's states."""
-        from jobs.plan.predict.states import nemo
+        """Return the states of Megatron: weights in the type of the arithmetic, gradients and optimizer in float32.
 
-        return nemo(run)
+        Narrow weights that train have a float32 copy in the optimizer, which the distributed optimizer shards over
+        data-parallel ranks with the moments.
+        """
+        from jobs.plan.predict.activations import WIDTHS
+        from jobs.plan.predict.states import MOMENTS, States, parameters_held
+
+        held, width = parameters_held(run), WIDTHS[run.job.precision]
+        trained = held.trained(run)
+        ranks = data_degree(run) * run.parallelism.context if run.engine.distributed_optimizer else 1
+        copies = MOMENTS + (1 if width < 4 else 0)
+        return States(weights=width * held.total, gradients=4 * trained, optimizer=-(-4 * copies * trained // ranks))
 
     def bytes_per_parameter(self, run: Run) -> int:
         """Return 3 x 4 bytes, and in bfloat16 2 of the weights of the arithmetic."""
@@ -39,6 +56,31 @@ class NeMo(Engine):
     def shardings(self, run: Run) -> list[tuple[tuple[str, Any], ...]]:
         """Return the distributed optimizer."""
         return [(), (("engine.distributed_optimizer", True),)]
+
+    def sharding_like_zero(self, run: Run) -> str:
+        """Return the distributed optimizer."""
+        return "parallelism=ddp engine.distributed_optimizer=true"
+
+    def gradient_bytes(self, run: Run) -> int:
+        """Return float32's."""
+        return 4
+
+    def fuses_attention(self, run: Run) -> bool:
+        """Return True for heads that Megatron's fused attention supports."""
+        return run.model.head_size % FUSED_HEADS == 0
+
+    def layer_bytes(self, run: Run, x: Tokens) -> int:
+        """Return those of the formula, less what Megatron divides and fuses.
+
+        The inputs of the two opening matrices are divided; the activation function is one kernel.
+        """
+        from jobs.plan.predict.activations import operands
+
+        inputs = (operands(run, run.model.hidden_size, targets) for targets in (QKV, (LoraTarget.mlp,)))
+        gathered = (x.count - x.between) * sum(inputs) * x.width
+        gated = 0 if run.model.mlp is Mlp.GptNeoxMLP else 1
+        fused = gated * x.count * x.width * run.model.intermediate_size // run.parallelism.tensor
+        return super().layer_bytes(run, x) - gathered - fused
 
     def entry(self, run: Run) -> Entry:
         """Return the recipe in a rank."""

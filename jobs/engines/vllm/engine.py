@@ -19,11 +19,8 @@ class Server(Engine):
     """engine=vllm, and the other files of conf/engine with `kind: vllm`."""
 
     package, extra = "tokenizers", "train"
+    works = frozenset({"serve"})
     sets_allocator = False
-
-    def value_rules(self) -> Iterable[Rule]:
-        """Return the rule that it serves."""
-        return (serves_only,)
 
     def layout_rules(self) -> Iterable[Rule]:
         """Return none besides those of serving."""
@@ -34,21 +31,16 @@ class Server(Engine):
         return (run.engine.server and run.engine.server.memory_fraction) or 1.0
 
     def states(self, run: Run) -> States:
-        """Return weights and KV cache of a replica."""
-        from jobs.plan.predict.states import served
+        """Return the states of a replica: weights, and the KV cache of one request, without which no server starts."""
+        from jobs.plan.predict.activations import WIDTHS
+        from jobs.plan.predict.states import States, kv_bytes_per_token, parameters_held
 
-        return served(run)
+        weights = WIDTHS[run.job.precision] * parameters_held(run, sharded=False).total
+        return States(weights, gradients=0, optimizer=0, kv_cache=run.job.sequence_length * kv_bytes_per_token(run))
 
     def entry(self, run: Run) -> Entry:
         """Raise ConfigError: a server trains nothing."""
         raise ConfigError("engine=vllm serves a model, and this run has no section `serving`. Set job=serve.")
-
-
-def serves_only(run: Run) -> str | None:
-    """Refuse another kind of work."""
-    if run.serving is not None:
-        return None
-    return f"engine=vllm serves a model, and job={run.job.name} does not. Set job=serve, or engine=native."
 
 
 ENGINE = Server()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from jobs.engines.engine import engine_of
 from jobs.layout import GPU_ROW_MULTIPLE, has_gpus, padding, sequence_parallel, uses_fsdp
 from jobs.plan.predict.weights import Split, adapter_weights, layer_weights
 from jobs.schema import (
@@ -15,7 +16,6 @@ from jobs.schema import (
     QKV,
     ActivationCheckpointing,
     Batching,
-    EngineKind,
     Kernels,
     LigerKernel,
     LoraTarget,
@@ -76,7 +76,7 @@ def in_autocast(run: Run) -> bool:
     """Return whether 16-bit arithmetic runs in autocast; FSDP and other engines cast weights by themselves."""
     narrow = run.job.precision is not Precision.float32
     # An evaluation is one process without FSDP.
-    return run.engine.kind is EngineKind.native and narrow and not (run.job.train and uses_fsdp(run))
+    return engine_of(run).uses_autocast and narrow and not (run.job.train and uses_fsdp(run))
 
 
 def has_wide_weights(run: Run) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Generic
 
 import yaml
 
+from jobs.engines.engine import loaded
 from jobs.errors import ConfigError
 from jobs.files import read_yaml, reason
 from jobs.output import write_file
@@ -86,7 +87,7 @@ STEP_TIME_PRIOR = prior(StepTimeConstants(), STEP_TIME_NOISE)
 
 def memory_prior(engine: EngineKind) -> Fit[MemoryConstants]:
     """Return the factors of predicted memory before any measurement."""
-    return prior(MemoryConstants(), COUNTED_NOISE if engine is EngineKind.native else MEMORY_NOISE)
+    return prior(MemoryConstants(), COUNTED_NOISE if loaded(engine).counts_memory else MEMORY_NOISE)
 
 
 # --- the file of a site --------------------------------------------------------------------------------------

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from jobs.engines.deepspeed.configuration import stage_of
+from jobs.engines.engine import engine_of
 from jobs.layout import Layout, frees_weights, layout_of, sequence_parallel
 from jobs.parallelism import AXES, CP, DP_REPLICATE, DP_SHARD, PP, TP, Axis, Strategy
 from jobs.plan.predict.activations import WIDTHS, tokens_of
 from jobs.plan.predict.arrays import smaller
 from jobs.plan.predict.constants import NETWORK_GB_PER_S, StepTimeConstants
 from jobs.plan.predict.matrix_products import recomputes_all
-from jobs.schema import EngineKind, Run
+from jobs.schema import Run
 
 GRADIENT_BYTES = 4
 """Gradients are reduced in float32 (jobs.engines.native.data_parallel; Megatron's default)."""
@@ -135,7 +135,7 @@ def shard_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
         return Exchange(Group(1, 1))
     gathers = 2 if run.parallelism.strategy is Strategy.zero3 or frees_weights(run) else 1
     width = WIDTHS[run.job.precision]
-    reduced = GRADIENT_BYTES if run.engine.kind is EngineKind.native else width
+    reduced = GRADIENT_BYTES if engine_of(run).reduces_in_float32 else width
     return Exchange(group, (gathers * width + reduced) * group.share * parameters, (gathers + 1))
 
 
@@ -153,23 +153,19 @@ def replica_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
     group = group_of(layout, DATA_AXES)
     if shards_optimizer(run):
         return Exchange(group, (GRADIENT_BYTES + WIDTHS[run.job.precision]) * group.share * parameters, 2)
-    return Exchange(group, 2 * gradient_width(run) * group.share * parameters, 1)
-
-
-def gradient_width(run: Run) -> int:
-    """Return the bytes of a gradient where every rank holds all of them."""
-    return WIDTHS[run.engine.parameters] if run.engine.kind is not EngineKind.nemo else GRADIENT_BYTES
+    return Exchange(group, 2 * engine_of(run).gradient_bytes(run) * group.share * parameters, 1)
 
 
 def gathers_weights(run: Run) -> bool:
     """Return whether weights are sharded over data-parallel ranks and gathered for each micro-batch."""
-    if run.engine.kind is EngineKind.deepspeed:
-        return stage_of(run) == 3
+    if (stage := engine_of(run).zero_stage(run)) is not None:
+        return stage == 3
     return layout_of(run).product((DP_SHARD, CP)) > 1 and run.parallelism.strategy is Strategy.fsdp
 
 
 def shards_optimizer(run: Run) -> bool:
     """Return whether each data-parallel rank updates a part of the weights that all of them hold."""
-    if run.engine.kind is EngineKind.deepspeed:
-        return stage_of(run) in (1, 2)
-    return run.engine.kind is EngineKind.nemo and run.engine.distributed_optimizer
+    engine = engine_of(run)
+    if (stage := engine.zero_stage(run)) is not None:
+        return stage in (1, 2)
+    return engine.has_distributed_optimizer and run.engine.distributed_optimizer

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jobs.engines.engine import engine_of
 from jobs.layout import sequence_parallel
 from jobs.plan.predict.activations import WIDTHS, tokens_of
 from jobs.plan.predict.weights import layer_weights
-from jobs.schema import ActivationCheckpointing, EngineKind, Kernels, Mlp, Norm, Run
+from jobs.schema import ActivationCheckpointing, Kernels, Mlp, Norm, Run
 
-FUSED_HEADS = 8
-"""Fused attention of Megatron requires heads of a multiple of so many numbers (NVIDIA/TransformerEngine,
-transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend)."""
 TENSOR_CORE_SPEEDUP = 8
 """Rate of bfloat16 with tensor cores over that without: 312 and 39 TFLOPS on A100 (its data sheet). With it BLOOM's
 trials with other heads are predicted as well as the rest (tests/README.md)."""
@@ -85,8 +83,7 @@ def attention_flops(run: Run) -> float:
     model, p = run.model, run.parallelism
     forward = 2 * 2 * tokens_of(run).count * run.job.sequence_length / 2 * model.heads * model.head_size / p.tensor
     repeats = 3.5 + (1 if recomputes_all(run) else 0)
-    fused = run.engine.kind is not EngineKind.nemo or model.head_size % FUSED_HEADS == 0
-    return forward * repeats * (1 if fused else TENSOR_CORE_SPEEDUP)
+    return forward * repeats * (1 if engine_of(run).fuses_attention(run) else TENSOR_CORE_SPEEDUP)
 
 
 def element_bytes(run: Run) -> float:

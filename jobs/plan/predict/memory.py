@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from jobs.engines.engine import engine_of
 from jobs.engines.native.loss_chunk import loss_chunk
 from jobs.layout import accumulation, pipeline_stages_of, pipeline_stages_per_rank
 from jobs.plan.pipeline_stages import pipeline_stage_layers
@@ -49,7 +50,7 @@ from jobs.plan.predict.workspace import (
     masks_of_layer,
     pipeline_messages,
 )
-from jobs.schema import ActivationCheckpointing, EngineKind, Run
+from jobs.schema import ActivationCheckpointing, Run
 from jobs.work.work import work_of
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ SOURCES = {
 
 def source_of(run: Run, term: str) -> str:
     """Return the source of a term in words."""
-    if run.engine.kind is not EngineKind.native and term in {"activations", "loss", "backward"}:
+    if not engine_of(run).counts_memory and term in {"activations", "loss", "backward"}:
         return "formula (Korthikanti et al. 2022), wider interval"
     if not run.job.train and term in {"activations", "loss"}:
         return "tensors of a forward pass, counted in the engine's own code"
@@ -201,7 +202,7 @@ def memory(run: Run, samples: Samples | None = None) -> Prediction:
 
 def limits_of(run: Run) -> dict[str, tuple[float, float]]:
     """Return the limits of the terms that are not exact."""
-    if run.engine.kind is EngineKind.native:
+    if engine_of(run).counts_memory:
         activations = COMPILED if run.engine.compile and run.job.train else COUNTED
         return {"activations": activations, "loss": COUNTED, "backward": activations, "communication": BUFFERS}
     limits = BY_FORMULA if run.job.lora is None else BY_FORMULA_WITH_ADAPTERS
@@ -256,7 +257,7 @@ def moments(run: Run, place: int, x: Tokens, held: States) -> Iterator[Terms]:
         return
     if not run.job.train:
         yield from (base | moment for moment in evaluation_moments(run, x))
-    elif run.engine.kind is EngineKind.native:
+    elif engine_of(run).counts_memory:
         yield from native_moments(run, place, x, base)
     else:
         yield from other_moments(run, place, x, base)
@@ -314,16 +315,16 @@ def other_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Term
 
     Megatron and DeepSpeed allocate all gradients in advance, LitGPT does with the first micro-batch of a step.
     """
-    if run.engine.kind is EngineKind.litgpt and accumulation(run) == 1:
+    if not engine_of(run).allocates_gradients_first and accumulation(run) == 1:
         base = base | {"gradients": 0.0}
-    base = base | {"communication": float(other_engines.buckets(run))}
+    base = base | {"communication": float(engine_of(run).buffer_bytes(run))}
     stages = pipeline_stage_layers(run)
     mine = pipeline_stages_of(run, place)
     layers, count = sum(len(stages[stage]) for stage in mine), in_flight(run, place)
     kept = count * layers * other_engines.kept_by_layer(run, x)
     last = run.parallelism.pipeline * pipeline_stages_per_rank(run) - 1 in mine
     checkpointed = run.engine.activation_checkpointing is not ActivationCheckpointing.none
-    work = (other_engines.layer(run, x) if checkpointed else 0) + backward_of_layer(run, x)
+    work = (engine_of(run).layer_bytes(run, x) if checkpointed else 0) + backward_of_layer(run, x)
     if last:
         yield base | {"activations": kept, "loss": other_engines.loss(run, x)}
     yield base | {"activations": kept, "backward": work}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from jobs.engines.engine import engine_of
 from jobs.metrics import STEP_TIME
 from jobs.plan.cost import checkpoint_bytes, embedding_parameters, gated_parameters, parameters
 from jobs.plan.predict.activations import with_rows
@@ -14,7 +15,7 @@ from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.once import once_per_run
 from jobs.plan.predict.step_time import StepTime, peak_flops_per_s, step_time, step_time_s, step_work
 from jobs.plan.time_limit import WRITE_BYTES_PER_S
-from jobs.schema import EngineKind, Run
+from jobs.schema import Run
 from jobs.work.work import work_of
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def total_s(run: Run, step: Interval, steps: int | None) -> Interval | None:
     if steps is None:
         return None
     saved = 0 if run.job.checkpoint_every_steps is None else steps // run.job.checkpoint_every_steps
-    background = run.engine.kind is EngineKind.native and run.job.checkpoint_in_background
+    background = engine_of(run).writes_in_background and run.job.checkpoint_in_background
     write_s = checkpoint_bytes(run) / WRITE_BYTES_PER_S * (BACKGROUND_STALL if background else 1)
     # A file system of a tenth to ten times the assumed bandwidth.
     return step.scaled(steps) + START_S + Interval(write_s, write_s / 10, write_s * 10).scaled(saved)

@@ -6,18 +6,13 @@ most, at the moment of a step that holds the most.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
-from jobs.engines.deepspeed.configuration import settings_of, stage_of
 from jobs.engines.engine import engine_of
 from jobs.layout import (
-    accumulation,
-    data_degree,
-    frees_weights,
     pipeline_stages_of,
     pipeline_stages_per_rank,
     shard_degree,
-    uses_fsdp,
 )
 from jobs.parallelism import Strategy
 from jobs.plan.pipeline_stages import pipeline_stage_layers
@@ -32,7 +27,7 @@ from jobs.plan.predict.weights import (
     prompt_weights,
     scale_bytes,
 )
-from jobs.schema import Offload, Precision, Run
+from jobs.schema import Run
 
 MOMENTS = 2
 """AdamW keeps the means of the gradients and of their squares."""
@@ -67,99 +62,12 @@ def states(run: Run) -> States:
     return engine_of(run).states(run)
 
 
-def served(run: Run) -> States:
-    """Return the states of a replica: weights, and the KV cache of one request, without which no server starts."""
-    weights = WIDTHS[run.job.precision] * parameters_held(run, sharded=False).total
-    return States(weights, gradients=0, optimizer=0, kv_cache=run.job.sequence_length * kv_bytes_per_token(run))
-
-
 def kv_bytes_per_token(run: Run) -> int:
     """Return the bytes that a GPU keeps for each token: its part of the key and value heads of its layers."""
     model = run.model
     heads = -(-model.kv_heads // run.parallelism.tensor)
     layers = -(-model.layers // run.parallelism.pipeline)
     return 2 * layers * heads * model.head_size * WIDTHS[run.job.precision]
-
-
-def deepspeed(run: Run) -> States:
-    """Return the states of engine=deepspeed: what the stage partitions over all ranks, without what is offloaded."""
-    whole, stage, chosen = parameters_held(run, sharded=False).total, stage_of(run), settings_of(run)
-    weights, gradients, optimizer = (whole // run.ranks if stage >= least else whole for least in (3, 2, 1))
-    width = WIDTHS[run.job.precision]
-    return States(
-        weights=width * weights if chosen.offload_param is Offload.none else 0,
-        gradients=width * gradients if chosen.offload_optimizer is Offload.none else 0,
-        optimizer=(12 if stage else 8) * optimizer if chosen.offload_optimizer is Offload.none else 0,
-    )
-
-
-def native(run: Run) -> States:
-    """Return the states of engine=native, all in `engine.parameters`; frozen weights in `job.precision`.
-
-    A step has two peaks: the update, when gradients are whole; and the start of backward, when FSDP with weights kept
-    after forward (SHARD_GRAD_OP) holds those of all ranks in the type of the arithmetic. In a pipeline torch keeps
-    weights and float32 gradients of a stage whole until its last micro-batch (jobs.engines.native.rules).
-
-    A run that trains nothing holds its weights in float32 (jobs.work.evaluate.evaluate).
-    """
-    if not run.job.train:
-        return States(weights=WIDTHS[Precision.float32] * parameters_held(run).total, gradients=0, optimizer=0)
-    both = zip(*(parameters_by_place(run, sharded=sharded, stored=True) for sharded in (True, False)), strict=True)
-    return max((native_states(run, held, whole) for held, whole in both), key=lambda states: states.total)
-
-
-def native_states(run: Run, held: Held, whole: Held) -> States:
-    """Return the states of a rank from the parameters that it keeps between steps, and those before FSDP."""
-    p, width, narrow = run.parallelism, WIDTHS[run.engine.parameters], WIDTHS[run.job.precision]
-    trained, frozen = held.trained(run), held.total - held.trained(run)
-    update = States(
-        weights=width * trained + narrow * frozen + held.scale_bytes,
-        gradients=width * (trained + undivided_gradients(run)),
-        optimizer=MOMENTS * width * trained,
-    )
-    if p.strategy is not Strategy.fsdp or held == whole:
-        return update
-    gathered = narrow * whole.total
-    if p.pipeline > 1:
-        backward = replace(update, gradients=4 * whole.trained(run), gathered=gathered)
-    elif not frees_weights(run):
-        # The first micro-batch has no gradients yet.
-        backward = replace(update, gradients=update.gradients if accumulation(run) > 1 else 0, gathered=gathered)
-    else:
-        return update
-    return max(update, backward, key=lambda states: states.total)
-
-
-def undivided_gradients(run: Run) -> int:
-    """Return the elements of the embedding's gradient beyond this rank's rows: under TP without FSDP, it is whole.
-
-    torch's DTensor computes it so (torch/distributed/tensor/_ops/_embedding_ops.py); FSDP divides it again. A frozen
-    embedding has none.
-    """
-    p = run.parallelism
-    if p.tensor == 1 or uses_fsdp(run) or run.model.tie_embeddings or not run.job.trains_all_weights:
-        return 0
-    return sum(weight.size - weight.held(p.tensor) for weight in embedding_weights(run.model))
-
-
-def nemo(run: Run) -> States:
-    """Return the states of Megatron: weights in the type of the arithmetic, gradients and optimizer in float32.
-
-    Narrow weights that train have a float32 copy in the optimizer, which the distributed optimizer shards over
-    data-parallel ranks with the moments.
-    """
-    held, width = parameters_held(run), WIDTHS[run.job.precision]
-    trained = held.trained(run)
-    ranks = data_degree(run) * run.parallelism.context if run.engine.distributed_optimizer else 1
-    copies = MOMENTS + (1 if width < 4 else 0)
-    return States(weights=width * held.total, gradients=4 * trained, optimizer=-(-4 * copies * trained // ranks))
-
-
-def litgpt(run: Run) -> States:
-    """Return the states of LitGPT's scripts, all in `engine.parameters`."""
-    held, width = parameters_held(run), WIDTHS[run.engine.parameters]
-    trained = held.trained(run)
-    return States(weights=width * held.total, gradients=width * trained, optimizer=MOMENTS * width * trained)
 
 
 @dataclass(frozen=True)

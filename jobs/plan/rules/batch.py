@@ -6,10 +6,11 @@ import itertools
 import math
 from collections.abc import Callable
 
+from jobs.engines.engine import engine_of
 from jobs.layout import accumulation, data_degree
 from jobs.parallelism import Schedule
 from jobs.plan.rules.rule import Rule, either
-from jobs.schema import EngineKind, Run, ScalingMode
+from jobs.schema import Run, ScalingMode
 from jobs.work.work import work_of
 
 ROUNDS = (Schedule["Interleaved1F1B"], Schedule["InterleavedZeroBubble"])
@@ -38,7 +39,7 @@ def pipeline_is_filled(run: Run) -> str | None:
             f"parallelism.schedule={p.schedule.name} needs {p.pipeline} micro-batches or more to fill "
             f"parallelism.pipeline={p.pipeline}, and GBS {run.global_batch_size} leaves {count} "
             f"(MBS {run.job.micro_batch_size} x DP {data_degree(run)}). Set {batch_to_set(run)}"
-            f"{', or parallelism.schedule=GPipe' if run.engine.kind is EngineKind.native else ''}."
+            f"{', or parallelism.schedule=GPipe' if engine_of(run).chooses_schedule else ''}."
         )
     return (
         f"parallelism.schedule={p.schedule.name} runs micro-batches in equal rounds, and {count} micro-batches "

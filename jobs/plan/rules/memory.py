@@ -10,7 +10,7 @@ from jobs.engines.engine import engine_of
 from jobs.plan.predict.memory import Prediction, memory
 from jobs.plan.predict.states import states
 from jobs.plan.rules.rule import Rule
-from jobs.schema import ActivationCheckpointing, EngineKind, Run
+from jobs.schema import ActivationCheckpointing, Run
 from jobs.work.work import work_of
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def recomputation(run: Run, predicted: Prediction, samples: Samples | None) -> s
     """Return what a run would take if it kept the inputs of layers only, where activations are its largest term."""
     mode = ActivationCheckpointing.full
     # Pipelines have schedules that cannot compute twice (jobs.engines.native.rules).
-    can = run.job.train and run.engine.kind is EngineKind.native and run.parallelism.pipeline == 1
+    can = run.job.train and engine_of(run).counts_memory and run.parallelism.pipeline == 1
     if not can or predicted.largest != "activations" or run.engine.activation_checkpointing is mode:
         return ""
     size = memory(replace(run, engine=replace(run.engine, activation_checkpointing=mode)), samples).device.point

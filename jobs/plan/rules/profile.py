@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from jobs.engines.engine import engine_of
 from jobs.layout import has_gpus
 from jobs.plan.rules.rule import Rule
-from jobs.schema import EngineKind, Profiler, Run
+from jobs.schema import Profiler, Run
 
 # A step of a large model on a GPU has tens of megabytes of trace, and ranks keep it in memory.
 MOST_STEPS = 20
@@ -53,10 +54,10 @@ def ranks_exist(run: Run) -> str | None:
 
 def program_records_steps(run: Run) -> str | None:
     """Refuse chosen steps where nothing can start and stop the program."""
-    profile, kind = run.engine.profile, run.engine.kind
+    profile = run.engine.profile
     if not profile.steps:
         return None
-    if kind is EngineKind.nemo:
+    if not engine_of(run).profiles_steps:
         return (
             "engine.profile.steps: NeMo's loop does not start a profiler for chosen steps. Set engine.profile.steps=[] "
             "engine.profile.program=nsys, or engine=native."

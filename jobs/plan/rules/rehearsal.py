@@ -12,6 +12,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from jobs.engines.engine import loaded
 from jobs.plan.rules.rule import Rule
 from jobs.schema import INSTRUCTIONS, EngineKind, Rehearsal, Run
 
@@ -38,8 +39,8 @@ def shrink(config: DictConfig, given: Collection[str]) -> None:
         follows = key in given or owner is None or OmegaConf.is_interpolation(owner, name)
         if not follows and (owner[name] or 0) > most:
             OmegaConf.update(config, key, most)
-    if config.engine.kind is EngineKind.nemo:
-        # NeMo needs GPUs; the native engine has the same techniques.
+    if loaded(config.engine.kind).needs_gpus:
+        # The native engine has the same techniques as NeMo.
         config.engine.kind, config.engine.distributed_optimizer = EngineKind.native, False
     if config.data.source in INSTRUCTIONS and OmegaConf.is_missing(config.data, "path"):
         config.data.path = str(samples())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from jobs.engines.engine import engine_of
 from jobs.plan.rules.rule import Rule, undivided
-from jobs.schema import EngineKind, Run, Stage
+from jobs.schema import Run, Stage
 from jobs.work.serve.after_training import run_after
 from jobs.work.work import work_of
 
@@ -64,15 +65,15 @@ def evaluation_has_samples_and_weights(run: Run) -> str | None:
     if run.stages.evaluate is None or not work_of(run).reads_samples:
         return None
     without = "or stages.evaluate=null."
-    exports = run.engine.kind is EngineKind.deepspeed
-    if exports and not run.job.export:
+    read, engine = engine_of(run).evaluated_from, run.engine.kind.name
+    if read == "export" and not run.job.export:
         return (
-            "stages.evaluate reads the export of engine=deepspeed, and job.export is false. Set job.export=true, "
+            f"stages.evaluate reads the export of engine={engine}, and job.export is false. Set job.export=true, "
             f"{without}"
         )
-    if run.engine.kind is not EngineKind.native and not exports:
+    if read is None:
         return (
-            f"stages.evaluate reads checkpoints of engine=native; those of engine={run.engine.kind.name} have another "
+            f"stages.evaluate reads checkpoints of engine=native; those of engine={engine} have another "
             f"form. Set stages.evaluate=null, or engine=native."
         )
     if not run.data.holds_out:
@@ -120,11 +121,6 @@ def evaluation_without_training(run: Run) -> str | None:
     """Require samples, one process and the native engine for a run that only evaluates."""
     if run.job.train or not work_of(run).reads_samples:
         return None
-    if run.engine.kind is not EngineKind.native:
-        return (
-            f"job.train=false evaluates by engine=native, and engine={run.engine.kind.name} is chosen. Set "
-            "engine=native, or job.train=true."
-        )
     if run.ranks > 1:
         one = " ".join(("parallelism=single", *undivided(run), "nodes=1", "ranks_per_node=1"))
         return f"job.train=false is one process, and these are {run.ranks} ranks. Set {one}, or job.train=true."

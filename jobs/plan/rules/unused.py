@@ -13,10 +13,17 @@ from collections.abc import Iterable
 from jobs.engines.engine import engine_of
 from jobs.plan.rules.native_only import typed
 from jobs.schema import Run
-from jobs.work.work import work_of
+from jobs.work.work import kind_of, work_of
 
 PLACES = frozenset({"data.cache_dir"})
 """Keys that a site sets for all of its runs."""
+
+
+def engine_does_the_work(run: Run) -> str | None:
+    """Require an engine that does the work of the run."""
+    engine = engine_of(run)
+    lacks_server = kind_of(run) == "serve" and run.engine.server is None
+    return work_of(run).engine_refusal(run) if kind_of(run) not in engine.works or lacks_server else None
 
 
 def values_are_read(run: Run) -> str | None:

@@ -20,6 +20,13 @@ class Evaluate(LanguageModelWork):
     has_batch = True
     first_phase = StoragePhase.validate
 
+    def engine_refusal(self, run: Run) -> str:
+        """Return the refusal of another engine than the native one."""
+        return (
+            f"job.train=false evaluates by engine=native, and engine={run.engine.kind.name} is chosen. Set "
+            "engine=native, or job.train=true."
+        )
+
     def states_in_words(self, run: Run, held: States) -> tuple[str, str]:
         """Return the weights, which one process holds."""
         size = f"its weights in float32 take {held.total / 1e9:,.1f} GB, and an evaluation is one process"

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from jobs.parallelism import Strategy
 from jobs.plan.rules.rule import Rule, undivided
-from jobs.schema import EngineKind, Run
+from jobs.schema import Run
 
 
 def replicas_train_images(run: Run) -> str | None:
-    """Require the native engine and DDP, or one rank: every rank holds the whole network."""
-    if run.engine.kind is not EngineKind.native:
-        return (
-            f"job={run.job.name} runs by engine=native, and engine={run.engine.kind.name} is chosen. Set engine=native."
-        )
+    """Require DDP, or one rank: every rank holds the whole network."""
     divided = undivided(run)
     if run.parallelism.strategy not in {Strategy.single, Strategy.ddp} or divided:
         return (

@@ -9,20 +9,13 @@ from jobs.plan.predict.memory import memory
 from jobs.plan.predict.states import kv_bytes_per_token, states
 from jobs.plan.rules.memory import usable_bytes
 from jobs.plan.rules.rule import Rule, divisors, either, undivided
-from jobs.schema import EngineKind, Run
+from jobs.schema import Run
 from jobs.settings.serving import Balancer, LoadGenerator
 from jobs.work.serve.replicas import replica_nodes, replica_ranks, replicas_of
 from jobs.work.serve.words import CLIENT, SERVER, names_in, unknown_names
 
 MOST_LISTED = 4
 """Replicas whose nodes a plan lists."""
-
-
-def engine_is_a_server(run: Run) -> str | None:
-    """Require an engine that serves."""
-    if run.engine.kind is EngineKind.vllm and run.engine.server is not None:
-        return None
-    return f"job=serve needs a server, and engine={run.engine.kind.name} has none. Set engine=vllm, or another job."
 
 
 def counts_are_positive(run: Run) -> str | None:

@@ -39,11 +39,9 @@ class Serve(LanguageModelWork):
         """Return the settings of a training."""
         return NOT_READ
 
-    def value_rules(self) -> Iterable[Rule]:
-        """Return the rule of its engine."""
-        from jobs.work.serve.rules import engine_is_a_server
-
-        return (engine_is_a_server,)
+    def engine_refusal(self, run: Run) -> str:
+        """Return the refusal of an engine that is no server."""
+        return f"job=serve needs a server, and engine={run.engine.kind.name} has none. Set engine=vllm, or another job."
 
     def layout_rules(self) -> Iterable[Rule]:
         """Return the rules of replicas and their load."""

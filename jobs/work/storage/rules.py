@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.plan.rules.rule import Rule, either
-from jobs.schema import EngineKind, Run
+from jobs.schema import Run
 from jobs.settings.storage import DataFormat
 from jobs.work.storage.space import memory_refusal
 
@@ -23,13 +23,6 @@ def one_test(run: Run) -> str | None:
     if run.job.train:
         return f"storage.{given[0]} measures storage, and job.train=true trains. Set job.train=false."
     return None
-
-
-def engine_is_native(run: Run) -> str | None:
-    """Require the native engine, whose checkpoints are written."""
-    if run.engine.kind is EngineKind.native:
-        return None
-    return f"job={run.job.name} runs by engine=native, and engine={run.engine.kind.name} is chosen. Set engine=native."
 
 
 def sizes_are_positive(run: Run) -> str | None:
@@ -86,7 +79,6 @@ def tensors_fit_node(run: Run) -> str | None:
 
 RULES: tuple[Rule, ...] = (
     one_test,
-    engine_is_native,
     sizes_are_positive,
     files_occupy_workers,
 )

@@ -1,0 +1,61 @@
+"""Training states of engine=native on the rank with the most, at the moment of a step that holds the most."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jobs.layout import accumulation, frees_weights, uses_fsdp
+from jobs.parallelism import Strategy
+from jobs.plan.predict.activations import WIDTHS
+from jobs.plan.predict.states import MOMENTS, Held, States, parameters_by_place, parameters_held
+from jobs.plan.predict.weights import embedding_weights
+from jobs.schema import Precision, Run
+
+
+def states(run: Run) -> States:
+    """Return the states of engine=native, all in `engine.parameters`; frozen weights in `job.precision`.
+
+    A step has two peaks: the update, when gradients are whole; and the start of backward, when FSDP with weights kept
+    after forward (SHARD_GRAD_OP) holds those of all ranks in the type of the arithmetic. In a pipeline torch keeps
+    weights and float32 gradients of a stage whole until its last micro-batch (jobs.engines.native.rules).
+
+    A run that trains nothing holds its weights in float32 (jobs.work.evaluate.evaluate).
+    """
+    if not run.job.train:
+        return States(weights=WIDTHS[Precision.float32] * parameters_held(run).total, gradients=0, optimizer=0)
+    both = zip(*(parameters_by_place(run, sharded=sharded, stored=True) for sharded in (True, False)), strict=True)
+    return max((states_at(run, held, whole) for held, whole in both), key=lambda states: states.total)
+
+
+def states_at(run: Run, held: Held, whole: Held) -> States:
+    """Return the states of a rank from the parameters that it keeps between steps, and those before FSDP."""
+    p, width, narrow = run.parallelism, WIDTHS[run.engine.parameters], WIDTHS[run.job.precision]
+    trained, frozen = held.trained(run), held.total - held.trained(run)
+    update = States(
+        weights=width * trained + narrow * frozen + held.scale_bytes,
+        gradients=width * (trained + undivided_gradients(run)),
+        optimizer=MOMENTS * width * trained,
+    )
+    if p.strategy is not Strategy.fsdp or held == whole:
+        return update
+    gathered = narrow * whole.total
+    if p.pipeline > 1:
+        backward = replace(update, gradients=4 * whole.trained(run), gathered=gathered)
+    elif not frees_weights(run):
+        # The first micro-batch has no gradients yet.
+        backward = replace(update, gradients=update.gradients if accumulation(run) > 1 else 0, gathered=gathered)
+    else:
+        return update
+    return max(update, backward, key=lambda states: states.total)
+
+
+def undivided_gradients(run: Run) -> int:
+    """Return the elements of the embedding's gradient beyond this rank's rows: under TP without FSDP, it is whole.
+
+    torch's DTensor computes it so (torch/distributed/tensor/_ops/_embedding_ops.py); FSDP divides it again. A frozen
+    embedding has none.
+    """
+    p = run.parallelism
+    if p.tensor == 1 or uses_fsdp(run) or run.model.tie_embeddings or not run.job.trains_all_weights:
+        return 0
+    return sum(weight.size - weight.held(p.tensor) for weight in embedding_weights(run.model))
