@@ -10,9 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from jobs.lookup import imported, rules_of
 from jobs.schema import EngineKind, Precision, Run
 
 if TYPE_CHECKING:
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 class Engine(ABC):
     """An engine."""
 
+    rules: str | None = None
+    """The module with its VALUES and RULES."""
+    entry_point: str
+    """The function of a rank, MODULE:NAME: torch takes seconds to import, and NeMo twenty."""
     package: str
     """The package that it imports besides torch."""
     extra: str
@@ -67,6 +71,7 @@ class Engine(ABC):
     evaluated_from: str | None = None
     """What stages.evaluate reads: "checkpoints", "export", or None."""
 
+    @property
     def not_read(self) -> Mapping[str, str]:
         """Return keys that it does not read, with the only values that they may have."""
         from jobs.plan.rules.native_only import native_settings
@@ -80,11 +85,11 @@ class Engine(ABC):
 
     def value_rules(self) -> Iterable[Rule]:
         """Return the rules that need no legal layout."""
-        return ()
+        return rules_of(self.rules, "VALUES")
 
-    @abstractmethod
     def layout_rules(self) -> Iterable[Rule]:
         """Return the rules of a run whose values, layout and batch are legal."""
+        return rules_of(self.rules, "RULES")
 
     @abstractmethod
     def states(self, run: Run) -> States:
@@ -142,9 +147,10 @@ class Engine(ABC):
         """
         return [()]
 
-    @abstractmethod
     def entry(self, run: Run) -> Entry:
-        """Return the training of a rank."""
+        """Return the training of a rank; only now are its packages imported."""
+        found: Entry = imported(self.entry_point)
+        return found
 
 
 def engine_of(run: Run) -> Engine:
@@ -155,6 +161,5 @@ def engine_of(run: Run) -> Engine:
 @cache
 def loaded(kind: EngineKind) -> Engine:
     """Return the object of an engine."""
-    engine: Any = import_module(f"jobs.engines.{kind.name}.engine")
-    found: Engine = engine.ENGINE
+    found: Engine = imported(f"jobs.engines.{kind.name}.engine:ENGINE")
     return found

@@ -10,11 +10,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.layout import Layout, layout_of
+from jobs.lookup import imported, rules_of
 from jobs.metrics import StoragePhase
 from jobs.schema import Run
 
@@ -43,6 +43,12 @@ class Work(ABC):
     """True if it trains or evaluates a language model: it reads samples of tokens."""
     has_batch = False
     """True if it has micro-batches, and a global batch of them."""
+    rules: str | None = None
+    """The module with its VALUES, RULES and WARNINGS."""
+    entry_point: str
+    """The function of a rank, MODULE:NAME: torch takes seconds to import, and NeMo twenty."""
+    not_read: Mapping[str, str] = {}
+    """Keys of other sections that it does not read, with the only values that they may have."""
     paths: tuple[str, ...] = ()
     """Keys of paths, which are made absolute: a job may start in another directory."""
     first_phase: StoragePhase | None = StoragePhase.load
@@ -52,10 +58,6 @@ class Work(ABC):
 
     def unread(self, run: Run | DictConfig) -> dict[str, str]:
         """Return the sections that it does not read, each with what it reads instead."""
-        return {}
-
-    def not_read(self) -> Mapping[str, str]:
-        """Return keys of other sections that it does not read, with the only values that they may have."""
         return {}
 
     def not_read_because(self, run: Run, key: str, value: str, remedy: str) -> str:
@@ -73,15 +75,15 @@ class Work(ABC):
 
     def value_rules(self) -> Iterable[Rule]:
         """Return the rules that need no legal layout."""
-        return ()
+        return rules_of(self.rules, "VALUES")
 
     def layout_rules(self) -> Iterable[Rule]:
         """Return the rules of a run whose values, layout and batch are legal."""
-        return ()
+        return rules_of(self.rules, "RULES")
 
     def warnings(self) -> Iterable[Rule]:
         """Return its own warnings."""
-        return ()
+        return rules_of(self.rules, "WARNINGS")
 
     # --- plan: of a legal run ---------------------------------------------------------------------------------
 
@@ -137,9 +139,10 @@ class Work(ABC):
 
     # --- a rank -----------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def entry(self, run: Run) -> Entry:
-        """Return the work of a rank; import it here, since torch takes seconds and NeMo twenty."""
+        """Return the work of a rank; only now are its packages imported."""
+        found: Entry = imported(self.entry_point)
+        return found
 
 
 def kind_of(run: Run | DictConfig) -> str:
@@ -156,6 +159,5 @@ def work_of(run: Run | DictConfig) -> Work:
 @cache
 def loaded(kind: str) -> Work:
     """Return the object of a kind of work."""
-    work: Any = import_module(f"jobs.work.{kind}.work")
-    found: Work = work.WORK
+    found: Work = imported(f"jobs.work.{kind}.work:WORK")
     return found

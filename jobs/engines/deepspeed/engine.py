@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from jobs.engines.deepspeed.configuration import filled, settings_of, stage_of
@@ -13,8 +12,6 @@ from jobs.schema import Offload, Precision, Run
 
 if TYPE_CHECKING:
     from jobs.plan.predict.states import States
-    from jobs.plan.rules.rule import Rule
-    from jobs.work.work import Entry
 
 
 ZERO3 = 3
@@ -24,14 +21,10 @@ ZERO3 = 3
 class DeepSpeed(Engine):
     """engine=deepspeed."""
 
+    entry_point = "jobs.engines.deepspeed.train:train"
+    rules = "jobs.engines.deepspeed.rules"
     package, extra = "deepspeed", "deepspeed"
     evaluated_from = "export"
-
-    def layout_rules(self) -> Iterable[Rule]:
-        """Return its rules."""
-        from jobs.engines.deepspeed.rules import RULES
-
-        return RULES
 
     def states(self, run: Run) -> States:
         """Return what the stage partitions over all ranks, without what is offloaded."""
@@ -70,12 +63,6 @@ class DeepSpeed(Engine):
         reduced = filled(chosen.reduce_bucket_size, run.model.hidden_size**2) * (2 if chosen.overlap_comm else 1)
         gathered = chosen.stage3_max_live_parameters if stage_of(run) == ZERO3 else chosen.allgather_bucket_size
         return (4 if run.job.precision is Precision.float32 else 2) * (min(reduced, most) + min(gathered, most))
-
-    def entry(self, run: Run) -> Entry:
-        """Return the loop with ZeRO's trainer."""
-        from jobs.engines.deepspeed.train import train
-
-        return train
 
 
 ENGINE = DeepSpeed()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from jobs.engines.engine import Engine
@@ -12,8 +11,6 @@ if TYPE_CHECKING:
     from jobs.data import Dataset
     from jobs.plan.predict.activations import Tokens
     from jobs.plan.predict.states import States
-    from jobs.plan.rules.rule import Rule
-    from jobs.work.work import Entry
 
 
 UNFUSED_NORM_BYTES = 12
@@ -23,14 +20,10 @@ UNFUSED_NORM_BYTES = 12
 class LitGPT(Engine):
     """engine=litgpt."""
 
+    entry_point = "jobs.engines.litgpt.train:train"
+    rules = "jobs.engines.litgpt.rules"
     package, extra = "litgpt", "train"
     sets_allocator = allocates_gradients_first = False
-
-    def layout_rules(self) -> Iterable[Rule]:
-        """Return its rules."""
-        from jobs.engines.litgpt.rules import RULES
-
-        return RULES
 
     def states(self, run: Run) -> States:
         """Return the states of LitGPT's scripts, all in `engine.parameters`."""
@@ -63,12 +56,6 @@ class LitGPT(Engine):
 
         refuse_unended(dataset)
         refuse_bare_tokenizer(run, dataset)
-
-    def entry(self, run: Run) -> Entry:
-        """Return the script in a rank."""
-        from jobs.engines.litgpt.train import train
-
-        return train
 
 
 ENGINE = LitGPT()

@@ -11,7 +11,6 @@ from jobs.schema import Precision, Run
 
 if TYPE_CHECKING:
     from jobs.plan.predict.states import States
-    from jobs.plan.rules.rule import Rule
     from jobs.work.work import Entry
 
 FULLY_SHARDED = (("parallelism.strategy", Strategy.fsdp), ("parallelism.sharding", Sharding.FULL_SHARD))
@@ -20,6 +19,7 @@ FULLY_SHARDED = (("parallelism.strategy", Strategy.fsdp), ("parallelism.sharding
 class Native(Engine):
     """engine=native."""
 
+    rules = "jobs.engines.native.rules"
     package, extra = "litgpt", "train"
     least_torch = (2, 11)
     """The first with attention for packed rows."""
@@ -27,17 +27,8 @@ class Native(Engine):
     uses_autocast = counts_memory = reduces_in_float32 = pads_for_kernels = shards_sequences_on_cpus = True
     chooses_schedule = writes_in_background = True
     is_named = False
+    not_read: Mapping[str, str] = {}
     evaluated_from = "checkpoints"
-
-    def not_read(self) -> Mapping[str, str]:
-        """Return nothing."""
-        return {}
-
-    def layout_rules(self) -> Iterable[Rule]:
-        """Return its rules."""
-        from jobs.engines.native.rules import RULES
-
-        return RULES
 
     def states(self, run: Run) -> States:
         """Return the states in `engine.parameters`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from jobs.engines.engine import Engine
@@ -12,8 +11,6 @@ from jobs.schema import QKV, LoraTarget, Mlp, Precision, Run
 if TYPE_CHECKING:
     from jobs.plan.predict.activations import Tokens
     from jobs.plan.predict.states import States
-    from jobs.plan.rules.rule import Rule
-    from jobs.work.work import Entry
 
 
 FUSED_HEADS = 8
@@ -24,15 +21,11 @@ transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attenti
 class NeMo(Engine):
     """engine=nemo."""
 
+    entry_point = "jobs.engines.nemo.train:train"
+    rules = "jobs.engines.nemo.rules"
     package, extra = "nemo", "nemo"
     fuses_adapters = has_distributed_optimizer = has_whole_rows = needs_gpus = True
     profiles_steps = False
-
-    def layout_rules(self) -> Iterable[Rule]:
-        """Return its rules."""
-        from jobs.engines.nemo.rules import RULES
-
-        return RULES
 
     def states(self, run: Run) -> States:
         """Return the states of Megatron: weights in the type of the arithmetic, gradients and optimizer in float32.
@@ -81,12 +74,6 @@ class NeMo(Engine):
         gated = 0 if run.model.mlp is Mlp.GptNeoxMLP else 1
         fused = gated * x.count * x.width * run.model.intermediate_size // run.parallelism.tensor
         return super().layer_bytes(run, x) - gathered - fused
-
-    def entry(self, run: Run) -> Entry:
-        """Return the recipe in a rank."""
-        from jobs.engines.nemo.train import train
-
-        return train
 
 
 ENGINE = NeMo()

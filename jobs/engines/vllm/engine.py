@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from jobs.engines.engine import Engine
@@ -11,7 +10,6 @@ from jobs.schema import Run
 
 if TYPE_CHECKING:
     from jobs.plan.predict.states import States
-    from jobs.plan.rules.rule import Rule
     from jobs.work.work import Entry
 
 
@@ -21,10 +19,6 @@ class Server(Engine):
     package, extra = "tokenizers", "train"
     works = frozenset({"serve"})
     sets_allocator = False
-
-    def layout_rules(self) -> Iterable[Rule]:
-        """Return none besides those of serving."""
-        return ()
 
     def memory_share(self, run: Run) -> float:
         """Return what the server reserves."""

@@ -29,7 +29,7 @@ def engine_does_the_work(run: Run) -> str | None:
 def values_are_read(run: Run) -> str | None:
     """Refuse the first value that work or engine does not read and that is not the one of a run without it."""
     for reader in (work_of(run), engine_of(run)):
-        for key, unset in reader.not_read().items():
+        for key, unset in reader.not_read.items():
             value = value_at(run, key)
             if value is not None and typed(value) != unset:
                 return reader.not_read_because(run, key, typed(value), f"{key}={unset}")

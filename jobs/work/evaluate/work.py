@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from jobs.metrics import StoragePhase
 from jobs.schema import Run
 from jobs.work.language_model import LanguageModelWork
-from jobs.work.work import Entry
 
 if TYPE_CHECKING:
     from jobs.plan.predict.states import States
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 class Evaluate(LanguageModelWork):
     """Evaluation on held-out samples."""
 
+    entry_point = "jobs.work.evaluate.evaluate_only:evaluate_only"
     reads_samples = True
     has_batch = True
     first_phase = StoragePhase.validate
@@ -31,12 +31,6 @@ class Evaluate(LanguageModelWork):
         """Return the weights, which one process holds."""
         size = f"its weights in float32 take {held.total / 1e9:,.1f} GB, and an evaluation is one process"
         return size, "Choose a GPU with more memory"
-
-    def entry(self, run: Run) -> Entry:
-        """Return the evaluation."""
-        from jobs.work.evaluate.evaluate_only import evaluate_only
-
-        return evaluate_only
 
 
 WORK = Evaluate()

@@ -84,4 +84,4 @@ def shards_occupy_workers(run: Run) -> str | None:
     return None
 
 
-RULES: tuple[Rule, ...] = (replicas_train_images, trains_for_steps, sizes_are_in_range, shards_occupy_workers)
+VALUES: tuple[Rule, ...] = (replicas_train_images, trains_for_steps, sizes_are_in_range, shards_occupy_workers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from jobs.errors import ConfigError, DataError
@@ -27,6 +27,9 @@ NOT_READ = {
 class Images(Work):
     """Training on JPEG files."""
 
+    entry_point = "jobs.work.images.train:train_images"
+    rules = "jobs.work.images.rules"
+    not_read = NOT_READ
     has_batch = True
     paths = ("images.path", "images.validation_path")
 
@@ -43,21 +46,11 @@ class Images(Work):
         run.model.name = run.images.network.name + (rehearsal.ENDING if run.rehearsal else "")
         run.data.name = "jpeg"
 
-    def not_read(self) -> Mapping[str, str]:
-        """Return the settings of language models."""
-        return NOT_READ
-
     def not_read_because(self, run: Run, key: str, value: str, remedy: str) -> str:
         """Return the refusal of a setting of language models."""
         from jobs.work.images.rules import not_read_because
 
         return not_read_because(run, key, remedy)
-
-    def value_rules(self) -> Iterable[Rule]:
-        """Return the rules of replicas, and of images."""
-        from jobs.work.images.rules import RULES
-
-        return RULES
 
     def warnings(self) -> Iterable[Rule]:
         """Return those of a training that hold for images."""
@@ -132,9 +125,7 @@ class Images(Work):
                 f"'.[train,{','.join(packages.values())}]' in the checkout, or set a container or cluster.python that "
                 "has them."
             )
-        from jobs.work.images.train import train_images
-
-        return train_images
+        return super().entry(run)
 
 
 def made_bytes(run: Run) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ from jobs.parallelism import AXIS_NAMES, MODEL_AXES
 from jobs.schema import Run
 from jobs.work.language_model import LanguageModelWork
 from jobs.work.serve.replicas import replica_nodes, replica_ranks, replicas_of
-from jobs.work.work import Entry, Rule
 
 if TYPE_CHECKING:
     from jobs.plan.predict.states import States
@@ -29,31 +28,18 @@ NOT_READ = {
 class Serve(LanguageModelWork):
     """Serving, by engines that are servers."""
 
+    entry_point = "jobs.work.serve.serve:serve"
+    rules = "jobs.work.serve.rules"
+    not_read = NOT_READ
     first_phase = None
 
     def unread(self, run: object) -> dict[str, str]:
         """Return the data: its prompts are made."""
         return {"data": "its load is serving.prompts prompts that are made"}
 
-    def not_read(self) -> Mapping[str, str]:
-        """Return the settings of a training."""
-        return NOT_READ
-
     def engine_refusal(self, run: Run) -> str:
         """Return the refusal of an engine that is no server."""
         return f"job=serve needs a server, and engine={run.engine.kind.name} has none. Set engine=vllm, or another job."
-
-    def layout_rules(self) -> Iterable[Rule]:
-        """Return the rules of replicas and their load."""
-        from jobs.work.serve.rules import RULES
-
-        return RULES
-
-    def warnings(self) -> Iterable[Rule]:
-        """Return the warnings of requests and ranks that wait."""
-        from jobs.work.serve.rules import WARNINGS
-
-        return WARNINGS
 
     def states_in_words(self, run: Run, held: States) -> tuple[str, str]:
         """Return weights and KV cache."""
@@ -112,12 +98,6 @@ class Serve(LanguageModelWork):
             "load generator": [shlex.join(command)] if command else [],
             "Python of the load generator": [python] if python else [],
         }
-
-    def entry(self, run: Run) -> Entry:
-        """Return the work of a rank of a replica."""
-        from jobs.work.serve.serve import serve
-
-        return serve
 
 
 WORK = Serve()

@@ -77,10 +77,10 @@ def tensors_fit_node(run: Run) -> str | None:
     return memory_refusal(run, memory_gb * 1e9, "cluster.memory_gb_per_node is") if memory_gb else None
 
 
-RULES: tuple[Rule, ...] = (
+VALUES: tuple[Rule, ...] = (
     one_test,
     sizes_are_positive,
     files_occupy_workers,
 )
 # It counts the weights of a rank, so the layout must be legal.
-OF_LAYOUT: tuple[Rule, ...] = (tensors_fit_node,)
+RULES: tuple[Rule, ...] = (tensors_fit_node,)

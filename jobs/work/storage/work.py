@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from jobs.errors import ConfigError
 from jobs.plan import cost
 from jobs.schema import Run
 from jobs.work.storage import space
-from jobs.work.work import Entry, Rule, Work
+from jobs.work.work import Work
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -27,6 +27,9 @@ NOT_READ = {
 class Storage(Work):
     """One test of `storage`."""
 
+    entry_point = "jobs.work.storage.measure:storage_test"
+    rules = "jobs.work.storage.rules"
+    not_read = NOT_READ
     paths = ("storage.path", "storage.data.path")
 
     def unread(self, run: Run | DictConfig) -> dict[str, str]:
@@ -36,22 +39,6 @@ class Storage(Work):
             return {"data": "it has no samples of text"}
         part = "storage.data" if run.storage.data is not None else "storage.fio"
         return dict.fromkeys(("model", "parallelism", "data"), f"it reads and writes what {part} describes")
-
-    def not_read(self) -> Mapping[str, str]:
-        """Return the settings of a training."""
-        return NOT_READ
-
-    def value_rules(self) -> Iterable[Rule]:
-        """Return the rules of the test's sizes."""
-        from jobs.work.storage.rules import RULES
-
-        return RULES
-
-    def layout_rules(self) -> Iterable[Rule]:
-        """Return the rule of the memory of a node, which counts the weights of a rank."""
-        from jobs.work.storage.rules import OF_LAYOUT
-
-        return OF_LAYOUT
 
     def parameters(self, run: Run) -> int:
         """Return the weights of the model, of which checkpoints are made."""
@@ -96,12 +83,6 @@ class Storage(Work):
         """Return the directory of the test."""
         assert run.storage is not None
         return [Path(run.storage.path)] if run.storage.path else []
-
-    def entry(self, run: Run) -> Entry:
-        """Return the test."""
-        from jobs.work.storage.measure import storage_test
-
-        return storage_test
 
 
 WORK = Storage()
