@@ -16,10 +16,12 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 import yaml
 
-from jobs.schema import Run
+from jobs.schema import Engine, Run
 from jobs.secrets import strings
 
 INTERPOLATION = re.compile(r"(\\*)\$\{")
+RENAMED = {(Engine, "optimizer"): "optimizer_loop"}
+"""Keys of an earlier version, by their section; the configurations of its runs are still read."""
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list"}
 
 
@@ -71,6 +73,7 @@ def section_of(section: Any, values: Any, place: str) -> Any:
     """Return the dataclass of a section from a mapping of its keys."""
     if not isinstance(values, Mapping):
         raise refused(place, values, "a section")
+    values = {RENAMED.get((section, key), key): value for key, value in values.items()}
     expected = types_of(section)
     prefix = f"{place}." if place else ""
     if unknown := [key for key in values if key not in expected]:

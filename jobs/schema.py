@@ -307,7 +307,7 @@ class Engine:
     """Ranks that read the weights of `job.init_from` (native)."""
     prefetch_batches: int = 0
     """Batches that a thread of each rank prepares ahead of their step; 0: each is prepared in its step (native)."""
-    optimizer: OptimizerLoop | None = None
+    optimizer_loop: OptimizerLoop | None = None
     """Implementation of AdamW's update; null: fused on a GPU, single on a CPU (native)."""
     parameters: Precision = Precision.float32
     """Type of weights, gradients and optimizer state between steps (native, litgpt). bfloat16 halves their memory and

@@ -69,7 +69,7 @@ MODEL = (
     "parallelism=single",
     "ranks_per_node=1",
     "engine.loss=chunked",
-    "engine.optimizer=fused",
+    "engine.optimizer_loop=fused",
 )
 STOCK = "stock"
 Sample = dict[str, torch.Tensor]

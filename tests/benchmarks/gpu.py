@@ -48,7 +48,7 @@ STAGE_S, RUNS_S = 600, 560
 SAMPLES, HELD_OUT = 1000, 8
 # Each adds one change to the one before.
 STOCK = ("engine=litgpt",)
-PADDED = ("engine=native", "engine.optimizer=fused")
+PADDED = ("engine=native", "engine.optimizer_loop=fused")
 PACKED = (*PADDED, "job.batching=packed", "engine.loss=chunked")
 # 4 packed samples are 920 tokens on average, too few to fill the products of a GPU; 16 are about as many as DENSE has.
 LARGER = (*PACKED, "engine.kernels=liger_or_torch", "engine.prefetch_batches=2", "job.micro_batch_size=16")

@@ -82,7 +82,7 @@ def test_hydras_own_options_print_what_hydra_prints_and_submit_nothing() -> None
     [
         ("job.micro_batch_size", ["type     whole number", "default  2"]),
         ("launcher.requeue_pause_s", ["unit     seconds", "default  30"]),
-        ("engine.optimizer", ["type     choice, or null", "default  null", "foreach  One kernel per operation"]),
+        ("engine.optimizer_loop", ["type     choice, or null", "default  null", "foreach  One kernel per operation"]),
         ("parallelism", ["fsdp_full  ", "parallelism.tensor             Ranks that share each matrix (TP)."]),
         ("experiment", ["demo  ", "  Strong scaling of a small Llama"]),
     ],
@@ -111,7 +111,7 @@ def test_every_key_of_the_schema_has_a_meaning_and_a_misspelt_one_its_nearest(
         ("subm", {"submit "}),
         ("plan model=tiny,mix", {"tiny,mixtral_8x7b "}),
         ("plan job.ste", {"job.steps="}),
-        ("plan engine.optimizer=f", {"fused", "foreach"}),
+        ("plan engine.optimizer_loop=f", {"fused", "foreach"}),
         ("explain job.warm", {"job.warmup_steps "}),
     ],
 )

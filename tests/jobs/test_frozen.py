@@ -10,7 +10,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from jobs.frozen import dump_run, run_of
-from jobs.schema import Run
+from jobs.schema import OptimizerLoop, Run
 from tests.support.composing import one
 from tests.support.fake_runs import a_run
 
@@ -36,6 +36,12 @@ def test_a_composed_run_is_read_as_omegaconf_reads_it(overrides: list[str]) -> N
     written = yaml.safe_load(dump_run(run))
     by_omegaconf = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Run), written))
     assert repr(run_of(written)) == repr(by_omegaconf) == repr(run)
+
+
+def test_a_key_of_an_earlier_version_is_read_by_its_present_name() -> None:
+    written = yaml.safe_load(dump_run(one("engine.optimizer_loop=foreach").run))
+    written["engine"]["optimizer"] = written["engine"].pop("optimizer_loop")
+    assert run_of(written).engine.optimizer_loop is OptimizerLoop.foreach
 
 
 @pytest.mark.parametrize("text", TEXTS)

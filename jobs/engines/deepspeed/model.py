@@ -14,6 +14,7 @@ from jobs import metrics as m
 from jobs.engines.deepspeed.configuration import configuration, stage_of
 from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.model import Decoder, empty_model
+from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.engines.native.parallelize import wrap_layers
 from jobs.engines.native.weights import TYPES, Values, first_weights
 from jobs.metrics import Metric
@@ -21,7 +22,7 @@ from jobs.runtime.exchange import gather
 from jobs.schema import Run
 
 
-def engine_of(run: Run, device: torch.device, update_loop: dict[str, bool], begins: Callable[[Metric], None]) -> Any:
+def engine_of(run: Run, device: torch.device, begins: Callable[[Metric], None]) -> Any:
     """Return DeepSpeed's engine with model and AdamW; call `begins` with the metric of each part of start-up."""
     begins(m.STARTUP_MODEL_TIME)
     config, job = configuration(run), run.job
@@ -37,13 +38,7 @@ def engine_of(run: Run, device: torch.device, update_loop: dict[str, bool], begi
     else:
         load_sharded(gpt, device, first_weights(run), tensor=1, tied=False)
     begins(m.STARTUP_MODEL_TIME)
-    optimizer = torch.optim.AdamW(
-        gpt.parameters(),
-        lr=job.learning_rate,
-        betas=(job.beta1, job.beta2),
-        weight_decay=job.weight_decay,
-        **update_loop,
-    )
+    optimizer = optimizer_of(run).build(gpt.parameters(), run, device)
     engine = deepspeed.initialize(model=gpt, optimizer=optimizer, config=config, dist_init_required=False)[0]
     # DeepSpeed makes the buffers as narrow as the weights, and rotary angles need their digits.
     gpt.cos, gpt.sin = gpt.rope_cache(device=device)

@@ -23,7 +23,7 @@ from jobs.runtime.pace import Pace
 from jobs.runtime.steps import learning_rate
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Kernels, Precision, Run
-from jobs.work.train.loop import on_device, update_loop
+from jobs.work.train.loop import on_device
 
 
 class Trainer:
@@ -35,7 +35,7 @@ class Trainer:
         self.run = run
         self.device = device
         self.steps = steps
-        self.engine = engine_of(run, device, update_loop(None, device), begins)
+        self.engine = engine_of(run, device, begins)
         # Layers wait for the parameters of other ranks at stage 3, so their times would not show a slow rank.
         self.pace = Pace([], layout_of(run), device, every=0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobs.engines.engine import Engine
+from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.schema import Run
 
 if TYPE_CHECKING:
@@ -28,11 +29,13 @@ class LitGPT(Engine):
     def states(self, run: Run) -> States:
         """Return the states of LitGPT's scripts, all in `engine.parameters`."""
         from jobs.plan.predict.activations import WIDTHS
-        from jobs.plan.predict.states import MOMENTS, States, parameters_held
+        from jobs.plan.predict.states import States, parameters_held
 
         held, width = parameters_held(run), WIDTHS[run.engine.parameters]
         trained = held.trained(run)
-        return States(weights=width * held.total, gradients=width * trained, optimizer=MOMENTS * width * trained)
+        return States(
+            weights=width * held.total, gradients=width * trained, optimizer=optimizer_of(run).moments * width * trained
+        )
 
     def sharding_like_zero(self, run: Run) -> str:
         """Return LitGPT's sharding."""

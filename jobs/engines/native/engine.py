@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jobs.engines.engine import Engine
+from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.parallelism import Sharding, Strategy
 from jobs.schema import Precision, Run
 
@@ -37,8 +38,8 @@ class Native(Engine):
         return states(run)
 
     def bytes_per_parameter(self, run: Run) -> int:
-        """Return the size of a weight and AdamW's two moments."""
-        return 3 * (2 if run.engine.parameters is Precision.bfloat16 else 4)
+        """Return the size of a weight and the optimizer's moments."""
+        return (1 + optimizer_of(run).moments) * (2 if run.engine.parameters is Precision.bfloat16 else 4)
 
     def shardings(self, run: Run) -> list[tuple[tuple[str, Any], ...]]:
         """Return FSDP, which a pipeline does without."""

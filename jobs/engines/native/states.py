@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.layout import accumulation, frees_weights, uses_fsdp
 from jobs.parallelism import Strategy
 from jobs.plan.predict.activations import WIDTHS
-from jobs.plan.predict.states import MOMENTS, Held, States, parameters_by_place, parameters_held
+from jobs.plan.predict.states import Held, States, parameters_by_place, parameters_held
 from jobs.plan.predict.weights import embedding_weights
 from jobs.schema import Precision, Run
 
@@ -34,7 +35,7 @@ def states_at(run: Run, held: Held, whole: Held) -> States:
     update = States(
         weights=width * trained + narrow * frozen + held.scale_bytes,
         gradients=width * (trained + undivided_gradients(run)),
-        optimizer=MOMENTS * width * trained,
+        optimizer=optimizer_of(run).moments * width * trained,
     )
     if p.strategy is not Strategy.fsdp or held == whole:
         return update

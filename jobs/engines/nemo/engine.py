@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jobs.engines.engine import Engine
+from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.layout import data_degree
 from jobs.schema import QKV, LoraTarget, Mlp, Precision, Run
 
@@ -34,12 +35,12 @@ class NeMo(Engine):
         data-parallel ranks with the moments.
         """
         from jobs.plan.predict.activations import WIDTHS
-        from jobs.plan.predict.states import MOMENTS, States, parameters_held
+        from jobs.plan.predict.states import States, parameters_held
 
         held, width = parameters_held(run), WIDTHS[run.job.precision]
         trained = held.trained(run)
         ranks = data_degree(run) * run.parallelism.context if run.engine.distributed_optimizer else 1
-        copies = MOMENTS + (1 if width < 4 else 0)
+        copies = optimizer_of(run).moments + (1 if width < 4 else 0)
         return States(weights=width * held.total, gradients=4 * trained, optimizer=-(-4 * copies * trained // ranks))
 
     def bytes_per_parameter(self, run: Run) -> int:

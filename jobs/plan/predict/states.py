@@ -29,9 +29,6 @@ from jobs.plan.predict.weights import (
 )
 from jobs.schema import Run
 
-MOMENTS = 2
-"""AdamW keeps the means of the gradients and of their squares."""
-
 
 @dataclass(frozen=True)
 class States:

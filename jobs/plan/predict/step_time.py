@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
+from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.layout import Layout, accumulation, layout_of, pipeline_stages_of, pipeline_stages_per_rank
 from jobs.parallelism import PP, Schedule
 from jobs.plan.cost import embedding_parameters
@@ -28,8 +29,6 @@ from jobs.schema import Precision, Run
 
 OVERLAP = 0.8
 """Share of computation behind which the traffic of sharded weights can hide; an estimate."""
-STATE_BYTES = 28
-"""Bytes of a weight's update by AdamW in float32: read weight, gradient and two moments; write all but the gradient."""
 SHARPNESS = 4
 """Exponent of the smooth maximum of device and host time, which differ from layer to layer."""
 
@@ -158,7 +157,7 @@ def stage_work(
         matrix_bytes_s=WIDTHS[run.job.precision] * elements / memory_bytes_per_s,
         attention_s=layers * m.attention_flops(run) / peak,
         element_s=(layers * m.element_bytes(run) + has_head * m.logits_bytes(run)) / memory_bytes_per_s,
-        optimizer_s=STATE_BYTES * trained / update_shards(run, layout) / memory_bytes_per_s,
+        optimizer_s=optimizer_of(run).update_bytes * trained / update_shards(run, layout) / memory_bytes_per_s,
         tensor=c.tensor_exchange(run, layout, layers + has_head / 2),
         context=c.context_exchange(run, layout, layers),
         pipeline=c.pipeline_exchange(run, layout, pipeline_stages_per_rank(run)),

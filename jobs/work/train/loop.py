@@ -29,6 +29,7 @@ from jobs.engines.native.float8 import plain, scale_weights
 from jobs.engines.native.load_sharded import local_shard
 from jobs.engines.native.loss_scale import LossScale
 from jobs.engines.native.model import layers
+from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.engines.native.traffic import Traffic, parameters_held
 from jobs.engines.native.weight_decay import decay_groups
@@ -53,7 +54,7 @@ from jobs.runtime.recorder import Recorder
 from jobs.runtime.startup import Startup, reads_bytes
 from jobs.runtime.steps import batches_of, learning_rate, samples, steps_of
 from jobs.runtime.watchdog import Watchdog
-from jobs.schema import Kernels, OptimizerLoop, Precision, Run
+from jobs.schema import Kernels, Precision, Run
 
 
 def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = None) -> None:
@@ -183,13 +184,8 @@ class Trainer:
         self.pace = Pace(layers(self.model.gpt), layout, self.device, every=self.run.engine.pace_every_steps)
         self.parameters = by_mesh(p for p in self.model.gpt.parameters() if p.requires_grad)
         # Created after sharding, so its moments are shards as well. One parameter group per placement (see by_mesh).
-        self.optimizer = torch.optim.AdamW(
-            decay_groups(self.parameters, job, self.model.gpt),
-            lr=job.learning_rate,
-            betas=(job.beta1, job.beta2),
-            weight_decay=job.weight_decay,
-            **update_loop(self.run.engine.optimizer, self.device),
-        )
+        groups = decay_groups(self.parameters, job, self.model.gpt)
+        self.optimizer = optimizer_of(self.run).build(groups, self.run, self.device)
 
     def step(self, step: int, batch: StepBatch) -> tuple[float, float | None, float]:
         """Run one optimizer update; return the global mean loss before it, the gradient norm and the learning rate.
@@ -270,12 +266,6 @@ def batches_for(
 def on_device(tokens: Tokens, device: torch.device) -> Tensor:
     """Return tokens on the device; from page-locked memory the copy is asynchronous."""
     return torch.from_numpy(tokens).to(device, non_blocking=True)
-
-
-def update_loop(chosen: OptimizerLoop | None, device: torch.device) -> dict[str, bool]:
-    """Return AdamW's `fused` and `foreach` flags for the configured optimizer loop."""
-    loop = chosen or (OptimizerLoop.fused if device.type == "cuda" else OptimizerLoop.single)
-    return {"fused": loop is OptimizerLoop.fused, "foreach": loop is OptimizerLoop.foreach}
 
 
 def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:

@@ -152,11 +152,11 @@ def test_a_negative_number_of_batches_cannot_be_made_ahead() -> None:
 @pytest.mark.parametrize(
     ("parallelism", "choices"),
     [
-        long("tp", "engine.optimizer=fused"),
-        long("fsdp_full", "engine.optimizer=fused"),
-        long("tp", "engine.optimizer=foreach"),
-        long("fsdp_full", "engine.optimizer=foreach parallelism.prefetch=1"),
-        long("fsdp_full", "engine.optimizer=single parallelism.prefetch=5"),
+        long("tp", "engine.optimizer_loop=fused"),
+        long("fsdp_full", "engine.optimizer_loop=fused"),
+        long("tp", "engine.optimizer_loop=foreach"),
+        long("fsdp_full", "engine.optimizer_loop=foreach parallelism.prefetch=1"),
+        long("fsdp_full", "engine.optimizer_loop=single parallelism.prefetch=5"),
         long("fsdp_grad_op", "parallelism.prefetch=2 engine.activation_checkpointing=full"),
     ],
 )  # fmt: skip
@@ -276,7 +276,7 @@ def test_random_weights_of_any_type_are_the_same_but_for_rounding() -> None:
         ),
         (f"{FLOAT8} gpu=h100_sxm model=mixtral_8x7b", "Set engine.float8=false, or choose a dense model."),
         ("engine=nemo engine.float8=true", "Set engine.float8=false, or engine=native."),
-        ("engine=nemo engine.optimizer=fused", "Set engine.optimizer=null, or engine=native."),
+        ("engine=nemo engine.optimizer_loop=fused", "Set engine.optimizer_loop=null, or engine=native."),
         ("engine=nemo engine.parameters=bfloat16 job.precision=bfloat16", "Set engine.parameters=float32, or"),
     ],
 )

@@ -269,7 +269,7 @@ def test_packed_rows_train_as_padded_ones_by_the_kernel_for_samples(kernels: str
 def test_the_optimizers_loop_does_not_change_the_losses(loop: str, weights: RunDir, tmp_path: Path) -> None:
     common = ("ranks_per_node=1", f"job.init_from={weights.export}", "parallelism=fsdp_full")
     runs = [make_run(tmp_path, f"name={n}", *common, *more) for n, more in
-            (("default", ()), (loop, (f"engine.optimizer={loop}",)))]  # fmt: skip
+            (("default", ()), (loop, (f"engine.optimizer_loop={loop}",)))]  # fmt: skip
     for run in runs:
         assert train(run) == [0], printed(run)
     assert losses(runs[1]) == pytest.approx(losses(runs[0]), abs=1e-4)

@@ -155,7 +155,7 @@ TWO = ("ranks_per_node=2",)
     ],
 )  # fmt: skip
 def test_the_host_waits_for_the_device_once_a_step(settings: tuple[str, ...], tmp_path: Path) -> None:
-    run = make_run(tmp_path, "engine.optimizer=fused", "job.steps=3", *settings)
+    run = make_run(tmp_path, "engine.optimizer_loop=fused", "job.steps=3", *settings)
     assert set(train(run, of_rank=watched_rank)) == {0}, printed(run)
     for steps in waits_of(run):
         assert steps == [[[], 1]] * 3

@@ -173,7 +173,7 @@ ILLEGAL = (
     f"{NEMO} parallelism=tp parallelism.loss_parallel=false",
     "engine=nemo parallelism=tp parallelism.sequence_parallel=true",
     f"{NEMO} engine.compile=true",
-    f"{NEMO} engine.optimizer=fused job.batching=packed",
+    f"{NEMO} engine.optimizer_loop=fused job.batching=packed",
     f"{NEMO} engine.parameters=bfloat16",
     f"{NEMO} job.precision=float16",
     f"{NEMO} model=pythia_14m",

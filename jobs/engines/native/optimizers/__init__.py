@@ -1,0 +1,1 @@
+"""Optimizers: one file each, with its construction, the size of its state and the cost of an update."""
