@@ -29,6 +29,11 @@ class Strategy(Enum):
     zero3 = "zero3"
     """DeepSpeed's ZeRO stage 3: weights are partitioned too, and gathered layer by layer."""
 
+    @property
+    def is_zero(self) -> bool:
+        """True for the stages of DeepSpeed's ZeRO."""
+        return self in {Strategy.zero1, Strategy.zero2, Strategy.zero3}
+
 
 class Sharding(Enum):
     """Tensors that FSDP shards, by PyTorch's names."""

@@ -27,7 +27,7 @@ class Engine(ABC):
     """An engine."""
 
     rules: str | None = None
-    """The module with its VALUES and RULES."""
+    """The module with its VALUES, RULES and WARNINGS."""
     entry_point: str
     """The function of a rank, MODULE:NAME: torch takes seconds to import, and NeMo twenty."""
     package: str
@@ -91,9 +91,28 @@ class Engine(ABC):
         """Return the rules of a run whose values, layout and batch are legal."""
         return rules_of(self.rules, "RULES")
 
+    def warnings(self) -> Iterable[Rule]:
+        """Return its own warnings."""
+        return rules_of(self.rules, "WARNINGS")
+
     @abstractmethod
     def states(self, run: Run) -> States:
         """Return the training states of the rank with the most."""
+
+    def sharding_refusal(self, run: Run) -> str | None:
+        """Return the refusal of sharding by another engine's means, with the choice that shards the same."""
+        kind = run.engine.kind.name
+        if run.engine.deepspeed is not None:
+            return (
+                f"engine.deepspeed has settings of DeepSpeed, and engine.kind={kind} does not read them. Set "
+                f"engine={kind}, or engine=deepspeed."
+            )
+        if not run.parallelism.strategy.is_zero or (equivalent := self.sharding_like_zero(run)) is None:
+            return None
+        return (
+            f"parallelism={run.parallelism.name} is DeepSpeed's ZeRO, and engine={kind} shards in its own way. Set "
+            f"{equivalent}, or engine=deepspeed."
+        )
 
     def sharding_like_zero(self, run: Run) -> str | None:
         """Return the choice that shards like the ZeRO stage of a run; None if it refuses sharding in its own words."""

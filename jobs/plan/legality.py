@@ -7,9 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jobs.engines.deepspeed import rules as deepspeed
 from jobs.engines.engine import engine_of
-from jobs.engines.native import rules as native
 from jobs.layout import data_degree
 from jobs.plan.rules import (
     batch,
@@ -45,7 +43,6 @@ WARNINGS: tuple[Rule, ...] = (
     *rehearsal.WARNINGS,
     *layout.WARNINGS,
     *values.WARNINGS,
-    *native.WARNINGS,
     *network.WARNINGS,
     *profile.WARNINGS,
     *contest.WARNINGS,
@@ -74,7 +71,7 @@ def but_memory(run: Run) -> tuple[tuple[Rule, ...], ...]:
     """
     return (
         values.COUNTS,
-        (deepspeed.sharding_is_the_engines,),
+        (layout.sharding_is_the_engines,),
         (*VALUES, unused.engine_does_the_work, unused.values_are_read, *own_values(run), *layout.RULES),
         batch.RULES,
         own_layouts(run),
@@ -102,7 +99,7 @@ def warnings(run: Run, samples: Samples | None = None) -> list[str]:
     if not work.is_predicted:
         return list(broken((*WARNINGS_OF_EVERY_WORK, *work.warnings()), run))
     predicted = (partial(rule, samples=samples) for rule in PREDICTED)
-    return list(broken((*WARNINGS, *work.warnings(), *predicted), run))
+    return list(broken((*WARNINGS, *engine_of(run).warnings(), *work.warnings(), *predicted), run))
 
 
 def broken(rules: Iterable[Rule], run: Run) -> Iterator[str]:
@@ -126,7 +123,7 @@ def common_global_batch(runs: list[Run]) -> int | None:
 
 def layout_is_illegal(run: Run) -> bool:
     """Return True if degrees and sharding make no rank grid, whatever the batch: the cheapest rules."""
-    return any(broken((deepspeed.sharding_is_the_engines, *layout.RULES), run))
+    return any(broken((layout.sharding_is_the_engines, *layout.RULES), run))
 
 
 def product_is_illegal(run: Run) -> bool:

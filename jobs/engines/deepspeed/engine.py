@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jobs.engines.deepspeed.configuration import filled, settings_of, stage_of
+from jobs.engines.deepspeed.configuration import EQUIVALENTS, filled, settings_of, stage_of
 from jobs.engines.engine import Engine
 from jobs.parallelism import Strategy
 from jobs.plan.cost import parameters
@@ -48,6 +48,16 @@ class DeepSpeed(Engine):
     def shardings(self, run: Run) -> list[tuple[tuple[str, Any], ...]]:
         """Return ZeRO's last stage."""
         return [(), (("parallelism.strategy", Strategy.zero3),)]
+
+    def sharding_refusal(self, run: Run) -> str | None:
+        """Return the refusal of FSDP."""
+        p = run.parallelism
+        if p.strategy is not Strategy.fsdp or p.sharding is None:
+            return None
+        return (
+            f"parallelism={p.name} is PyTorch's FSDP, and engine=deepspeed has ZeRO. Set "
+            f"parallelism={EQUIVALENTS[p.sharding]}, or engine=native."
+        )
 
     def zero_stage(self, run: Run) -> int:
         """Return the stage of ZeRO."""

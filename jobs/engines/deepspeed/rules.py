@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from jobs.engines.deepspeed.configuration import EQUIVALENTS, STAGES, settings_of, stage_of
-from jobs.engines.engine import engine_of
+from jobs.engines.deepspeed.configuration import settings_of, stage_of
 from jobs.engines.litgpt.rules import float16_has_gpus, optimizer_is_whole
 from jobs.engines.nemo.rules import types_follow_the_arithmetic
 from jobs.layout import degree_of, degree_product
-from jobs.parallelism import MODEL_AXES, Strategy
+from jobs.parallelism import MODEL_AXES
 from jobs.plan.rules.native_only import prompts_are_native
 from jobs.plan.rules.rule import Rule, undivided
 from jobs.schema import Offload, Precision, Run
-
-
-def sharding_is_the_engines(run: Run) -> str | None:
-    """Refuse ZeRO with other engines and FSDP with this one, with the engine's choice that shards the same."""
-    p, kind = run.parallelism, run.engine.kind
-    if engine_of(run).zero_stage(run) is not None:
-        if p.strategy is not Strategy.fsdp or p.sharding is None:
-            return None
-        return (
-            f"parallelism={p.name} is PyTorch's FSDP, and engine=deepspeed has ZeRO. Set "
-            f"parallelism={EQUIVALENTS[p.sharding]}, or engine=native."
-        )
-    if run.engine.deepspeed is not None:
-        return (
-            f"engine.deepspeed has settings of DeepSpeed, and engine.kind={kind.name} does not read them. Set "
-            f"engine={kind.name}, or engine=deepspeed."
-        )
-    if not STAGES.get(p.strategy) or (equivalent := engine_of(run).sharding_like_zero(run)) is None:
-        return None
-    return (
-        f"parallelism={p.name} is DeepSpeed's ZeRO, and engine={kind.name} shards in its own way. Set "
-        f"{equivalent}, or engine=deepspeed."
-    )
 
 
 def ranks_are_data_parallel(run: Run) -> str | None:

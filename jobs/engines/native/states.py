@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jobs.engines.native.optimizers.optimizer import optimizer_of
-from jobs.layout import accumulation, frees_weights, uses_fsdp
+from jobs.layout import accumulation, frees_weights
 from jobs.parallelism import Strategy
 from jobs.plan.predict.activations import WIDTHS
-from jobs.plan.predict.states import Held, States, parameters_by_place, parameters_held
-from jobs.plan.predict.weights import embedding_weights
+from jobs.plan.predict.states import Held, States, parameters_by_place, parameters_held, undivided_gradients
 from jobs.schema import Precision, Run
 
 
@@ -48,15 +47,3 @@ def states_at(run: Run, held: Held, whole: Held) -> States:
     else:
         return update
     return max(update, backward, key=lambda states: states.total)
-
-
-def undivided_gradients(run: Run) -> int:
-    """Return the elements of the embedding's gradient beyond this rank's rows: under TP without FSDP, it is whole.
-
-    torch's DTensor computes it so (torch/distributed/tensor/_ops/_embedding_ops.py); FSDP divides it again. A frozen
-    embedding has none.
-    """
-    p = run.parallelism
-    if p.tensor == 1 or uses_fsdp(run) or run.model.tie_embeddings or not run.job.trains_all_weights:
-        return 0
-    return sum(weight.size - weight.held(p.tensor) for weight in embedding_weights(run.model))

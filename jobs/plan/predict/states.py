@@ -13,6 +13,7 @@ from jobs.layout import (
     pipeline_stages_of,
     pipeline_stages_per_rank,
     shard_degree,
+    uses_fsdp,
 )
 from jobs.parallelism import Strategy
 from jobs.plan.pipeline_stages import pipeline_stage_layers
@@ -65,6 +66,18 @@ def kv_bytes_per_token(run: Run) -> int:
     heads = -(-model.kv_heads // run.parallelism.tensor)
     layers = -(-model.layers // run.parallelism.pipeline)
     return 2 * layers * heads * model.head_size * WIDTHS[run.job.precision]
+
+
+def undivided_gradients(run: Run) -> int:
+    """Return the elements of the embedding's gradient beyond this rank's rows: under TP without FSDP, it is whole.
+
+    torch's DTensor computes it so (torch/distributed/tensor/_ops/_embedding_ops.py); FSDP divides it again. A frozen
+    embedding has none.
+    """
+    p = run.parallelism
+    if p.tensor == 1 or uses_fsdp(run) or run.model.tie_embeddings or not run.job.trains_all_weights:
+        return 0
+    return sum(weight.size - weight.held(p.tensor) for weight in embedding_weights(run.model))
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,10 @@ from __future__ import annotations
 from enum import Enum
 
 from jobs.engines.native.loss_chunk import loss_chunk
-from jobs.engines.native.states import undivided_gradients
 from jobs.layout import accumulation, frees_weights, sequence_parallel, uses_fsdp
 from jobs.parallelism import Strategy
 from jobs.plan.predict.activations import WIDTHS, Tokens, layer_input, operands
-from jobs.plan.predict.states import layer_as_stored, shard_ranks
+from jobs.plan.predict.states import layer_as_stored, shard_ranks, undivided_gradients
 from jobs.plan.predict.weights import NF4_BLOCK, Weight, adapter_weights, embedding_weights, layer_weights, norm_weights
 from jobs.schema import LoraTarget, Mlp, Run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from jobs.engines.engine import engine_of
 from jobs.layout import (
     PIPELINE_STAGES_PER_RANK,
     data_degree,
@@ -235,6 +236,11 @@ def tensor_crosses_nodes(run: Run) -> str | None:
             f"(ranks_per_node={run.ranks_per_node}): every layer then waits for the network."
         )
     return None
+
+
+def sharding_is_the_engines(run: Run) -> str | None:
+    """Refuse ZeRO with other engines than DeepSpeed, and FSDP with DeepSpeed."""
+    return engine_of(run).sharding_refusal(run)
 
 
 RULES: tuple[Rule, ...] = (

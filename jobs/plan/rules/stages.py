@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from jobs.engines.engine import engine_of
 from jobs.plan.rules.rule import Rule, undivided
 from jobs.schema import Run, Stage
-from jobs.work.serve.after_training import run_after
 from jobs.work.work import work_of
 
 OF_EACH_RUN = ("evaluate", "serve")
@@ -89,34 +86,6 @@ def evaluation_has_samples_and_weights(run: Run) -> str | None:
     return None
 
 
-def load_has_weights(run: Run) -> str | None:
-    """Require weights to serve, and a load that one replica takes."""
-    if run.stages.serve is None:
-        return None
-    without = "or stages.serve=null."
-    if not work_of(run).reads_samples or not run.job.train:
-        return (
-            f"stages.serve serves weights that a run has trained, and job={run.job.name} trains none. Set stages=train."
-        )
-    if run.job.prompt_tuning is not None:
-        return "stages.serve serves a whole model, and this run trains virtual tokens. Set stages.serve=null."
-    if not run.job.export:
-        return f"stages.serve serves the export of a run, and job.export is false. Set job.export=true, {without}"
-    # The prediction of memory, which commands on a sweep do without: they ask this module for the stages of a run.
-    from jobs.work.serve import rules as serving  # noqa: PLC0415
-
-    served = run_after(run, "")
-    if served.job.sequence_length > run.model.max_sequence_length:
-        return (
-            f"a request of stages.serve has up to {served.job.sequence_length} tokens, and {run.model.name} at most "
-            f"{run.model.max_sequence_length} (model.max_sequence_length). Set stages.serve.serving.output_tokens and "
-            f"input_tokens to less, {without}"
-        )
-    texts = [text for rule in serving.RULES if (text := rule(served))]
-    # Its keys are those of job=serve, in the section of the stage.
-    return "\n".join(re.sub(r"\b(?=(?:serving|engine\.server)\.)", "stages.serve.", text) for text in texts) or None
-
-
 def evaluation_without_training(run: Run) -> str | None:
     """Require samples, one process and the native engine for a run that only evaluates."""
     if run.job.train or not work_of(run).reads_samples:
@@ -138,6 +107,5 @@ RULES: tuple[Rule, ...] = (
     stages_ask_for_what_they_use,
     launcher_chains_stages,
     evaluation_has_samples_and_weights,
-    load_has_weights,
     evaluation_without_training,
 )

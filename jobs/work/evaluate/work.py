@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jobs.metrics import StoragePhase
@@ -17,6 +18,7 @@ class Evaluate(LanguageModelWork):
 
     entry_point = "jobs.work.evaluate.evaluate_only:evaluate_only"
     reads_samples = True
+    not_read: Mapping[str, str] = {"stages.serve": "null"}
     has_batch = True
     first_phase = StoragePhase.validate
 
