@@ -88,7 +88,7 @@ WRITTEN = {"report.html", "report.md", "runs.csv", "leaderboard.csv", "measureme
 FIGURES = "figures"
 # The ledger in the folder of `slurmscale tune`; the folder holds two sweeps.
 TUNING = "tuning.jsonl"
-# Event files of TensorBoard, a folder a run (jobs.tensorboard).
+# Event files of TensorBoard, a folder a run (jobs.submit.tensorboard).
 TENSORBOARD = "tensorboard"
 # Files of a sweep directory that are not runs.
 RESERVED = {"submissions.jsonl", "stages.jsonl", "note.txt", FIGURES, TENSORBOARD, *WRITTEN}

@@ -68,7 +68,7 @@ def explain(options: argparse.Namespace) -> int:
 
 def data(options: argparse.Namespace) -> int:
     """Prepare data."""
-    from jobs.data.command import make_data
+    from jobs.command_line.data import make_data
 
     return make_data(options.overrides, multirun=options.multirun, megatron=options.megatron)
 

@@ -24,7 +24,7 @@ from jobs.submit.progress import Progress, last_step, progress_of, since_last_st
 from jobs.submit.stage_states import StageState, stage_lines, stage_states
 from jobs.submit.states import RunState, State
 from jobs.submit.sweep_at import open_sweep
-from jobs.tensorboard import Curves
+from jobs.submit.tensorboard import Curves
 
 TROUBLE = (State.held, State.suspended, State.failed, State.lost, State.ended, State.stopped)
 # Header, the line with the numbers of hidden runs, the summary, and the line of the cursor.
