@@ -56,6 +56,7 @@ ROOMS = (
     "tune",
     "command_line",
     "cli",
+    "submit.__main__",
 )
 
 
