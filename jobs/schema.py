@@ -474,6 +474,11 @@ class Job:
     unmeasured_steps: int
     """First steps of every attempt that steady values exclude (warm-up rule)."""
 
+    def saves_after(self, step: int, *, last: bool) -> bool:
+        """Return True if a checkpoint follows a step, as it does the last one."""
+        every = self.checkpoint_every_steps
+        return every is not None and (last or step % every == 0)
+
     @property
     def trains_all_weights(self) -> bool:
         """Return whether the model's own weights train: without adapters and virtual tokens."""

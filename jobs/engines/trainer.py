@@ -21,9 +21,6 @@ from jobs.schema import Kernels, Run
 class Saves(Protocol):
     """Writes and reads the checkpoints of a trainer, and its export."""
 
-    def is_due(self, step: int, *, last: bool) -> bool:
-        """Return whether a checkpoint follows this step."""
-
     def save(self, step: int, *, last: bool) -> None:
         """Write the state after a step; every rank calls it."""
 

@@ -84,11 +84,6 @@ class Saver:
         members = [(member_of, f"{module}.getattr") for module in ("builtins", "__builtin__")]
         torch.serialization.add_safe_globals([ZeroStageEnum, LossScaler, DynamicLossScaler, fragment_address, *members])
 
-    def is_due(self, step: int, *, last: bool) -> bool:
-        """Return whether a checkpoint follows this step."""
-        every = self.run.job.checkpoint_every_steps
-        return every is not None and (last or step % every == 0)
-
     def save(self, step: int, *, last: bool) -> None:  # noqa: ARG002 (the native engine writes others in the background)
         """Write the state after a step; every rank calls it."""
         self.watchdog.begins(f"writing the checkpoint of step {step}", checkpoint_bytes(self.run))

@@ -101,11 +101,6 @@ class Saver:
         self.under_way: Future[Saved] | None = None
         self.outcomes: list[Saved] = []
 
-    def is_due(self, step: int, *, last: bool) -> bool:
-        """Return whether a checkpoint follows this step."""
-        every = self.job.checkpoint_every_steps
-        return every is not None and (last or step % every == 0)
-
     def save(self, step: int, *, last: bool) -> None:
         """Write the state after a step, after the previous checkpoint is complete; every rank calls it.
 

@@ -38,7 +38,7 @@ from jobs.runtime.process_group import join, largest_of_ranks, synchronize
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.startup import Startup, reads_bytes
 from jobs.runtime.watchdog import Watchdog
-from jobs.schema import Run
+from jobs.schema import Job, Run
 from jobs.settings.images import ImageDecoder
 from jobs.work.images.loader import HeldOut, Images, loaded, steps_of
 from jobs.work.images.make import refuse_full, write_shard
@@ -90,7 +90,7 @@ def train_images(run: Run, lease: Lease, rank: Rank) -> None:
             )
             (waited_s,) = largest_of_ranks([pace.batch_time_s], device)
             last = bool(stopping) or step == steps
-            save_time_s = saved(step, trainer, saver, last=last)
+            save_time_s = saved(run.job, step, trainer, saver, last=last)
             recorder.step(
                 step, loss=loss, rate=rate, norm=norm, step_time_s=step_time_s, batch=work, memory=memory,
                 save_time_s=save_time_s, further={m.DATA_WAIT_TIME: waited_s, **trainer.numbers()},
@@ -107,12 +107,12 @@ def train_images(run: Run, lease: Lease, rank: Rank) -> None:
     dist.destroy_process_group()
 
 
-def saved(step: int, trainer: Trainer, saver: Saver, *, last: bool) -> float | None:
+def saved(job: Job, step: int, trainer: Trainer, saver: Saver, *, last: bool) -> float | None:
     """Write a checkpoint if it is due and return the seconds it took; every rank calls it.
 
     Raise DivergedError on all of them if a weight is not finite.
     """
-    if not saver.is_due(step, last=last):
+    if not job.saves_after(step, last=last):
         return None
     refuse_not_finite(step, trainer.weights())
     return saver.save(step)

@@ -178,11 +178,6 @@ class Saver:
         self.sums: dict[str, int] = {}
         """The sums of this rank's files of the latest checkpoint (checkpoint_sums)."""
 
-    def is_due(self, step: int, *, last: bool) -> bool:
-        """Return whether a checkpoint follows this step."""
-        every = self.job.checkpoint_every_steps
-        return every is not None and (last or step % every == 0)
-
     def save(self, step: int) -> float:
         """Write the state after a step; return the seconds it took. Every rank calls it."""
         self.watchdog.begins(f"writing the checkpoint of step {step}", self.size_bytes)

@@ -54,7 +54,7 @@ from jobs.runtime.recorder import Recorder
 from jobs.runtime.startup import Startup, reads_bytes
 from jobs.runtime.steps import batches_of, learning_rate, samples, steps_of
 from jobs.runtime.watchdog import Watchdog
-from jobs.schema import Kernels, Precision, Run
+from jobs.schema import Job, Kernels, Precision, Run
 
 
 def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = None) -> None:
@@ -116,7 +116,7 @@ def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = Non
             step_time_s, memory, stopping = recorder.agreed(seconds, stop.signal, device, loss=loss, norm=norm)
 
             last = bool(stopping) or step == steps
-            save_time_s = saved(step, trainer, saver, device, last=last)
+            save_time_s = saved(run.job, step, trainer, saver, device, last=last)
             recorder.step(
                 step,
                 loss=loss,
@@ -299,12 +299,12 @@ def clip(groups: list[list[nn.Parameter]], max_norm: float | None, pipeline: Dev
     return norm
 
 
-def saved(step: int, trainer: Trains, saver: Saves, device: torch.device, *, last: bool) -> float | None:
+def saved(job: Job, step: int, trainer: Trains, saver: Saves, device: torch.device, *, last: bool) -> float | None:
     """Write a checkpoint if it is due; return the seconds that it held training up. Every rank calls it.
 
     Raise DivergedError on all of them if a weight that would be saved, or exported at the end, is not finite.
     """
-    due = saver.is_due(step, last=last)
+    due = job.saves_after(step, last=last)
     if due or last:
         refuse_not_finite(step, trainer.weights())
     return held_up(device, partial(saver.save, step, last=last)) if due else None
