@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from jobs.ranges import Count
+
 # --- keys ----------------------------------------------------------------------------------------------------
 
 
@@ -81,32 +83,32 @@ class Parallelism:
     """Method that keeps data-parallel replicas equal."""
     sharding: Sharding | None = None
     """Tensors that FSDP shards; only with strategy=fsdp."""
-    data_replicate: int | None = None
+    data_replicate: Count | None = None
     """Copies of the weights that are kept equal; null: what `sharding` implies."""
-    data_shard: int | None = None
+    data_shard: Count | None = None
     """Ranks of one FSDP shard group; null: what `sharding` implies."""
-    tensor: int = 1
+    tensor: Count = 1
     """Ranks that share each matrix (TP)."""
     sequence_parallel: bool | None = None
     """With TP, split activations between the matrices along the sequence; null: wherever the engine can."""
     loss_parallel: bool = True
     """With TP, keep the logits split along the vocabulary for the loss."""
-    pipeline: int = 1
+    pipeline: Count = 1
     """Ranks that share the layers (PP)."""
     schedule: Schedule = Schedule["1F1B"]
     """Order of a pipeline's forward and backward passes, by PyTorch's names (torch.distributed.pipelining)."""
-    stages_per_rank: int | None = None
+    stages_per_rank: Count | None = None
     """Pieces of the model that a pipeline rank holds (virtual stages); null: what `schedule` implies."""
     stage_split: StageSplit = StageSplit.even
     """Division of layers among pipeline stages."""
     stage_layers: list[int] | None = None
     """Layers of every stage, first to last; null: as `stage_split` divides them."""
-    prefetch: int | None = None
+    prefetch: Count | None = None
     """Layers whose FSDP weights are gathered ahead, in forward and in backward; null: PyTorch's choice, which is the
     next layer as far as the host is ahead of the device."""
-    bucket_mb: int | None = None
+    bucket_mb: Count | None = None
     """Gradients that DDP all-reduces at a time, in MiB; null: PyTorch's 25 (native)."""
-    context: int = 1
+    context: Count = 1
     """Ranks that share each sequence (CP)."""
 
 

@@ -14,8 +14,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Annotated
 
 from jobs.parallelism import Parallelism
+from jobs.ranges import Below1, Count, Nodes, NoneOrMore, NotNegative, Positive, Range
 from jobs.settings.images import ImageTraining
 from jobs.settings.serving import Server, Serving
 from jobs.settings.storage import StorageTest
@@ -65,13 +67,13 @@ class Model:
     """Source of the numbers."""
     litgpt_name: str | None = None
     """Name of the same model in LitGPT's own table; a test compares the two."""
-    layers: int
+    layers: Count
     """Transformer blocks."""
-    heads: int
+    heads: Count
     """Query heads of each layer."""
-    kv_heads: int
+    kv_heads: Count
     """Key and value heads; fewer than `heads` is grouped-query attention."""
-    hidden_size: int
+    hidden_size: Count
     """Width of the residual stream."""
     head_size: int
     """Width of one head."""
@@ -101,9 +103,9 @@ class Model:
     """Scaling of rotary frequencies to a longer context; null: none."""
     tie_embeddings: bool = False
     """Use one matrix as embedding and as head."""
-    experts: int = 0
+    experts: NoneOrMore = 0
     """Experts of a mixture-of-experts layer; 0: a dense model."""
-    experts_per_token: int = 0
+    experts_per_token: NoneOrMore = 0
     """Experts that compute each token; 0: a dense model."""
 
 
@@ -219,23 +221,23 @@ class DeepSpeed:
     """Copy gradients to one buffer as they are made."""
     reduce_scatter: bool = True
     """Average gradients by reduce-scatter instead of all-reduce."""
-    reduce_bucket_size: int | None = None
+    reduce_bucket_size: Count | None = None
     """Elements reduced at a time; null: hidden_size^2, which Hugging Face's Trainer fills in for `auto`."""
     allgather_partitions: bool = True
     """Collect updated weights by all-gather instead of broadcasts (stages 1 and 2)."""
-    allgather_bucket_size: int = 500_000_000
+    allgather_bucket_size: Count = 500_000_000
     """Elements gathered at a time (stages 1 and 2)."""
     round_robin_gradients: bool = False
     """Spread the copies of gradients over ranks (stages 1 and 2, with offload)."""
-    sub_group_size: int = 1_000_000_000
+    sub_group_size: Count = 1_000_000_000
     """Elements that the optimizer updates at a time (stage 3)."""
-    stage3_prefetch_bucket_size: int | None = None
+    stage3_prefetch_bucket_size: NoneOrMore | None = None
     """Elements of weights gathered ahead; null: 0.9 hidden_size^2, as for `auto`."""
-    stage3_param_persistence_threshold: int | None = None
+    stage3_param_persistence_threshold: NoneOrMore | None = None
     """Weights with fewer elements stay whole on every rank; null: 10 hidden_size, as for `auto`."""
-    stage3_max_live_parameters: int = 1_000_000_000
+    stage3_max_live_parameters: NoneOrMore = 1_000_000_000
     """Most elements of gathered weights that a rank holds at a time."""
-    stage3_max_reuse_distance: int = 1_000_000_000
+    stage3_max_reuse_distance: NoneOrMore = 1_000_000_000
     """Keep gathered weights that are needed again within this number of elements."""
     gather_16bit_weights_on_model_save: bool = False
     """Export the weights in `job.precision`, gathered by DeepSpeed, instead of the optimizer's in float32."""
@@ -305,19 +307,19 @@ class Engine:
     """Operations that Liger's kernels replace with kernels=liger or liger_or_torch (native)."""
     weights: WeightsReader = WeightsReader.each
     """Ranks that read the weights of `job.init_from` (native)."""
-    prefetch_batches: int = 0
+    prefetch_batches: NoneOrMore = 0
     """Batches that a thread of each rank prepares ahead of their step; 0: each is prepared in its step (native)."""
     optimizer_loop: OptimizerLoop | None = None
     """Implementation of AdamW's update; null: fused on a GPU, single on a CPU (native)."""
     parameters: Precision = Precision.float32
     """Type of weights, gradients and optimizer state between steps (native, litgpt). bfloat16 halves their memory and
     loses small updates in rounding; `job.precision` is the type of the arithmetic."""
-    hang_timeout_s: int = 600
+    hang_timeout_s: Count = 600
     """Longest time of a step, or of reading data or a checkpoint; the watchdog then ends the run and records which
     ranks were behind."""
-    pace_every_steps: int | None = None
+    pace_every_steps: NoneOrMore | None = None
     """Steps between two comparisons of the ranks' own work, which find stragglers (native); null: 10, 0: never."""
-    cpu_threads_per_rank: int = 1
+    cpu_threads_per_rank: Count = 1
     """Compute threads of a rank on a CPU; the ranks of a node share its cores."""
     deepspeed: DeepSpeed | None = None
     """Settings of ZeRO (deepspeed); null: their defaults, or another engine."""
@@ -369,11 +371,11 @@ class BaseFormat(Enum):
 class Lora:
     """Low-rank adapters that are trained instead of the weights."""
 
-    rank: int
+    rank: Count
     """Inner width of an adapter."""
-    alpha: float
+    alpha: Positive
     """Scale of an adapter's output, divided by `rank`."""
-    dropout: float = 0.0
+    dropout: Below1 = 0.0
     """Share of an adapter's inputs that training drops."""
     targets: list[LoraTarget] = field(default_factory=lambda: list(LoraTarget))
     """Matrices of every layer that have an adapter; by default all."""
@@ -394,11 +396,11 @@ class PromptEncoder(Enum):
 class PromptTuning:
     """Virtual tokens in front of every sample, whose embeddings are trained instead of the weights."""
 
-    virtual_tokens: int
+    virtual_tokens: Count
     """Number of virtual tokens; a row is `job.sequence_length` and these long."""
     encoder: PromptEncoder | None = None
     """Network that computes their embeddings (P-tuning); null: they are trained themselves (prompt tuning)."""
-    encoder_hidden_size: int | None = None
+    encoder_hidden_size: Count | None = None
     """Inner width of the encoder, of an LSTM in each direction; null: the model's hidden size."""
 
 
@@ -419,37 +421,37 @@ class Job:
 
     name: str
     """Name of the choice in tables and reports."""
-    steps: int | None = None
+    steps: Count | None = None
     """Optimizer steps; set either this or `epochs`."""
-    epochs: int | None = None
+    epochs: Count | None = None
     """Passes over the data, without an incomplete last global batch; set either this or `steps`."""
-    sequence_length: int
+    sequence_length: Count
     """Longest sample in tokens."""
-    micro_batch_size: int
+    micro_batch_size: Count
     """Sequences per rank and forward pass (MBS); with batching=packed their mean."""
     batching: Batching = Batching.padded
     """Arrangement of samples of different lengths in micro-batches (native; nemo and litgpt: padded)."""
-    bucket_batches: int | None = None
+    bucket_batches: Count | None = None
     """Global batches whose samples are sorted by length together; only with batching=bucketed, null: 8."""
     precision: Precision
     """Type of the arithmetic; `engine.parameters` is the type of weights and optimizer state."""
-    learning_rate: float
+    learning_rate: Annotated[float, Range(0, 1e3, usual=3e-4)]
     """Highest learning rate, reached after the warm-up."""
-    min_learning_rate: float
+    min_learning_rate: Annotated[float, Range(0, 1e3, usual=3e-5)]
     """Learning rate at the end of the cosine decay."""
-    warmup_steps: int
+    warmup_steps: NoneOrMore
     """Steps of linear warm-up of the learning rate."""
-    weight_decay: float
+    weight_decay: Annotated[float, Range(0, 1e3, usual=0.1)]
     """AdamW's weight decay; `weight_decay_on` chooses the weights."""
     weight_decay_on: WeightDecayOn = WeightDecayOn.all
     """Weights that weight decay shrinks (native; all others: all)."""
-    beta1: float
+    beta1: Annotated[float, Range(0, 0.99999, usual=0.9)]
     """AdamW's decay of the mean of gradients."""
-    beta2: float
+    beta2: Annotated[float, Range(0, 0.99999, usual=0.95)]
     """AdamW's decay of the mean of squared gradients."""
-    clip_norm: float | None = None
+    clip_norm: Positive | None = None
     """Largest gradient norm; null: no clipping."""
-    seed: int
+    seed: Annotated[int, Range(0, 2**31 - 1, usual=1234)]
     """Seed of initial weights, sample order and random data."""
     init_from: str | None = None
     """LitGPT checkpoint directory whose weights the run starts from, with engine=vllm the Hugging Face directory of the
@@ -465,13 +467,13 @@ class Job:
     """Virtual tokens to train instead of the weights, by prompt tuning or P-tuning (native); null: none."""
     export: bool = False
     """Write a LitGPT checkpoint directory at the end; of virtual tokens (`prompt_tuning`) one for PEFT."""
-    checkpoint_every_steps: int | None = None
+    checkpoint_every_steps: Count | None = None
     """Steps between two checkpoints; null: no checkpoint."""
     checkpoint_in_background: bool = True
     """Continue training while a checkpoint is written from a copy in host memory (native)."""
-    keep_checkpoints: int = 2
+    keep_checkpoints: Count = 2
     """Number of newest checkpoints that stay on disk."""
-    unmeasured_steps: int
+    unmeasured_steps: Count
     """First steps of every attempt that steady values exclude (warm-up rule)."""
 
     def saves_after(self, step: int, *, last: bool) -> bool:
@@ -559,24 +561,24 @@ class Data:
     """tokenizer.json or tokenizer.model, or its directory; null: a byte-level BPE trained on the text."""
     bpe_vocab_size: int = 2048
     """Vocabulary of that BPE; at most `model.vocab_size`."""
-    max_samples: int | None = None
+    max_samples: Count | None = None
     """Number of samples to use, from the first; null: all."""
-    held_out_samples: int = 0
+    held_out_samples: NoneOrMore = 0
     """Last samples of those that no step trains on; `stages.evaluate` computes the loss on them."""
     test_split: float | None = None
     """Samples held out instead, drawn at random: a share below 1, rounded up, or a number of samples; null: the last
     `held_out_samples`."""
-    split_seed: int = 1234
+    split_seed: NoneOrMore = 1234
     """Seed of the draw of `test_split`, so that the samples held out do not depend on `job.seed`."""
-    shots: int = 0
+    shots: NoneOrMore = 0
     """Examples in front of each prompt, drawn from the samples that are not held out (with job.train=false)."""
     mask_prompt: bool = False
     """Leave prompts out of the loss (instruction data)."""
     too_long: TooLong = TooLong.refuse
     """Treatment of samples longer than `job.sequence_length`."""
-    max_line_mb: float = 64.0
+    max_line_mb: Annotated[float, Range(1e-3, 1e5, usual=64)] = 64.0
     """Longest line of text or of JSON lines, in units of 10^6 bytes: a line is read as a whole."""
-    max_expansion: int = 500
+    max_expansion: Count = 500
     """Most times its size that a .jsonl.zst file may expand to; 256 MiB are always allowed."""
     # Not an interpolation, which OmegaConf would parse anew for every point of a sweep.
     cache_dir: str = field(default_factory=default_cache_dir)
@@ -604,10 +606,10 @@ class Scaling:
 
     mode: ScalingMode
     """Quantity that stays fixed when ranks are added."""
-    global_batch_size: int | None = None
+    global_batch_size: Count | None = None
     """Sequences per optimizer step (GBS) with mode=strong; null: 8, or the least larger number that all points of the
     sweep can take."""
-    sequences_per_rank: int | None = None
+    sequences_per_rank: Count | None = None
     """GBS divided by the number of ranks, with mode=weak."""
 
 
@@ -723,7 +725,7 @@ class Cluster:
     """Longest time limit that a job may ask for."""
     cpus_per_rank: int | None = None
     """CPU cores that a job asks for per rank; null: the scheduler's default."""
-    memory_gb_per_node: int | None = None
+    memory_gb_per_node: NoneOrMore | None = None
     """Memory that a job asks for on each node; 0: all of Slurm's, null: the scheduler's default."""
     gpus: bool
     """Ask the scheduler for one GPU per rank; false for CPU nodes."""
@@ -735,7 +737,7 @@ class Cluster:
     calibration: str | None = None
     """File of constants of predicted step time and memory that `slurmscale calibrate` fitted to runs on this cluster,
     from the site directory; null: published ones, with wide intervals."""
-    service_units_per_node_hour: float | None = None
+    service_units_per_node_hour: Positive | None = None
     """Service units that the site charges for a node and hour; null: reports have no costs in service units."""
     exclusive: bool = False
     """Ask for whole nodes (sbatch --exclusive)."""
@@ -799,7 +801,7 @@ class Network:
     """RDMA adapters that each node uses, and no others, such as [mlx5_0,mlx5_1] (NCCL_IB_HCA); empty: all."""
     interface: str | None = None
     """IP interface of sockets, by its complete name (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME); null: their choice."""
-    gid_index: int | None = None
+    gid_index: NoneOrMore | None = None
     """Index in an adapter's table of addresses that RoCE uses (NCCL_IB_GID_INDEX); null: NCCL's choice."""
     plugin: str | None = None
     """Network plugin: path, or ending of the name, of its library (NCCL_NET_PLUGIN); null: that of the library path."""
@@ -815,18 +817,18 @@ class Launcher:
 
     kind: LauncherKind
     """Scheduler or program that starts the ranks."""
-    max_running: int | None = None
+    max_running: Count | None = None
     """Most array tasks, or points of a pilot, that run at once; null: no limit."""
-    requeues: int = 3
+    requeues: NoneOrMore = 3
     """Most restarts of a run after a fault of the machine, or at its time limit from a checkpoint; 0: none."""
-    requeue_pause_s: int = 30
+    requeue_pause_s: NoneOrMore = 30
     """Shortest pause before a restart after a fault; it doubles with each further one, up to half an hour."""
-    stop_before_limit_s: int | None = None
+    stop_before_limit_s: Count | None = None
     """Seconds before its time limit at which a run is asked to stop and save; null: 90 and the time to write two
     checkpoints at 1 GB/s, at most a quarter of the limit."""
-    pilot_nodes: int | None = None
+    pilot_nodes: Count | None = None
     """Whole nodes of the one job of launcher=pilot."""
-    pilot_wall_time_min: int | None = None
+    pilot_wall_time_min: Count | None = None
     """Time limit of the job of launcher=pilot; `wall_time_min` is the limit of a point inside it."""
 
 
@@ -836,13 +838,13 @@ class Stage:
 
     partition: str | None = None
     """Partition of the stage; null: the cluster's, with its constraint and further sbatch options."""
-    cpus: int
+    cpus: Count
     """CPU cores of the stage."""
-    memory_gb: int | None = None
+    memory_gb: Count | None = None
     """Memory of the stage; null: the partition's default."""
     gpus: int | None = None
     """GPUs of the stage; null: one to evaluate or serve where the cluster has GPUs, else none."""
-    wall_time_min: int
+    wall_time_min: Count
     """Time limit of the stage."""
 
 
@@ -894,27 +896,27 @@ class Contest:
     """Name of the model; a run of another model is a rehearsal."""
     data: str
     """Name of the data; a run on other data is a rehearsal."""
-    nodes: int
+    nodes: Count
     """Nodes of every run."""
-    ranks_per_node: int
+    ranks_per_node: Count
     """Ranks per node of every run."""
-    wall_time_min: int
+    wall_time_min: Count
     """Longest time limit, and longest run."""
-    samples: int
+    samples: Count
     """Samples of an epoch."""
-    epochs: int
+    epochs: Count
     """Epochs of every run."""
-    sequence_length: int
+    sequence_length: Count
     """Longest sample in tokens."""
     lora: bool = False
     """Accept runs with low-rank adapters."""
     counted: Counted = Counted.training
     """Time that is compared."""
-    loss_steps: int = 2
+    loss_steps: Count = 2
     """Last steps whose mean loss is the loss of a run."""
-    loss_tolerance: float = 0.05
+    loss_tolerance: NotNegative = 0.05
     """Largest difference from the baseline's loss, as a share of it."""
-    loss_spreads: float = 3.0
+    loss_spreads: NotNegative = 3.0
     """Largest difference in standard deviations of the baseline's repeats; the larger of both limits counts."""
 
 
@@ -985,13 +987,13 @@ class Run:
     """Name of the sweep directory; null: first model and time of day."""
     name: str | None = None
     """Name of the run directory; null: made from the choices."""
-    repeat: int
+    repeat: Count
     """Number of this repeat of the same point; sweep over it to measure the spread."""
-    nodes: int
+    nodes: Nodes
     """Nodes of the job."""
-    ranks_per_node: int
+    ranks_per_node: Nodes
     """Ranks on each node, one per GPU; the world size is nodes x ranks_per_node."""
-    wall_time_min: int
+    wall_time_min: Count
     """Time limit that the job asks for."""
     model: Model
     parallelism: Parallelism

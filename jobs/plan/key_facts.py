@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from jobs.plan.configuration_files import composing
 from jobs.plan.keys import GROUPS, keys
 from jobs.plan.overrides import single
+from jobs.ranges import ranges_of
 
 
 def facts(name: str, overrides: list[str]) -> list[tuple[str, str]]:
@@ -28,6 +29,8 @@ def described(name: str, config: DictConfig) -> Iterator[tuple[str, str]]:
         return
     yield "meaning", key.meaning
     yield "type", key.type_name if name not in GROUPS else "group; each choice is a file"
+    if (found := ranges_of(key.owner).get(name.rpartition(".")[2])) is not None:
+        yield "range", found.in_words
     if key.unit:
         yield "unit", key.unit
     value = "(no value)" if OmegaConf.is_missing(*parent_of(name, config)) else OmegaConf.select(config, name)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from jobs import parallelism, schema
 from jobs.plan.synonyms import meant
@@ -106,7 +106,7 @@ def keys_of(owner: type, prefix: str = "") -> Iterator[Key]:
     """Yield the keys of a dataclass of the schema and of its sections."""
     for name, hint in get_type_hints(owner).items():
         given = [each for each in get_args(hint) if each is not NoneType]
-        optional = isinstance(hint, UnionType) and len(given) == 1
+        optional = get_origin(hint) in (Union, UnionType) and len(given) == 1
         kind = given[0] if optional else hint
         yield Key(prefix + name, kind, optional, owner)
         if is_dataclass(kind) and isinstance(kind, type):

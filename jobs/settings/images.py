@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
+
+from jobs.ranges import Below1, Count, Range
 
 
 class ImageNetwork(Enum):
@@ -44,30 +47,30 @@ class ImageTraining:
     validation_path: str | None = None
     """Directory of shards, as `path`, of images that no step trains on: the accuracy on them is measured after the last
     step; null: no validation."""
-    validate_every_steps: int | None = None
+    validate_every_steps: Count | None = None
     """Steps between two validations; null: only after the last step."""
-    count: int = 512
+    count: Count = 512
     """Images that are made, in all files together."""
-    shards: int = 64
+    shards: Count = 64
     """Files that are made."""
-    mean_kb: float = 115.0
+    mean_kb: Annotated[float, Range(1, 10_000)] = 115.0
     """Mean size of an image that is made, in kB; ImageNet's is 115."""
-    classes: int = 1000
+    classes: Count = 1000
     """Classes of the labels, which count from 0."""
-    size: int = 224
+    size: Annotated[int, Range(32, 4096)] = 224
     """Height and width of an image after augmentation, in pixels."""
-    workers: int = 4
+    workers: Annotated[int, Range(0, 256)] = 4
     """Processes of each rank that read, decode and augment; 0: the rank does so itself. DALI decodes by as many
     threads."""
-    prefetch: int = 2
+    prefetch: Count = 2
     """Batches that each worker has ready."""
-    shuffle: int = 256
+    shuffle: Count = 256
     """Encoded images from which a worker draws the next one."""
     channels_last: bool = True
     """Keep the channels of a pixel together in memory (NHWC), as tensor cores want them."""
-    momentum: float = 0.9
+    momentum: Below1 = 0.9
     """Momentum of SGD."""
-    label_smoothing: float = 0.1
+    label_smoothing: Below1 = 0.1
     """Share of a label that is spread over all classes."""
     storage: str | None = None
     """Label of the storage in tables and figures, such as "4 storage nodes"; null: none."""

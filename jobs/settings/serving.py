@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from jobs.ranges import Below1, Count, NoneOrMore, Positive, Share
+
 
 class Layout(Enum):
     """Layout of the directory of a model."""
@@ -44,10 +46,10 @@ class Server:
     """Path that answers with status 200 when a replica is ready."""
     metrics: str | None = "/metrics"
     """Path of its counters in Prometheus' text format; null: it has none."""
-    memory_fraction: float | None = 0.9
+    memory_fraction: Share | None = 0.9
     """Part of each GPU's memory that the server reserves for weights, working memory and KV cache; null: it reserves
     none."""
-    startup_limit_s: int = 1800
+    startup_limit_s: Count = 1800
     """Longest time from the start of a replica until it is ready."""
 
 
@@ -80,11 +82,11 @@ class Limits:
     A search takes them as limits of a percentile.
     """
 
-    time_to_first_token_s: float | None = None
+    time_to_first_token_s: Positive | None = None
     """From sending a request to its first token."""
-    time_per_output_token_s: float | None = None
+    time_per_output_token_s: Positive | None = None
     """Time of a token after the first, in the mean over a request."""
-    request_latency_s: float | None = None
+    request_latency_s: Positive | None = None
     """From sending a request to the end of its answer."""
 
 
@@ -110,14 +112,14 @@ class Search:
     concurrency, so that all last about as long.
     """
 
-    most_concurrency: int | None = None
+    most_concurrency: Count | None = None
     """Highest concurrency to try; null: no search, one load."""
     percentile: Percentile = Percentile.p99
     """Statistic of a load's latencies that is within the limits."""
-    repeats: int = 3
+    repeats: Count = 3
     """Loads of a concurrency; most of them decide. The next ones are left out once that is certain, except at the
     answer and above it."""
-    resolution: float = 0.1
+    resolution: Below1 = 0.1
     """Distance at which the search ends, as a part of the concurrency found; a distance of 1 always ends it."""
 
 
@@ -125,7 +127,7 @@ class Search:
 class Serving:
     """Replicas of a server, the balancer in front, and the load; TP x PP GPUs are one replica."""
 
-    replicas: int | None = None
+    replicas: Count | None = None
     """Replicas of the server; null: as many as the ranks hold."""
     balancer: Balancer | None = None
     """Program in front of the replicas; null: haproxy, for one replica none."""
@@ -137,19 +139,19 @@ class Serving:
     """Words of its command, to replace its own; {python}, {url}, {endpoint}, {model}, {prompts}, {body}, {result},
     {requests}, {concurrency}, {rate}, {output_tokens}, {limits}, {seed}, and directory and name of the result,
     {directory} and {name}, are replaced."""
-    concurrency: int
+    concurrency: Count
     """Most requests under way at once."""
-    requests_per_s: float | None = None
+    requests_per_s: Positive | None = None
     """Mean rate of sending requests; null: a request follows as soon as one has ended."""
-    requests: int
+    requests: Count
     """Requests that are measured."""
-    warmup_requests: int
+    warmup_requests: NoneOrMore
     """Requests before them, which are not measured; 0: none."""
-    prompts: int
+    prompts: Count
     """Size of the pool that each request draws its prompt from."""
-    input_tokens: int
+    input_tokens: Count
     """Tokens of a prompt, in the mean over the pool; lengths are uniform from half to one and a half times that."""
-    output_tokens: int
+    output_tokens: Count
     """Most tokens of an answer."""
     limits: Limits = field(default_factory=Limits)
     """Latencies of good requests."""

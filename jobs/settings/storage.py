@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from jobs.ranges import Count, NoneOrMore, NotNegative, Share
+
 
 class CheckpointContent(Enum):
     """Numbers in a checkpoint for each parameter of the model."""
@@ -21,14 +23,14 @@ class CheckpointIo:
 
     content: CheckpointContent = CheckpointContent.native
     """Numbers in a checkpoint for each parameter of the model."""
-    fraction: float = 1.0
+    fraction: Share = 1.0
     """Share of the rows of every tensor, for machines too small for the model: tensors, files and ranks stay as many.
     Below 1 the result is labelled as reduced."""
-    repeats: int = 3
+    repeats: Count = 3
     """Times that a checkpoint is written, read and removed."""
     fsync: bool = True
     """Wait until each file is on storage; false: until the page cache has it."""
-    writers_per_rank: int = 1
+    writers_per_rank: Count = 1
     """Threads of a rank that write at once, each its own file."""
     read: bool = True
     """Read each checkpoint after the caches of the nodes were emptied of it."""
@@ -54,17 +56,17 @@ class DataRead:
     path: str | None = None
     """Directory of .jsonl or .tar files, or PREFIX of PREFIX.bin and PREFIX.idx; null: random samples are made in
     `storage.path` and removed again."""
-    files: int
+    files: Count
     """Files that are made; of Megatron's format one pair is made."""
-    samples: int
+    samples: Count
     """Samples that are made, in all files together."""
-    sample_bytes: int
+    sample_bytes: Count
     """Size of a sample that is made."""
-    workers: int
+    workers: NoneOrMore
     """Processes of each rank that read; 0: the rank reads by itself."""
-    batch_size: int
+    batch_size: Count
     """Samples that a rank takes at once."""
-    step_s: float = 0.0
+    step_s: NotNegative = 0.0
     """Time that a rank waits in place of training on a batch, in which workers read ahead; 0: none."""
 
 
@@ -87,13 +89,13 @@ class Fio:
 
     pattern: FioPattern
     """Access pattern, by fio's names (`--rw`)."""
-    block_kib: int
+    block_kib: Count
     """Size of a block (`--bs`)."""
-    size_mib: int
+    size_mib: Count
     """Size of each job's file (`--size`)."""
-    jobs: int
+    jobs: Count
     """Threads of each fio (`--numjobs`)."""
-    depth: int = 1
+    depth: Count = 1
     """Blocks of a thread under way at once (`--iodepth`, by libaio above 1)."""
     direct: bool = True
     """Bypass the page cache (`--direct`)."""

@@ -12,6 +12,7 @@ ROOMS = (
     "errors",
     "files",
     "metrics",
+    "ranges",
     "parallelism",
     "settings",
     "schema",

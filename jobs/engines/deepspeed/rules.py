@@ -40,20 +40,6 @@ def narrow_types_are_partitioned(run: Run) -> str | None:
     return None
 
 
-def sizes_are_positive(run: Run) -> str | None:
-    """Require sizes that DeepSpeed accepts."""
-    chosen = settings_of(run)
-    least = {
-        "reduce_bucket_size": 1, "allgather_bucket_size": 1, "sub_group_size": 1, "stage3_prefetch_bucket_size": 0,
-        "stage3_param_persistence_threshold": 0, "stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0,
-    }  # fmt: skip
-    for name, low in least.items():
-        value = getattr(chosen, name)
-        if value is not None and value < low:
-            return f"engine.deepspeed.{name}={value} is below {low}. Set engine.deepspeed.{name}={low} or more."
-    return None
-
-
 def offload_has_partitions(run: Run) -> str | None:
     """Require the stage that can move what it partitions, and a directory for NVMe."""
     chosen, stage = settings_of(run), stage_of(run)
@@ -116,7 +102,6 @@ RULES: tuple[Rule, ...] = (
     ranks_are_data_parallel,
     narrow_types_are_partitioned,
     float16_has_gpus,
-    sizes_are_positive,
     offload_has_partitions,
     compiles_nothing,
     no_adapters,

@@ -8,7 +8,6 @@ analysis.compare.campaign_rules.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from operator import attrgetter
 
 from jobs.plan.rules.rule import Rule
@@ -35,16 +34,6 @@ def rule_of(run: Run, field: str) -> str:
     assert run.contest is not None
     other = f" A rehearsal's baseline may have another: contest.{field}=VALUE." if run_is_a_rehearsal(run) else ""
     return f"The rule is contest.{field}={getattr(run.contest, field)} of {run.contest.name}.{other}"
-
-
-def numbers_are_in_range(run: Run) -> str | None:
-    """Require positive counts, and limits that are finite and not negative."""
-    for field, value in asdict(run.contest).items() if run.contest else ():
-        if isinstance(value, float) and not 0 <= value < float("inf"):
-            return f"contest.{field}={value:g} is not a finite number of 0 or more. Set contest.{field}=NUMBER."
-        if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-            return f"contest.{field}={value} is not a positive number. Set contest.{field}=1 or more."
-    return None
 
 
 def training_is_whole(run: Run) -> str | None:
@@ -104,7 +93,6 @@ def run_is_a_rehearsal(run: Run) -> str | None:
 
 
 RULES: tuple[Rule, ...] = (
-    numbers_are_in_range,
     training_is_whole,
     values_are_the_contests,
     time_limit_is_the_contests,

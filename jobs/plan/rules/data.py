@@ -27,8 +27,6 @@ def prompt_fits_the_records(run: Run) -> str | None:
 def held_out_samples_are_counted(run: Run) -> str | None:
     """Require held-out samples as a number, or as a share or number to draw, and not both."""
     data, split = run.data, run.data.test_split
-    if data.held_out_samples < 0:
-        return f"data.held_out_samples={data.held_out_samples} is negative. Set data.held_out_samples=0 or more."
     if split is None:
         return None
     if not split > 0 or (split >= 1 and not split.is_integer()):
@@ -41,16 +39,12 @@ def held_out_samples_are_counted(run: Run) -> str | None:
             f"data.test_split={split:g} draws the held-out samples, and data.held_out_samples={data.held_out_samples} "
             "takes the last ones. Set data.held_out_samples=0, or data.test_split=null."
         )
-    if data.split_seed < 0:
-        return f"data.split_seed={data.split_seed} is negative. Set data.split_seed=0 or more."
     return None
 
 
 def examples_are_no_training_data(run: Run) -> str | None:
     """Require examples in prompts of instruction data, and no training on samples that could be their own example."""
     shots = run.data.shots
-    if shots < 0:
-        return f"data.shots={shots} is negative. Set data.shots=0 or more."
     if shots and run.data.source not in INSTRUCTIONS:
         return (
             f"data.shots={shots} has no meaning with data.source={run.data.source.name}, which is no instruction data. "

@@ -69,8 +69,6 @@ def settings_fit_transport(run: Run) -> str | None:
             f"network.gid_index={network.gid_index} has no effect with network.transport=infiniband. Set "
             "network.gid_index=null, or network=roce."
         )
-    if network.gid_index is not None and network.gid_index < 0:
-        return f"network.gid_index={network.gid_index} is negative. Set network.gid_index=0 or more, or null."
     return None
 
 

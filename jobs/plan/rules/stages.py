@@ -35,10 +35,6 @@ def stage_gpus(run: Run, name: str) -> int:
 def stages_ask_for_what_they_use(run: Run) -> str | None:
     """Require positive resources, and a GPU for evaluation and load only: a stage is one process."""
     for name, stage in stages_of(run).items():
-        for key in ("cpus", "memory_gb", "wall_time_min"):
-            value = getattr(stage, key)
-            if value is not None and value < 1:
-                return f"stages.{name}.{key}={value} is not a positive number. Set stages.{name}.{key}=1 or more."
         most = int(name in OF_EACH_RUN)
         if not 0 <= stage_gpus(run, name) <= most:
             return f"stages.{name}.gpus={stage.gpus}: one process uses {most}. Set stages.{name}.gpus={most}."

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import is_dataclass
-from typing import Any
 
-from jobs.files import flat
 from jobs.layout import degree_of
-from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES
+from jobs.parallelism import MODEL_AXES
 from jobs.plan.cost import checkpoint_bytes
 from jobs.plan.rules import data, sbatch_variables, stages
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.plan.time_limit import MOST_STOP_S, STOP_S, needed_s, stop_before_limit_s
+from jobs.ranges import out_of_range
 from jobs.rundir import RESERVED, is_reserved
-from jobs.schema import TEXTS, Batching, Data, Job, LoraTarget, Precision, Run, ScalingMode
+from jobs.schema import TEXTS, Batching, Job, LoraTarget, Precision, Run, ScalingMode
 from jobs.secrets import config_holds_no_secret
 from jobs.work.work import work_of
 
@@ -22,128 +20,26 @@ from jobs.work.work import work_of
 BFLOAT16_CAPABILITY = (8, 0)
 
 # Above these, later rules would calculate proposals that nobody can set.
-MOST_NODES, MOST_COUNT = 1_000_000, 10**12
-# Usual values to propose, of hyperparameters with a range of their own.
-USUAL = {
-    "job.learning_rate": 3e-4,
-    "job.min_learning_rate": 3e-5,
-    "job.weight_decay": 0.1,
-    "job.beta1": 0.9,
-    "job.beta2": 0.95,
-}
+MIN_LEARNING_RATE = 3e-5
 
 # --- single values -------------------------------------------------------------------------------------------
 
 
-def counts_are_positive(run: Run) -> str | None:
-    """Require positive counts."""
-    prompt = run.job.prompt_tuning
-    counts = {
-        "nodes": run.nodes,
-        "ranks_per_node": run.ranks_per_node,
-        "repeat": run.repeat,
-        "wall_time_min": run.wall_time_min,
-        **{axis.key: getattr(run.parallelism, axis.field) for axis in (*MODEL_AXES, DP_REPLICATE, DP_SHARD)},
-        **{f"model.{key}": getattr(run.model, key) for key in ("layers", "hidden_size", "heads", "kv_heads")},
-        "parallelism.prefetch": run.parallelism.prefetch,
-        "parallelism.bucket_mb": run.parallelism.bucket_mb,
-        "parallelism.stages_per_rank": run.parallelism.stages_per_rank,
-        "job.micro_batch_size": run.job.micro_batch_size,
-        "job.sequence_length": run.job.sequence_length,
-        "job.bucket_batches": run.job.bucket_batches,
-        "job.prompt_tuning.virtual_tokens": prompt.virtual_tokens if prompt else None,
-        "job.prompt_tuning.encoder_hidden_size": prompt.encoder_hidden_size if prompt else None,
-        "job.steps": run.job.steps,
-        # The first step is never a steady one.
-        "job.unmeasured_steps": run.job.unmeasured_steps,
-        "job.epochs": run.job.epochs,
-        "job.checkpoint_every_steps": run.job.checkpoint_every_steps,
-        "job.keep_checkpoints": run.job.keep_checkpoints,
-        "scaling.global_batch_size": run.scaling.global_batch_size,
-        "scaling.sequences_per_rank": run.scaling.sequences_per_rank,
-        "data.max_samples": run.data.max_samples,
-        "data.max_expansion": run.data.max_expansion,
-        "launcher.max_running": run.launcher.max_running,
-        "launcher.stop_before_limit_s": run.launcher.stop_before_limit_s,
-        "launcher.pilot_nodes": run.launcher.pilot_nodes,
-        "launcher.pilot_wall_time_min": run.launcher.pilot_wall_time_min,
-        "engine.cpu_threads_per_rank": run.engine.cpu_threads_per_rank,
-        "engine.hang_timeout_s": run.engine.hang_timeout_s,
-    }
-    wrong = [
-        f"{key}={value} is not a positive number. Set {key}=1 or more."
-        for key, value in counts.items()
-        if value is not None and value < 1
-    ]
-    none_or_more = {
-        "launcher.requeues": run.launcher.requeues,
-        # Slurm's --mem=0 is all memory of a node.
-        "cluster.memory_gb_per_node": run.cluster.memory_gb_per_node or 0,
-        "launcher.requeue_pause_s": run.launcher.requeue_pause_s,
-        "engine.pace_every_steps": run.engine.pace_every_steps or 0,
-        "engine.prefetch_batches": run.engine.prefetch_batches,
-        "job.warmup_steps": run.job.warmup_steps,
-        "model.experts": run.model.experts,
-        "model.experts_per_token": run.model.experts_per_token,
-    }
-    wrong += [f"{key}={value} is negative. Set {key}=0 or more." for key, value in none_or_more.items() if value < 0]
-    wrong += [
-        f"{key}={value} is more than any machine has. Set {key}=NUMBER, {MOST_NODES} at most."
-        for key, value in (("nodes", run.nodes), ("ranks_per_node", run.ranks_per_node))
-        if value > MOST_NODES
-    ]
-    wrong += [
-        f"{key}={value} is too large a number. Set {key}=NUMBER, {MOST_COUNT} at most."
-        for key, value in (counts | none_or_more).items()
-        if value is not None and value > MOST_COUNT and key not in {"nodes", "ranks_per_node"}
-    ]
-    return "\n".join(wrong) or None
+def numbers_are_in_range(run: Run) -> str | None:
+    """Require the ranges of the schema."""
+    return "\n".join(out_of_range(run)) or None
 
 
-def numbers_are_finite(run: Run) -> str | None:
-    """Refuse nan and inf, which compare with every limit as if they were in range."""
-    wrong = [
-        f"{key}={value:g} is not a number to calculate with. Set {key}=NUMBER, which is finite."
-        for key, value in flat(sections(run)).items()
-        if isinstance(value, float) and not math.isfinite(value) and key not in USUAL
-    ]
-    return "\n".join(wrong) or None
-
-
-def sections(config: object) -> dict[str, Any]:
-    """Return a configuration as nested mappings, without copies."""
-    return {key: sections(value) if is_dataclass(value) else value for key, value in vars(config).items()}
-
-
-def hyperparameters_are_in_range(run: Run) -> str | None:
-    """Require rates and norms in the ranges of the optimizer."""
+def rate_falls(run: Run) -> str | None:
+    """Require a last learning rate that is no higher than the first."""
     job = run.job
-    ranges = {
-        "job.learning_rate": (job.learning_rate, 0.0, 1e3),
-        "job.min_learning_rate": (job.min_learning_rate, 0.0, job.learning_rate if job.learning_rate >= 0 else 1e3),
-        "job.weight_decay": (job.weight_decay, 0.0, 1e3),
-        "job.beta1": (job.beta1, 0.0, 0.99999),
-        "job.beta2": (job.beta2, 0.0, 0.99999),
-        "data.max_line_mb": (run.data.max_line_mb, 1e-3, 1e5),
-    }
-    wrong = [
-        f"{key}={value:g} is outside {low:g} to {high:g}. Set {key}={usual(key, low, high):g}, or another in that "
-        "range."
-        for key, (value, low, high) in ranges.items()
-        if not low <= value <= high
-    ]
-    if not 0 <= job.seed < 2**31:  # the other 32 bits of a generator's seed are a hash of the parameter's name
-        wrong.append(f"job.seed={job.seed} is outside 0 to {2**31 - 1}. Set job.seed=NUMBER in that range.")
-    if job.clip_norm is not None and not job.clip_norm > 0:
-        wrong.append(
-            f"job.clip_norm={job.clip_norm:g} is not positive. Set job.clip_norm=1.0, or null for no clipping."
-        )
-    return "\n".join(wrong) or None
-
-
-def usual(key: str, low: float, high: float) -> float:
-    """Return a usual value of a hyperparameter, or the end of the range that is next to it."""
-    return max(low, min(high, USUAL.get(key, Data.max_line_mb)))
+    if job.min_learning_rate <= job.learning_rate:
+        return None
+    near = min(MIN_LEARNING_RATE, job.learning_rate)
+    return (
+        f"job.min_learning_rate={job.min_learning_rate:g} is outside 0 to {job.learning_rate:g}. Set "
+        f"job.min_learning_rate={near:g}, or another in that range."
+    )
 
 
 def adapters_have_a_size(run: Run) -> str | None:
@@ -152,12 +48,6 @@ def adapters_have_a_size(run: Run) -> str | None:
     if lora is None:
         return None
     wrong = []
-    if lora.rank < 1:
-        wrong.append(f"job.lora.rank={lora.rank} is not a positive number. Set job.lora.rank=1 or more.")
-    if not 0 < lora.alpha < math.inf:
-        wrong.append(f"job.lora.alpha={lora.alpha:g} is not a positive number. Set job.lora.alpha={max(1, lora.rank)}.")
-    if not 0 <= lora.dropout < 1:
-        wrong.append(f"job.lora.dropout={lora.dropout:g} is outside 0 to below 1. Set job.lora.dropout=0.")
     if not lora.targets or len(set(lora.targets)) < len(lora.targets):
         given = ",".join(target.name for target in lora.targets)
         all_of_them = ",".join(target.name for target in LoraTarget)
@@ -288,17 +178,6 @@ def model_is_consistent(run: Run) -> str | None:
         return (
             f"model.experts={m.experts} and model.experts_per_token={m.experts_per_token} do not fit together. Set "
             f"model.experts=0 model.experts_per_token=0 for a dense model{some}."
-        )
-    return None
-
-
-def service_units_are_positive(run: Run) -> str | None:
-    """Require a positive price."""
-    rate = run.cluster.service_units_per_node_hour
-    if rate is not None and not 0 < rate < float("inf"):
-        return (
-            f"cluster.service_units_per_node_hour={rate:g} is not a positive number. Set "
-            "cluster.service_units_per_node_hour=NUMBER, the charge of your site for a node and hour, or null."
         )
     return None
 
@@ -526,9 +405,9 @@ def tuning_is_a_command(run: Run) -> str | None:
 
 
 # Later rules calculate with the counts.
-COUNTS: tuple[Rule, ...] = (config_holds_no_secret, counts_are_positive, numbers_are_finite)
+COUNTS: tuple[Rule, ...] = (config_holds_no_secret, numbers_are_in_range)
 OTHERS: tuple[Rule, ...] = (
-    hyperparameters_are_in_range,
+    rate_falls,
     adapters_have_a_size,
     one_customization,
     names_are_file_names,
@@ -538,7 +417,6 @@ OTHERS: tuple[Rule, ...] = (
     buckets_are_bucketed,
     sequence_fits_model,
     model_is_consistent,
-    service_units_are_positive,
     fits_cluster,
     fits_pilot,
     stops_within_limit,

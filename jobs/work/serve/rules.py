@@ -18,46 +18,6 @@ MOST_LISTED = 4
 """Replicas whose nodes a plan lists."""
 
 
-def counts_are_positive(run: Run) -> str | None:
-    """Require positive counts of the load."""
-    assert run.serving is not None
-    assert run.engine.server is not None
-    s = run.serving
-    counts = {
-        "serving.replicas": s.replicas,
-        "serving.concurrency": s.concurrency,
-        "serving.requests": s.requests,
-        "serving.prompts": s.prompts,
-        "serving.input_tokens": s.input_tokens,
-        "serving.output_tokens": s.output_tokens,
-        "serving.search.most_concurrency": s.search.most_concurrency,
-        "serving.search.repeats": s.search.repeats,
-        "engine.server.startup_limit_s": run.engine.server.startup_limit_s,
-    }
-    wrong = [
-        f"{key}={value} is not a positive number. Set {key}=1 or more."
-        for key, value in counts.items()
-        if value is not None and value < 1
-    ]
-    if s.warmup_requests < 0:
-        wrong.append(f"serving.warmup_requests={s.warmup_requests} is negative. Set serving.warmup_requests=0 or more.")
-    part = run.engine.server.memory_fraction
-    if part is not None and not 0 < part <= 1:
-        wrong.append(
-            f"engine.server.memory_fraction={part:g} is no part of a GPU's memory. Set it to 0.9, or to null if the "
-            "server reserves none."
-        )
-    rates = {"serving.requests_per_s": s.requests_per_s} | {
-        f"serving.limits.{each.name}": getattr(s.limits, each.name) for each in fields(s.limits)
-    }
-    wrong += [
-        f"{key}={value:g} is not a positive number. Set {key}=NUMBER, or null for no limit."
-        for key, value in rates.items()
-        if value is not None and not 0 < value < float("inf")
-    ]
-    return "\n".join(wrong) or None
-
-
 def search_has_a_limit(run: Run) -> str | None:
     """Require limits, a range and repeats of a search of the highest concurrency."""
     assert run.serving is not None
@@ -81,8 +41,6 @@ def search_has_a_limit(run: Run) -> str | None:
             f"serving.requests_per_s={s.requests_per_s:g} holds the load at a rate, and serving.search changes its "
             "concurrency. Set serving.requests_per_s=null, or serving.search.most_concurrency=null."
         )
-    if not 0 <= search.resolution < 1:
-        return f"serving.search.resolution={search.resolution:g} is not from 0 to 1. Set serving.search.resolution=0.1."
     return None
 
 
@@ -311,7 +269,6 @@ def ranks_are_idle(run: Run) -> str | None:
 
 
 RULES: tuple[Rule, ...] = (
-    counts_are_positive,
     replicas_fit_ranks,
     only_tensor_and_pipeline,
     pipeline_is_the_servers,

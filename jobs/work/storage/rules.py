@@ -25,32 +25,6 @@ def one_test(run: Run) -> str | None:
     return None
 
 
-def sizes_are_positive(run: Run) -> str | None:
-    """Require positive sizes and counts."""
-    assert run.storage is not None
-    least = {
-        "checkpoint": {"repeats": 1, "writers_per_rank": 1},
-        "data": {"files": 1, "samples": 1, "sample_bytes": 1, "batch_size": 1, "workers": 0},
-        "fio": {"block_kib": 1, "size_mib": 1, "jobs": 1, "depth": 1},
-    }
-    lines = []
-    for name, keys in least.items():
-        test = getattr(run.storage, name)
-        for key, smallest in keys.items() if test is not None else ():
-            value = getattr(test, key)
-            if value < smallest:
-                lines.append(f"storage.{name}.{key}={value} is too small. Set storage.{name}.{key}={smallest} or more.")
-    checkpoint, data = run.storage.checkpoint, run.storage.data
-    if checkpoint is not None and not 0 < checkpoint.fraction <= 1:
-        lines.append(
-            f"storage.checkpoint.fraction={checkpoint.fraction:g} is not a share. Set storage.checkpoint.fraction=1, "
-            "or a number between 0 and 1."
-        )
-    if data is not None and not 0 <= data.step_s < float("inf"):
-        lines.append(f"storage.data.step_s={data.step_s:g} is no time. Set storage.data.step_s=0 or more.")
-    return "\n".join(lines) or None
-
-
 def files_occupy_workers(run: Run) -> str | None:
     """Require a file for each reader: text and tar are read from front to back."""
     assert run.storage is not None
@@ -79,7 +53,6 @@ def tensors_fit_node(run: Run) -> str | None:
 
 VALUES: tuple[Rule, ...] = (
     one_test,
-    sizes_are_positive,
     files_occupy_workers,
 )
 # It counts the weights of a rank, so the layout must be legal.

@@ -13,7 +13,7 @@ from analysis.report.report import report
 from analysis.run import RunResult
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
-from jobs.plan.rules.values import service_units_are_positive
+from jobs.ranges import out_of_range
 from tests.support.fake_events import clock, compute, killed_once, meet, submit
 from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started, step
 
@@ -97,15 +97,9 @@ def test_service_units_are_the_sites_price_of_node_hours(tmp_path: Path) -> None
 @pytest.mark.parametrize(("rate", "wrong"), [(None, False), (0.5, False), (0, True), (-1, True), (float("nan"), True)])
 def test_a_price_is_positive(rate: float | None, wrong: bool) -> None:
     run = a_run()
-    message = service_units_are_positive(
-        replace(run, cluster=replace(run.cluster, service_units_per_node_hour=rate)),
-    )
-    assert (message is not None) is wrong
-    if message is not None:
-        assert message == (
-            f"cluster.service_units_per_node_hour={rate:g} is not a positive number. Set "
-            "cluster.service_units_per_node_hour=NUMBER, the charge of your site for a node and hour, or null."
-        )
+    found = list(out_of_range(replace(run, cluster=replace(run.cluster, service_units_per_node_hour=rate))))
+    key = "cluster.service_units_per_node_hour"
+    assert found == ([f"{key}={rate:g} is not a positive number. Set {key}=1, another above 0, or null."] * wrong)
 
 
 def test_a_price_does_not_take_runs_out_of_their_line(tmp_path: Path) -> None:

@@ -1,0 +1,108 @@
+"""Ranges of numbers, written next to the types of the schema: `steps: Count | None`.
+
+One rule checks them all (jobs.plan.rules.values), and `slurmscale explain KEY` prints them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+MOST_NODES, MOST_COUNT = 1_000_000, 10**12
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that a key takes."""
+
+    least: float = 0
+    most: float = math.inf
+    above: bool = False
+    """True if the value must be above `least`."""
+    usual: float | None = None
+    """A value to propose."""
+    optional: bool = False
+    """True if the key may be null."""
+
+    def has(self, value: float) -> bool:
+        """Return True for a finite number in the range."""
+        return math.isfinite(value) and self.least <= value <= self.most and not (self.above and value == self.least)
+
+    @property
+    def is_bounded(self) -> bool:
+        """True if its upper end means more than that a number is absurd."""
+        return self.most not in {MOST_NODES, MOST_COUNT, math.inf}
+
+    @property
+    def in_words(self) -> str:
+        """The range as text: `1 or more`, `above 0`, `0 to 1000`."""
+        if self.is_bounded:
+            return f"{'above ' if self.above else ''}{number(self.least)} to {number(self.most)}"
+        return f"above {number(self.least)}" if self.above else f"{number(self.least)} or more"
+
+    def refusal(self, key: str, value: float) -> str:
+        """Return the refusal of a value that is outside."""
+        given = f"{key}={number(value)}"
+        if not self.is_bounded and value > self.most:
+            what = "more than any machine has" if self.most == MOST_NODES else "too large a number"
+            return f"{given} is {what}. Set {key}=NUMBER, {number(self.most)} at most."
+        if self.is_bounded:
+            near = self.least if value < self.least else self.most
+            proposed = number(near if self.usual is None else self.usual)
+            return f"{given} is outside {self.in_words}. Set {key}={proposed}, or another in that range."
+        if self.above:
+            others = "another above 0, or null" if self.optional else "or another above 0"
+            return f"{given} is not a positive number. Set {key}={number(self.usual or 1)}, {others}."
+        what = "is not a positive number" if self.least == 1 else "is negative" if self.least == 0 else "is too small"
+        return f"{given} {what}. Set {key}={number(self.least)} or more."
+
+
+def number(value: float) -> str:
+    """Return a number as a user types it."""
+    return str(value) if isinstance(value, int) else f"{value:g}"
+
+
+Count = Annotated[int, Range(1, MOST_COUNT)]
+Nodes = Annotated[int, Range(1, MOST_NODES)]
+NoneOrMore = Annotated[int, Range(0, MOST_COUNT)]
+Positive = Annotated[float, Range(0, above=True)]
+NotNegative = Annotated[float, Range(0)]
+Below1 = Annotated[float, Range(0, 0.99999, usual=0)]
+Share = Annotated[float, Range(0, 1, above=True, usual=1)]
+
+
+def range_in(hint: Any) -> Range | None:
+    """Return the range of a type, also of one that may be None."""
+    for each in (hint, *get_args(hint)):
+        if get_origin(each) is Annotated:
+            found = next((found for found in get_args(each)[1:] if isinstance(found, Range)), None)
+            return found and replace(found, optional=NoneType in get_args(hint))
+    return None
+
+
+@cache
+def ranges_of(section: Any) -> dict[str, Range]:
+    """Return the ranges of the keys of a section of the schema."""
+    hints = get_type_hints(section, include_extras=True)
+    found = {field.name: range_in(hints[field.name]) for field in fields(section)}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def out_of_range(section: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the refusal of each number of a configuration that is outside its range, and of nan and inf."""
+    kind: type[object] = type(section)
+    ranges = ranges_of(kind)
+    for name, value in vars(section).items():
+        if is_dataclass(value):
+            yield from out_of_range(value, f"{prefix}{name}.")
+        elif name in ranges:
+            if value is not None and not ranges[name].has(value):
+                yield ranges[name].refusal(prefix + name, value)
+        elif isinstance(value, float) and not math.isfinite(value):
+            # It compares with every limit as if it were in range.
+            key = f"{prefix}{name}"
+            yield f"{key}={value:g} is not a number to calculate with. Set {key}=NUMBER, which is finite."
