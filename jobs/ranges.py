@@ -94,7 +94,7 @@ def ranges_of(section: Any) -> dict[str, Range]:
 
 def out_of_range(section: Any, prefix: str = "") -> Iterator[str]:
     """Yield the refusal of each number of a configuration that is outside its range, and of nan and inf."""
-    kind: type[object] = type(section)
+    kind: Any = type(section)
     ranges = ranges_of(kind)
     for name, value in vars(section).items():
         if is_dataclass(value):
