@@ -41,7 +41,8 @@ class Range:
     def in_words(self) -> str:
         """The range as text: `1 or more`, `above 0`, `0 to 1000`."""
         if self.is_bounded:
-            return f"{'above ' if self.above else ''}{number(self.least)} to {number(self.most)}"
+            least, most = number(self.least), number(self.most)
+            return f"above {least} and at most {most}" if self.above else f"{least} to {most}"
         return f"above {number(self.least)}" if self.above else f"{number(self.least)} or more"
 
     def refusal(self, key: str, value: float) -> str:
@@ -53,6 +54,8 @@ class Range:
         if self.is_bounded:
             near = self.least if value < self.least else self.most
             proposed = number(near if self.usual is None else self.usual)
+            if self.above:
+                return f"{given} must be {self.in_words}. Set {key}={proposed}, or another such number."
             return f"{given} is outside {self.in_words}. Set {key}={proposed}, or another in that range."
         if self.above:
             others = "another above 0, or null" if self.optional else "or another above 0"

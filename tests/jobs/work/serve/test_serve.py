@@ -490,7 +490,7 @@ def test_a_run_without_a_model_or_with_another_one_is_not_submitted(
         (["serving.search.most_concurrency=8", "serving.limits.request_latency_s=1", "serving.requests_per_s=3"],
          "Set serving.requests_per_s=null, or serving.search.most_concurrency=null"),
         (["serving.search.most_concurrency=8", "serving.limits.request_latency_s=1", "serving.search.resolution=2"],
-         "serving.search.resolution=2 is not from 0 to 1"),
+         "serving.search.resolution=2 is outside 0 to 0.99999"),
         (["engine.server.arguments=['{prot}']"], "engine.server.command: {prot} is not a name that is replaced"),
         (["serving.client_command=[]"], "serving.client_command is empty"),
         (["job.export=true"], "job.export belongs to a training, and job=serve trains nothing"),
@@ -499,7 +499,7 @@ def test_a_run_without_a_model_or_with_another_one_is_not_submitted(
          "KV cache 0.2). A server reserves 0.9 of it (engine.server.memory_fraction)"),
         (["cluster=xe9680_h100", "model=llama3_70b", "ranks_per_node=8", "serving.replicas=8"],
          "Nearest that can run: parallelism.tensor=2 serving.replicas=4; or parallelism.tensor=4 serving.replicas=2"),
-        (["engine.server.memory_fraction=90"], "engine.server.memory_fraction=90 is no part of a GPU's memory"),
+        (["engine.server.memory_fraction=90"], "memory_fraction=90 must be above 0 and at most 1. Set engine.server."),
     ],
 )  # fmt: skip
 def test_what_cannot_serve_is_refused_in_words(overrides: list[str], words: str) -> None:
