@@ -14,7 +14,7 @@ from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -248,7 +248,7 @@ def with_defaults(values: Mapping[str, Any], schema: type, section_of: str = "")
 
 def fits(value: Any, kind: Any) -> bool:
     """Return True if a setting of this type in jobs.schema may have the value; enums are written by name."""
-    if get_origin(kind) is UnionType:
+    if get_origin(kind) in (Union, UnionType):
         return any(fits(value, each) for each in get_args(kind))
     kind = get_origin(kind) or kind
     if kind is int:

@@ -99,6 +99,10 @@ class Engine(ABC):
     def states(self, run: Run) -> States:
         """Return the training states of the rank with the most."""
 
+    def work_refusal(self, run: Run) -> str | None:
+        """Return the refusal of all other kinds of work; None where the work itself names the engine that it needs."""
+        return None
+
     def sharding_refusal(self, run: Run) -> str | None:
         """Return the refusal of sharding by another engine's means, with the choice that shards the same."""
         kind = run.engine.kind.name

@@ -24,6 +24,10 @@ class Server(Engine):
         """Return what the server reserves."""
         return (run.engine.server and run.engine.server.memory_fraction) or 1.0
 
+    def work_refusal(self, run: Run) -> str:
+        """Return the refusal of a run that does not serve."""
+        return f"engine=vllm serves a model, and job={run.job.name} does not. Set job=serve, or engine=native."
+
     def states(self, run: Run) -> States:
         """Return the states of a replica: weights, and the KV cache of one request, without which no server starts."""
         from jobs.plan.predict.activations import WIDTHS

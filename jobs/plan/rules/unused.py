@@ -23,7 +23,9 @@ def engine_does_the_work(run: Run) -> str | None:
     """Require an engine that does the work of the run."""
     engine = engine_of(run)
     lacks_server = kind_of(run) == "serve" and run.engine.server is None
-    return work_of(run).engine_refusal(run) if kind_of(run) not in engine.works or lacks_server else None
+    if kind_of(run) in engine.works and not lacks_server:
+        return None
+    return engine.work_refusal(run) or work_of(run).engine_refusal(run)
 
 
 def values_are_read(run: Run) -> str | None:

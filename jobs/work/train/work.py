@@ -15,11 +15,6 @@ class Train(LanguageModelWork):
     reads_samples = True
     has_batch = True
 
-    def engine_refusal(self, run: Run) -> str:
-        """Return the refusal of a server."""
-        kind = run.engine.kind.name
-        return f"engine={kind} serves a model, and job={run.job.name} does not. Set job=serve, or engine=native."
-
     def entry(self, run: Run) -> Entry:
         """Return the loop of the engine."""
         return engine_of(run).entry(run)
