@@ -17,7 +17,7 @@ import psutil
 
 from jobs import metrics as m
 from jobs.metrics import Metric
-from jobs.runtime.gpu_load import GpuLoad
+from jobs.runtime.nvidia import NvidiaGpu
 
 EVERY_S = 60.0
 # A shorter time has too few clock ticks (10 ms) for shares of it.
@@ -33,7 +33,7 @@ class NodeLoad:
     """The load of this node by others, as means over the time since the last sample."""
 
     def __init__(self, ranks_on_node: int) -> None:
-        self.gpu: GpuLoad | None = None
+        self.gpu: NvidiaGpu | None = None
         self.ranks = ranks_here(ranks_on_node)
         self.cpus = psutil.cpu_count() or 1
         self.begin()
@@ -83,13 +83,13 @@ class NodeLoad:
         return values | now(self.gpu)
 
 
-def now(gpu: GpuLoad | None) -> dict[Metric, float]:
+def now(gpu: NvidiaGpu | None) -> dict[Metric, float]:
     """Return the clock of the processors, and what is known of the GPU."""
     known = {m.CPU_CLOCK: clock_hz} if (clock_hz := clock()) else {}
-    return known | (gpu.sample() if gpu else {})
+    return known | (gpu.load() if gpu else {})
 
 
-def at_start(gpu: GpuLoad | None = None) -> dict[Metric, float]:
+def at_start(gpu: NvidiaGpu | None = None) -> dict[Metric, float]:
     """Return the load of the node as it is now; the processes of other users are counted here only."""
     values = {
         m.LOAD_AVERAGE: os.getloadavg()[0],

@@ -7,7 +7,6 @@ where its Python binding is installed, AMD's by the files of the amdgpu driver.
 
 from __future__ import annotations
 
-import importlib
 import math
 import statistics
 import time
@@ -22,10 +21,9 @@ import psutil
 from jobs import metrics as m
 from jobs.metrics import Metric
 from jobs.runtime.node_load import busy_s
+from jobs.runtime.nvidia import nvidia_gpus
 
 SYS = Path("/sys")
-# NVML needs it; on other nodes its Python binding is not imported.
-NVIDIA = Path("/dev/nvidiactl")
 NODE_NUMBER = "node_number"
 """In the header of a record with the use of a node: its number among the nodes of the run."""
 NETWORK = ("node_receive_bytes", "node_send_bytes")
@@ -103,27 +101,6 @@ class Gpu(Protocol):
 
 
 @dataclass(frozen=True)
-class NvidiaGpu:
-    """A GPU that NVML shows."""
-
-    nvml: Any
-    handle: Any
-
-    def busy(self) -> float | None:
-        """Return the utilization; a GPU that is divided by MIG has none."""
-        with suppress(self.nvml.NVMLError):
-            return float(self.nvml.nvmlDeviceGetUtilizationRates(self.handle).gpu) / 100
-        return None
-
-    def memory_used(self) -> float | None:
-        """Return the share that is not free."""
-        with suppress(self.nvml.NVMLError):
-            memory = self.nvml.nvmlDeviceGetMemoryInfo(self.handle)
-            return 1 - float(memory.free) / float(memory.total)
-        return None
-
-
-@dataclass(frozen=True)
 class AmdGpu:
     """A GPU of the amdgpu driver (Linux, Documentation/gpu/amdgpu/thermal.rst and driver-misc.rst)."""
 
@@ -138,21 +115,6 @@ class AmdGpu:
         """Return the share of the video memory that is in use."""
         used, total = (number_in(self.files / f"mem_info_vram_{each}") for each in ("used", "total"))
         return used / total if used is not None and total else None
-
-
-def nvidia_gpus() -> list[NvidiaGpu]:
-    """Return the GPUs that NVML shows; none without its Python binding, or without a driver."""
-    if not NVIDIA.exists():
-        return []
-    try:
-        nvml = importlib.import_module("pynvml")
-    except ImportError:
-        return []
-    try:
-        nvml.nvmlInit()
-        return [NvidiaGpu(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())]
-    except nvml.NVMLError:
-        return []
 
 
 def amd_gpus() -> list[AmdGpu]:

@@ -31,8 +31,8 @@ from jobs.rundir import SCHEMA_VERSION, append_record, event_record, read_events
 from jobs.runtime import storage_io
 from jobs.runtime.checkpoint_directory import Saved
 from jobs.runtime.divergence import DivergedError, in_words, is_finite
-from jobs.runtime.gpu_load import gpu_load
 from jobs.runtime.node_load import NodeLoad, at_start
+from jobs.runtime.nvidia import gpu_of_rank
 from jobs.runtime.process_group import (
     device_name,
     forget_memory_of_startup,
@@ -91,7 +91,7 @@ class Recorder:
         parts = {metric.name: value for metric, value in self.startup.parts.items() if value}
         startup = {m.STARTUP_TIME.name: self.loop_started - self.startup.process_started, **parts}
         if self.load is not None:
-            self.load.gpu = gpu_load(device)
+            self.load.gpu = gpu_of_rank(device)
             startup |= {metric.name: value for metric, value in at_start(self.load.gpu).items()}
         ranks, named = self.rank.world_size, device_name(device)
         where = {"ranks": ranks, "job_id": slurm_job_id(), **nodes, "device": device.type, "device_name": named}

@@ -13,8 +13,8 @@ import pytest
 
 from jobs import metrics as m
 from jobs.runtime import node_load
-from jobs.runtime.gpu_load import GpuLoad
 from jobs.runtime.node_load import SHORTEST_S, NodeLoad, at_start
+from jobs.runtime.nvidia import NvidiaGpu
 from tests.support.real_run import events, make_run, train
 
 BUSY = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
@@ -129,19 +129,19 @@ def nvml(reasons: int, *, older: bool = False, memory: bool = True) -> SimpleNam
 def test_a_gpu_is_throttled_by_heat_and_power_brakes_and_not_by_its_power_limit(
     reasons: int, slowed: int, older: bool
 ) -> None:
-    values = GpuLoad(nvml(reasons, older=older), "GPU-1").sample()
+    values = NvidiaGpu(nvml(reasons, older=older), "GPU-1").load()
     assert values == {m.GPU_BUSY: 0.97, m.GPU_CLOCK: 1410e6, m.GPU_THROTTLED: slowed, m.GPU_MEMORY_FREE: 5 << 30}
 
 
 def test_what_a_gpu_does_not_support_is_absent() -> None:
-    assert m.GPU_MEMORY_FREE not in GpuLoad(nvml(0, memory=False), "GPU-1").sample()
+    assert m.GPU_MEMORY_FREE not in NvidiaGpu(nvml(0, memory=False), "GPU-1").load()
 
 
 def test_nvml_is_not_imported_where_there_is_no_gpu() -> None:
     # torch imports it where it is installed, so each import after that is refused.
     code = (
-        "import torch; from jobs.runtime.gpu_load import gpu_load, importlib;"
-        "importlib.import_module = None; print(gpu_load(torch.device('cpu')))"
+        "import torch; from jobs.runtime.nvidia import gpu_of_rank, importlib;"
+        "importlib.import_module = None; print(gpu_of_rank(torch.device('cpu')))"
     )
     command = [sys.executable, "-W", "ignore", "-c", code]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "None\n"

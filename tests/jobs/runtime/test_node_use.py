@@ -18,8 +18,9 @@ from analysis.report.sections.node_use import node_use_section, nodes_differ
 from jobs import metrics as m
 from jobs.cli import main
 from jobs.rundir import RunDir, append_record
-from jobs.runtime import node_use
-from jobs.runtime.node_use import AmdGpu, NodeUse, NvidiaGpu, amd_gpus, network_bytes, nvidia_gpus, use_of
+from jobs.runtime import node_use, nvidia
+from jobs.runtime.node_use import AmdGpu, NodeUse, amd_gpus, network_bytes, use_of
+from jobs.runtime.nvidia import NvidiaGpu, nvidia_gpus
 from jobs.submit.commands import lines_of_nodes
 from jobs.submit.progress import node_lines
 from jobs.submit.states import RunState, State
@@ -57,7 +58,7 @@ def write(file: Path, text: str) -> None:
 def test_nvidia_gpus_are_those_of_nvml_and_what_one_does_not_support_is_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_use, "NVIDIA", tmp_path)
+    monkeypatch.setattr(nvidia, "DEVICE", tmp_path)
     monkeypatch.setattr(importlib, "import_module", lambda _: nvml({0: 97}))
     found = nvidia_gpus()
     assert [gpu.busy() for gpu in found] == [0.97, None]
