@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,13 @@ def needs_slurm(item: pytest.Item) -> bool:
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The record of the sweeps that tests submit; local queues of one session take turns."""
     return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_patience() -> None:
+    """Tests share a process, and a Slurm that was away in one of them leaves less patience to the next."""
+    if (module := sys.modules.get("jobs.submit.slurm_call")) is not None:
+        module._patience[:] = [module.Patience(module.INTERACTIVE_S)]
 
 
 @pytest.fixture(autouse=True)

@@ -33,6 +33,8 @@ HOURS_LONG_S = 1800.0
 BATCH_S = 900.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
+# A program that calls us for days asks about one outage more often than this.
+ANOTHER_OUTAGE_S = 300.0
 # Exit codes of a command that `timeout` killed.
 KILLED = {128 + signal.SIGKILL, -signal.SIGKILL}
 
@@ -100,8 +102,16 @@ class Patience:
 
     limit_s: float
     away_since: float | None = None
-    """The start of the first call that failed since the last that was answered."""
+    """The start of the first call that failed since the last that was answered, in an outage that goes on."""
+    failed_at: float = 0.0
+    """The end of the last call that failed."""
     reported: bool = False
+
+    def failed(self, begun: float) -> None:
+        """Note a call that failed; after a long silence it is the first of another outage."""
+        if self.away_since is None or begun - self.failed_at > ANOTHER_OUTAGE_S:
+            self.away_since, self.reported = begun, False
+        self.failed_at = time.monotonic()
 
     def pause_s(self, tries: int) -> float | None:
         """Return the seconds before another try; None if it would come too late."""
@@ -146,8 +156,7 @@ def patiently(action: Callable[[], Answer]) -> Answer:
             with patience(0):
                 answer = action()
         except AwayError as error:
-            if own.away_since is None:
-                own.away_since = begun
+            own.failed(begun)
             pause_s = own.pause_s(tries)
             if pause_s is None:
                 raise

@@ -245,7 +245,7 @@ def away(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2\nexit 1\n")
         file.chmod(0o755)
     monkeypatch.setenv("PATH", f"{where}/bin:/usr/bin:/bin")
-    monkeypatch.setattr(slurm_call, "INTERACTIVE_S", 0.0)
+    monkeypatch.setattr(slurm_call, "_patience", [slurm_call.Patience(0)])
 
 
 def of_slurm(sweep: Path, name: str, end: str, **fields: object) -> RunDir:

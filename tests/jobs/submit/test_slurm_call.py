@@ -150,6 +150,22 @@ def test_patience_is_for_all_calls_together_and_ends(command: Command, monkeypat
     assert first > 1
 
 
+def test_an_outage_of_long_ago_leaves_all_patience_to_the_next(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program or a notebook that calls us for days."""
+    command("squeue", f"echo 'slurm_load_jobs error: {CONNECT}' >&2; exit 1")
+    monkeypatch.setattr(slurm_call, "ANOTHER_OUTAGE_S", 0.1)
+    with patience(0.5):
+        with pytest.raises(AwayError):
+            ask("squeue")
+        time.sleep(0.6)
+        (tmp_path / "squeue.calls").write_text("")
+        calls = command("squeue", after(1, f"slurm_load_jobs error: {CONNECT}", "echo ok", f"{tmp_path}/squeue.calls"))
+        assert ask("squeue") == "ok\n"
+    assert len(calls.read_text().splitlines()) == 2
+
+
 @pytest.mark.parametrize(
     ("message", "times", "error"),
     [
