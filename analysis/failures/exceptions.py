@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from analysis.failures.catalogue import Weight
+from analysis.failures.catalogue import PARTS, Weight
 from analysis.failures.catalogue.places import COMPUTES, cause_by_place
-from analysis.failures.catalogue.settings import OF_DATA, OUTSIDE
 from analysis.parsers.base import Line, RankLabel
 from jobs.failures import FailureCause
 
@@ -66,6 +65,25 @@ LOGIC_TYPES = {
 }  # fmt: skip
 # Types whose text is a sentence. Others (OSError, exceptions of a library) do not show which side is wrong.
 SENTENCE_TYPES = VALUE_TYPES | {"Exception", "RuntimeError"}
+OF_DATA = re.compile(PARTS["OF_DATA"])
+# Things outside of the program that a sentence names: files, connections, packages, devices, processes, settings, a
+# request to the user.
+OUTSIDE = re.compile(
+    r"(?i)\b(?:files?|filename|paths?|director(?:y|ies)|folders?|disk|open(?:ed)?|corrupt\w*|truncated|EOF|decompress\w*|"
+    r"download\w*|urls?|https?|hub|repo(?:sitory)?|tokenizer|processor|template|datasets?|"
+    r"connect(?:ion|ed)?|network|internet|sockets?|hosts?|hostname|address|ports?|servers?|clients?|agents?|daemons?|"
+    r"time[ds]?[ -]?out|timeout|deadline|rendezvous|nccl|gloo|mpi|rccl|ucx|requests?|status code|unreachable|"
+    r"unavailable|"
+    r"installed|install|packages?|versions?|librar(?:y|ies)|modules? named|symbols?|compil\w+|drivers?|cuda|hip|rocm|"
+    r"gpus?|devices?|kernels?|hardware|memory|alloc\w*|nodes?|process(?:es)?|workers?|subprocess|child(?:ren)?|killed|"
+    r"died|dead|alive|exit(?:ed|ing)?|environment|env|variables?|permission|credentials?|licen[sc]e|quota|space left|"
+    r"config\w*|settings?|arguments?|args|flags?|options?|hyperparameters?|strategy|precision|batch[-_ ]?size|"
+    r"checkpoints?|ckpt|please|unsupported|support(?:s|ed)?|exists?|"
+    r"requires?|required|must|should|cannot be|can't be|missing|"
+    r"exceed\w*|limits?|maximum|minimum|max value|unknown|fail(?:ed|ure|s)?|lock(?:ed|s)?|compatib\w+|"
+    r"backward compat\w+|"
+    r"not found|not exist|not available|not enabled|choose|specify|provide|invalid (?:value|choice|option))\b"
+)
 WRAPPER = re.compile(r"^Caught (?P<type>\w+) in (?:DataLoader worker|pin memory|replica)")
 # The source line of a frame reads a key of a checkpoint: the checkpoint is of another kind.
 READS_CHECKPOINT = re.compile(r"(?:\bckpt|checkpoint|state_dict)\w*\[|\btorch\.load\(.*\)\[")
@@ -192,7 +210,7 @@ def is_of_code(kind: str, words: str, frame: str) -> bool:
     if kind not in SENTENCE_TYPES:
         return False
     sentence = words or frame.partition("assert ")[2]
-    of_data = re.search(OF_DATA, sentence) is not None
+    of_data = OF_DATA.search(sentence) is not None
     if wrapper is not None or of_data:
         return True
-    return kind != "ValueError" and sentence != "" and re.search(OUTSIDE, sentence) is None
+    return kind != "ValueError" and sentence != "" and OUTSIDE.search(sentence) is None

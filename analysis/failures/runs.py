@@ -12,11 +12,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from analysis.failures.sacct import read_jobs, verdict_on_job
-from analysis.failures.signatures import MARKERS, matches
+from analysis.failures.signatures import matches, search
 from analysis.failures.verdict import Verdict, decide, in_words
 from analysis.formatting import short
 from analysis.parsers.base import Line, Record
@@ -36,7 +37,6 @@ TABLES = "sacct*"
 MOST_LOGS = 64
 LOG_NAME = re.compile(r"(?P<id>.+)_(?P<rank>\d{1,9})_log\.out")
 STEP_LINE = re.compile(r"step \d+/\d+  loss ")
-OUR_LOGS = Search((*MARKERS, BATCH_STARTED, "  loss "))
 
 
 @dataclass(frozen=True)
@@ -189,12 +189,18 @@ def starts(file: Path) -> int:
     return 0
 
 
+@cache
+def our_logs() -> Search:
+    """Return the search for the lines that are relevant in a log of ours."""
+    return Search((*search().markers, BATCH_STARTED, "  loss "))
+
+
 def verdicts_on_start(file: Path) -> Iterator[Verdict]:
     """Yield the verdict on the last start in a log; none where the log cannot be read or proves nothing."""
     lines: list[Line] = []
     steps: list[int] = []
     with suppress(OSError):
-        for line in OUR_LOGS.lines(blocks(file)):
+        for line in our_logs().lines(blocks(file)):
             if line.text.startswith(BATCH_STARTED):
                 lines = []
             elif STEP_LINE.match(line.text):

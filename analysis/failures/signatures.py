@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
-from analysis.failures.catalogue import SIGNATURES, Weight
-from analysis.failures.catalogue.finished import FINISHED
+from analysis.failures.catalogue import SIGNATURES, Signature, Weight
 from analysis.failures.exceptions import EXCEPTION, OTHER_TYPES, SIGNALS, SURVIVED, TRACEBACK, Tracebacks
 from analysis.parsers.base import Line
 from analysis.parsers.search import Search
@@ -81,8 +82,30 @@ OTHER_MARKERS = (
     "error", "ERROR", "fatal", "Fatal", "FATAL", "ailed", "ailure", "imed out", "imeout", "xception", "panic", "orrupt",
     "iolation",
 )  # fmt: skip
-MARKERS = tuple(dict.fromkeys((*(marker for each in SIGNATURES for marker in each.markers), *OTHER_MARKERS)))
-SEARCH = Search(MARKERS)
+
+
+@cache
+def by_marker() -> Mapping[str, Sequence[int]]:
+    """Return the numbers of the signatures whose expressions are tried on a text that contains a marker."""
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for number, signature in enumerate(SIGNATURES):
+        for marker in signature.markers:
+            numbers[marker].append(number)
+    return dict(numbers)
+
+
+@cache
+def search() -> Search:
+    """Return the search for the lines that are relevant for a verdict."""
+    return Search(tuple(dict.fromkeys((*by_marker(), *OTHER_MARKERS))))
+
+
+def known(text: str) -> Iterator[Signature]:
+    """Yield the signatures that a line with this text matches, in the order of the catalogue."""
+    markers = {search().markers[marker] for marker, _, _ in search().found(text.encode())}
+    for number in sorted({number for marker in markers for number in by_marker().get(marker, ())}):
+        if SIGNATURES[number].pattern.search(text):
+            yield SIGNATURES[number]
 
 
 def matches(lines: Iterable[Line]) -> Iterator[Match]:
@@ -107,7 +130,7 @@ def matches(lines: Iterable[Line]) -> Iterator[Match]:
 
 def goes_on(text: str) -> bool:
     """Return True for a line after which its program goes on; a report of completion is none."""
-    return GOES_ON.search(text) is not None and not any(each.matches(text) for each in FINISHED)
+    return GOES_ON.search(text) is not None and all(each.weight is not Weight.finished for each in known(text))
 
 
 def is_noise(text: str) -> bool:
@@ -117,15 +140,15 @@ def is_noise(text: str) -> bool:
 
 def match_line(line: Line, exception: re.Match[str] | None, tracebacks: Tracebacks) -> Iterator[Match]:
     """Yield the match of a line by the catalogue, else by the type of its exception."""
-    known = next((each for each in SIGNATURES if each.matches(line.text)), None)
-    if known is None or known.weight is Weight.possible:
+    signature = next(known(line.text), None)
+    if signature is None or signature.weight is Weight.possible:
         # The place of an exception proves more than a sentence that is only a hint.
         cause, weight = tracebacks.cause_of(line, exception)
-        if cause is not None and (known is None or weight is Weight.raised):
+        if cause is not None and (signature is None or weight is Weight.raised):
             yield Match(cause, weight, line)
             return
-    if known is not None:
-        yield Match(known.cause, known.weight, with_rank_and_host(line), advice=known.advice)
+    if signature is not None:
+        yield Match(signature.cause, signature.weight, with_rank_and_host(line), advice=signature.advice)
     elif IN_WORDS.search(line.text) and not OF_LAUNCHERS.search(line.text):
         yield Match(FailureCause.unknown, Weight.unexplained, line)
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from analysis.failures.catalogue import Weight
-from analysis.failures.signatures import SEARCH, Match, matches
+from analysis.failures.signatures import Match, matches, search
 from analysis.parsers.search import Search, blocks
 from jobs.failures import FailureCause
 
@@ -78,7 +78,7 @@ def verdict_on(path: Path, steps: Sequence[int] = ()) -> Verdict:
     `steps` are the line numbers of its training steps, at least of the last ones: an exception before the last did not
     end the run. Raises OSError where the file cannot be read.
     """
-    found = list(matches(SEARCH.lines(blocks(path))))
+    found = list(matches(search().lines(blocks(path))))
     verdict = decide(found, steps)
     if verdict.line is None or verdict.weight is Weight.fault:
         return verdict

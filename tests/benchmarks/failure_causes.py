@@ -33,7 +33,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from analysis.failures.signatures import SEARCH, matches
+from analysis.failures.signatures import matches, search
 from analysis.failures.verdict import decide
 from analysis.logs.file import read_log_file
 from tests.support.paths import ROOT
@@ -58,7 +58,7 @@ class Case(NamedTuple):
         """The cause that the catalogue names."""
         if self.whole:
             return named_in_log(self.text)
-        return decide(matches(SEARCH.lines([self.text.encode()]))).cause.name
+        return decide(matches(search().lines([self.text.encode()]))).cause.name
 
 
 @dataclass(frozen=True)

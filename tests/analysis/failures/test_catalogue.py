@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import csv
+import re
 from importlib import resources
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from analysis.failures.catalogue import SIGNATURES
-from analysis.failures.signatures import MARKERS, SEARCH, matches
+from analysis.failures.catalogue.markers import markers_of
+from analysis.failures.catalogue.table import read
+from analysis.failures.signatures import known, matches, search
 from analysis.failures.verdict import Verdict, decide
 from jobs.failures import FailureCause as C
 
@@ -16,7 +21,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 7, in <
 
 
 def of(log: str) -> Verdict:
-    return decide(matches(SEARCH.lines([log.encode()])))
+    return decide(matches(search().lines([log.encode()])))
 
 
 @pytest.mark.parametrize(
@@ -342,9 +347,57 @@ def test_torchrun_names_the_first_rank_and_host_of_a_traceback_without_a_rank() 
     assert (found.rank, found.host) == (4, "node04"), "the process of rank 3 was still there"
 
 
-def test_each_signature_has_a_source_an_advice_and_markers_that_are_searched() -> None:
-    assert all(each.source and each.markers and set(each.markers) <= set(MARKERS) for each in SIGNATURES)
+def test_each_signature_has_a_source_and_an_advice_and_compiles() -> None:
+    assert all(each.source and each.pattern for each in SIGNATURES)
     assert all(each.advice.endswith(".") and "\n" not in each.advice for each in SIGNATURES)
+
+
+@settings(suppress_health_check=list(HealthCheck), deadline=None)
+@given(st.data())
+def test_a_text_that_an_expression_matches_contains_one_of_its_markers_and_is_known(data: st.DataObject) -> None:
+    signature = data.draw(st.sampled_from(SIGNATURES))
+    text = data.draw(st.from_regex(signature.expression, alphabet=st.characters(max_codepoint=126)))
+    assert any(marker in text for marker in signature.markers)
+    assert signature in known(text)
+
+
+@pytest.mark.parametrize(
+    ("expression", "markers"),
+    [
+        ("plain text", ["plain text"]),
+        (r"[Nn]o space left on (?:device|disk)$", ["No space left on device", "No space left on disk",
+                                                   "no space left on device", "no space left on disk"]),
+        (r"^killed by \S+ on node", ["killed by "]),
+        (r"(?:job|task)s? \d+ died", [" died"]),
+        (r"\bexit(?: code)? 137\b", ["exit 137", "exit code 137"]),
+        (r"(?i)\bexit(?: code)? 137\b", [" 137"]),
+        (r"(?=.*never)lost(?! again)", ["lost"]),
+        (r": 69, (?:.*Xid|Xid)", ["Xid"]),
+    ],
+)  # fmt: skip
+def test_markers_are_the_fixed_texts_of_an_expression_that_select_the_fewest_lines(
+    expression: str, markers: list[str]
+) -> None:
+    assert sorted(markers_of(expression)) == markers
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ('["lost", "end", "peer lost"]', "'lost' is not known"),
+        ('["hung", "ending", "peer lost"]', "'ending' is not known"),
+        ('["hung", "end", "{PEER} lost"]', "'PEER' is not known"),
+        ('["hung", "peer lost"]', "not a cause, a weight and an expression"),
+        ('["hung", "end", "peer (lost"]', "unterminated subpattern"),
+        ('["hung", "end", "(?i)lost"]', "need not contain a fixed text"),
+        ('["hung", "end", "(?:peer )?lo?"]', "need not contain a fixed text"),
+    ],
+)
+def test_a_wrong_row_is_refused_with_the_row_and_its_source(row: str, why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)) as refused:
+        assert [each.markers for each in read(f'["https://example.org"]\ntexts = [{row}]')[1]]
+    assert "https://example.org" in str(refused.value)
+    assert row.rpartition(', "')[2].strip('"]') in str(refused.value)
 
 
 def test_the_advice_is_that_of_the_text_and_else_that_of_its_cause() -> None:
@@ -362,4 +415,4 @@ def test_every_error_of_cuda_is_recognized_by_its_name_and_by_its_text() -> None
     assert len(rows) > 100
     for row in rows:
         for text in (f"CUDA error: {row['text']}", f"x: cudaError{row['name']}"):
-            assert any(each.matches(text) for each in SIGNATURES), text
+            assert any(known(text)), text

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.failures.signatures import MARKERS, SEARCH, matches
+from analysis.failures.signatures import matches, search
 from analysis.failures.verdict import Verdict, decide, verdict_on
 from jobs.failures import FailureCause
 
@@ -24,7 +24,7 @@ def child(rank: int, code: int, time: str, host: str = "node01") -> str:
 
 
 def of(log: str, last_progress: int = 0) -> Verdict:
-    return decide(matches(SEARCH.lines([log.encode()])), [last_progress] if last_progress else [])
+    return decide(matches(search().lines([log.encode()])), [last_progress] if last_progress else [])
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_the_shutdown_of_a_training_that_finished_is_no_cause(finish: str) -> No
 
 def test_an_end_that_slurm_announced_counts_beside_a_step_that_was_printed_late() -> None:
     found = list(
-        matches(SEARCH.lines([f"step\nstep\n{CANCELLED} DUE TO JOB REQUEUE ***\nstep\n{CANCELLED} ***".encode()]))
+        matches(search().lines([f"step\nstep\n{CANCELLED} DUE TO JOB REQUEUE ***\nstep\n{CANCELLED} ***".encode()]))
     )
     assert decide(found, [1, 2, 4]).cause is FailureCause.requeued
     # The job was started again and went on in the same log.
@@ -214,7 +214,7 @@ def test_a_gpu_fault_before_the_last_step_counts_beside_the_traceback_that_it_ca
 
 
 @settings(suppress_health_check=list(HealthCheck))
-@given(st.lists(st.one_of(st.sampled_from(MARKERS), st.text(max_size=20)), max_size=30).map("".join))
+@given(st.lists(st.one_of(st.sampled_from(search().markers), st.text(max_size=20)), max_size=30).map("".join))
 def test_any_text_has_a_verdict(text: str) -> None:
     found = of(text)
     assert (found.proof is None) == (found.line is None)
