@@ -257,6 +257,8 @@ ILLEGAL = (
     "job=image_train images.classes=0 images.size=8",
     "job=image_train images.shards=1",
     "job=image_train images.count=10",
+    "job=image_train images.validate_every_steps=5",
+    "job=image_train job.steps=null job.epochs=1",
     f"{SERVE} serving.search.most_concurrency=8",
     f"{SERVE} serving.search.most_concurrency=2 serving.limits.request_latency_s=1",
     "stages=all_and_serve data.held_out_samples=8",

@@ -80,9 +80,9 @@ def test_a_rank_imports_no_packages_that_only_metrics_of_text_and_sound_need_and
 import sys
 from pathlib import Path
 from jobs.rundir import load_run
-from jobs.run import workload
+from jobs.work.work import work_of
 
-assert callable(workload(load_run(Path(sys.argv[1]))))
+run = load_run(Path(sys.argv[1])); assert callable(work_of(run).entry(run))
 assert {"litgpt", "lightning.pytorch", "torchmetrics"} <= set(sys.modules)
 print(sorted({"scipy", "transformers", "sklearn"} & set(sys.modules)))
 
