@@ -169,7 +169,7 @@ def refuse_old_torch(version: str) -> None:
     if major_minor(version) < LEAST_TORCH:
         raise ConfigError(
             f"engine=native needs torch {'.'.join(map(str, LEAST_TORCH))} or later, and this node has {version}. "
-            "Install it (README.md, section Install), set a container or cluster.python that has it, or engine=nemo."
+            "Install it (INSTALL.md), set a container or cluster.python that has it, or engine=nemo."
         )
 
 

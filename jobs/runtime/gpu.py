@@ -131,7 +131,7 @@ def why_none() -> str:
 
 def remedy(index: int | None = None) -> str:
     """Return what to install or set."""
-    install = "Install a torch for {} on the nodes (README.md, section Install)"
+    install = "Install a torch for {} on the nodes (INSTALL.md)"
     driver = nvidia_driver()
     if driver is None:
         if torch.version.hip or not torch.version.cuda:
