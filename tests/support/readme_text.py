@@ -8,7 +8,10 @@ from pathlib import Path
 from tests.support.paths import ROOT
 
 ROOMS = ("analysis", "conf", "jobs", "sbatch", "tests")
-FILES = [*sorted(ROOT.glob("[A-Z]*.md"), reverse=True), *sorted(f for r in ROOMS for f in (ROOT / r).rglob("README.md"))]
+FILES = [
+    *sorted(ROOT.glob("[A-Z]*.md"), reverse=True),
+    *sorted(f for r in ROOMS for f in (ROOT / r).rglob("README.md")),
+]
 FILES = [file for file in FILES if file.name != "CHANGELOG.md"]
 README = "\n".join(path.read_text() for path in FILES)
 
