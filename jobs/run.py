@@ -141,7 +141,7 @@ def workload(run: Run) -> Callable[[Run, Lease, Rank], None]:
 
 
 def refuse_missing_decoder(run: Run) -> None:
-    """Raise ConfigError where the Python of the ranks lacks a package that decodes the images of the run."""
+    """Raise ConfigError if the Python of the ranks lacks a package that decodes the images of the run."""
     assert run.images is not None
     packages = run.images.packages
     if missing := [package for package in packages if is_missing(package)]:

@@ -1,6 +1,6 @@
 """An entry of the command line: the name, text, arguments and function of a command.
 
-A new command is an entry in the tuple COMMANDS of one of the group files beside this one, and nothing else. Its
+A new command is an entry in the tuple COMMANDS of one of the group files next to this one, and nothing else. Its
 function imports what it needs when it runs, so that start-up stays fast.
 """
 

@@ -33,7 +33,7 @@ class Samples:
     steps: int
     account: dict[str, float]
     tokens: TokensOfSample | None
-    """None where every sample fills its row, and for a run that does not train."""
+    """None if every sample fills its row, and for a run that does not train."""
 
     def planned(self) -> dict[str, Any]:
         """Return the entries of plan.json that follow from the samples."""
@@ -61,7 +61,7 @@ def samples_of(run: Run, made: dict[str, Path]) -> Samples:
 
 
 def refuse_unended(run: Run, dataset: Dataset) -> None:
-    """Raise DataError where LitGPT, which tokenizes instructions itself, would leave responses without an end token."""
+    """Raise DataError if LitGPT, which tokenizes instructions itself, would leave responses without an end token."""
     unended = int(dataset.meta.get("litgpt_unended", 0))
     if unended and run.engine.kind is EngineKind.litgpt:
         raise DataError(

@@ -215,7 +215,7 @@ SYSTEM = (
         (C.aborted, W.signal, r"^Aborted(?: \(core dumped\))?$|: line \d+: +\d+ Aborted\b", ("Aborted",)),
         (C.cancelled, W.signal, r"^KeyboardInterrupt$", ("KeyboardInterrupt",)),
     ),
-    # The words of errno in a line that is no exception: they decide where the log has no other proof.
+    # The words of errno in a line that is not an exception: they decide where the log has no other proof.
     *signatures(
         "https://man7.org/linux/man-pages/man3/strerror.3.html (glibc's texts of EIO, EROFS, ENOLCK, EACCES, ENOENT)",
         (C.storage, W.signal, r"(?:[;:] |error: |\()(?:Input/output error|Read-only file system|No locks available|"

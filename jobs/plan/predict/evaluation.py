@@ -1,4 +1,4 @@
-"""Memory of a run that trains nothing (jobs.workloads.evaluate) beside its weights: forward passes of one process.
+"""Memory of a run that trains nothing (jobs.workloads.evaluate) besides its weights: forward passes of one process.
 
 tests/jobs/plan/test_activations.py compares the sum with the real model.
 """

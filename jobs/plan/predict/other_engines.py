@@ -18,7 +18,7 @@ ZERO3 = 3
 LOGIT_BYTES = 12
 """A logit in 16 bits and in float32, its softmax, and its gradient (Megatron's cross-entropy; LitGPT's the same)."""
 UNFUSED_NORM_BYTES = 12
-"""Bytes of a number that LitGPT's RMSNorm keeps beside its input: in float32 the input, its square and the result."""
+"""Bytes of a number that LitGPT's RMSNorm keeps next to its input: in float32 the input, its square and the result."""
 
 
 def kept_by_layer(run: Run, x: Tokens) -> int:

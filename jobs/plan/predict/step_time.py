@@ -107,7 +107,7 @@ class StepTime:
 
 
 def peak_flops_per_s(run: Run) -> float | None:
-    """Return the dense peak of a run's GPU in its arithmetic; None where it is not known."""
+    """Return the dense peak of a run's GPU in its arithmetic; None if it is not known."""
     peaks = {
         Precision.bfloat16: run.gpu.peak_bf16_tflops,
         Precision.float16: run.gpu.peak_fp16_tflops,
@@ -118,7 +118,7 @@ def peak_flops_per_s(run: Run) -> float | None:
 
 
 def work_of(run: Run) -> Work | None:
-    """Return the work of a run that jobs.plan.legality has passed; None where its GPU's rates are not known."""
+    """Return the work of a run that jobs.plan.legality has passed; None if its GPU's rates are not known."""
     peak, memory = peak_flops_per_s(run), run.gpu.memory_gb_per_s
     if peak is None or memory is None:
         return None

@@ -55,7 +55,7 @@ def counts_are_positive(run: Run) -> str | None:
     part = run.engine.server.memory_fraction
     if part is not None and not 0 < part <= 1:
         wrong.append(
-            f"engine.server.memory_fraction={part:g} is no part of a GPU's memory. Set it to 0.9, or to null if the "
+            f"engine.server.memory_fraction={part:g} must be above 0 and at most 1. Set it to 0.9, or to null if the "
             "server reserves none."
         )
     rates = {"serving.requests_per_s": s.requests_per_s} | {
@@ -293,7 +293,7 @@ def kv_tokens(run: Run) -> int | None:
 
 
 def kv_cache_note(run: Run) -> str | None:
-    """Return the predicted capacity of a replica's KV cache in tokens and requests; None where it is not known."""
+    """Return the predicted capacity of a replica's KV cache in tokens and requests; None if it is not known."""
     if run.serving is None or (tokens := kv_tokens(run)) is None:
         return None
     s = run.serving

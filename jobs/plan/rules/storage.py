@@ -12,13 +12,13 @@ TESTS = {"checkpoint": "checkpoint_io", "data": "data_read", "fio": "fio"}
 
 
 def one_test(run: Run) -> str | None:
-    """Require one test of storage, and no training beside it."""
+    """Require one test of storage, and no training besides it."""
     if run.storage is None:
         return None
     given = [name for name in TESTS if getattr(run.storage, name) is not None]
     if len(given) != 1:
         return (
-            f"storage has {' and '.join(given) or 'no test'}, and a run makes one. Set job={either(TESTS.values())}, "
+            f"storage has {' and '.join(given) or 'no test'}; a run needs one. Set job={either(TESTS.values())}, "
             "and no other section of storage."
         )
     if run.job.train:
@@ -77,7 +77,7 @@ def sizes_are_positive(run: Run) -> str | None:
             "or a number between 0 and 1."
         )
     if data is not None and not 0 <= data.step_s < float("inf"):
-        lines.append(f"storage.data.step_s={data.step_s:g} is no time. Set storage.data.step_s=0 or more.")
+        lines.append(f"storage.data.step_s={data.step_s:g} must not be negative or infinite. Set storage.data.step_s=0 or more.")
     return "\n".join(lines) or None
 
 

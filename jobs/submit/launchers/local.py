@@ -38,7 +38,7 @@ PACKAGES = {
     # The server has a Python of its own (engine.server.python).
     EngineKind.vllm: ("tokenizers", "train"),
 }
-"""The package that an engine imports beside torch, and the extra of pyproject.toml that brings it."""
+"""The package that an engine imports besides torch, and the extra of pyproject.toml that brings it."""
 STARTED: list[subprocess.Popen[str]] = []
 """The queues of this process, which may outlive it: Python warns of a running process that is dropped."""
 

@@ -499,7 +499,7 @@ def test_a_run_without_a_model_or_with_another_one_is_not_submitted(
          "KV cache 0.2). A server reserves 0.9 of it (engine.server.memory_fraction)"),
         (["cluster=xe9680_h100", "model=llama3_70b", "ranks_per_node=8", "serving.replicas=8"],
          "Nearest that can run: parallelism.tensor=2 serving.replicas=4; or parallelism.tensor=4 serving.replicas=2"),
-        (["engine.server.memory_fraction=90"], "engine.server.memory_fraction=90 is no part of a GPU's memory"),
+        (["engine.server.memory_fraction=90"], "engine.server.memory_fraction=90 must be above 0 and at most 1"),
     ],
 )  # fmt: skip
 def test_what_cannot_serve_is_refused_in_words(overrides: list[str], words: str) -> None:
