@@ -77,7 +77,7 @@ def sizes_are_positive(run: Run) -> str | None:
             "or a number between 0 and 1."
         )
     if data is not None and not 0 <= data.step_s < float("inf"):
-        lines.append(f"storage.data.step_s={data.step_s:g} must not be negative or infinite. Set storage.data.step_s=0 or more.")
+        lines.append(f"storage.data.step_s={data.step_s:g} is not a time. Set storage.data.step_s=0 or more.")
     return "\n".join(lines) or None
 
 
