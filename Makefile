@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Installed first and separately, so that no other package replaces it by a newer version. pip's default is the build
-# for CUDA 13; README.md, section Install, has a table of the others: make TORCH_INDEX=ADDRESS.
+# for CUDA 13; INSTALL.md has a table of the others: make TORCH_INDEX=ADDRESS.
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 
@@ -164,7 +164,7 @@ figure: demo browser
 	    --screenshot=.github/demo-report.png file://$(CURDIR)/runs/demo/report.html
 	sed 's#$(CURDIR)/##' runs/demo/runs.csv > .github/demo-runs.csv
 
-# The table of faults in jobs/README.md: seconds until the ranks are connected again, and steps computed twice.
+# The table of faults in jobs/submit/README.md: seconds until the ranks are connected again, and steps computed twice.
 fault-table: $(VENV)/dev.done slurm
 	echo "fault,back_after_s,steps_lost,steps_between_checkpoints" > .github/faults.csv
 	SLURMSCALE_FAULT_TABLE=$(CURDIR)/.github/faults.csv $(BIN)/python -m pytest tests/end_to_end/test_faults.py -k 'disturbed or cut_off'

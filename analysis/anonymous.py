@@ -65,7 +65,7 @@ AROUND: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("QOS", re.compile(rf"(?i:\bqos)[=:]\s?[\"']?({WORD})")),
     ("reservation", re.compile(rf"(?i:\breservation)[=:]\s?[\"']?({WORD})")),
 )
-# A short option is no word: `sbatch -A acct -p queue`.
+# A short option is not a word: `sbatch -A acct -p queue`.
 OPTIONS = {"-A": "account", "-p": "partition", "-w": "node", "-x": "node", "-q": "QOS"}
 OPTION = re.compile(rf"\b(?:sbatch|srun|salloc)\b[^\n;|&]{{0,300}}?\s(-[ApwxqU])\s?({WORD})")
 GENERIC = frozenset((

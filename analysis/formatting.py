@@ -114,7 +114,7 @@ def title(metric: Metric) -> str:
     """Return a metric's name as a heading: `Step time median (s)`."""
     name = metric.name
     bare = UNIT.sub("", name)
-    # Drop the unit from the name, unless too little is left: `Collective` alone is no quantity.
+    # Drop the unit from the name, unless too little is left: `Collective` alone is not a quantity.
     if metric.unit == "J" or (metric.unit in {"s", "B", "B/s", "Hz"} and "_" in bare):
         name = bare
     words = ABBREVIATION.sub(lambda word: word[0].upper(), name.replace("_per_", "/").replace("_", " "))

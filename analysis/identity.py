@@ -73,7 +73,7 @@ def place(run: RunResult) -> tuple[int, int]:
     return run.ranks or 0, run.setting("nodes") or 0
 
 
-# What a line may have in common beside its configuration, in the order of preference.
+# What a line may have in common besides its configuration, in the order of preference.
 COMMON: tuple[Callable[[RunResult], dict[str, Any]], ...] = (batch, batch_per_rank, system, repeat)
 
 

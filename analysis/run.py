@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from analysis.metrics.storage import Storage
     from analysis.metrics.stragglers import Straggler
 
-# A file that the user writes beside logs; analysis.logs.facts reads it.
+# A file that the user writes next to logs; analysis.logs.facts reads it.
 FACTS_FILE = "facts.yaml"
 DEVICES = {"cpu": "CPU", "cuda": "GPU", "gpu": "GPU"}
 UNKNOWN_DEVICE = "Unknown device"
@@ -82,7 +82,7 @@ class RunResult:
     disbelieved: str = ""
     """The reason that its log gives not to believe it: it is never named fastest. Empty without one."""
     reservations: Sequence[str] = ()
-    """Further doubts about its size or speed, which headlines state beside its rate."""
+    """Further doubts about its size or speed, which headlines state next to its rate."""
     remarks: Sequence[str] = ()
     """Sentences on what the reader of its rate must know: the batch grew, samples were packed."""
     log: LogFile | None = None

@@ -60,7 +60,7 @@ def before_torch_archive(error: BaseException) -> BaseException:
 
 
 def interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
-    """Return the interrupt that an error is or came from, None without one.
+    """Return the interrupt that an error is or came from, None if there is none.
 
     Ctrl-C in the middle of a library can break its cleaning up, whose error is then raised in place of the interrupt.
     """

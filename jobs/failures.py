@@ -176,7 +176,7 @@ class Stop:
 
     reason: str
     cause: FailureCause | None
-    """None where the signal alone does not determine the cause."""
+    """None if the signal alone does not determine the cause."""
 
 
 # Signals that Slurm and users send before SIGKILL; the batch script requests SIGUSR2 ahead of the time limit.
@@ -224,7 +224,7 @@ def cause_of(error: BaseException) -> FailureCause:
         return error.cause
     if isinstance(error, SuiteError):
         return FailureCause.refused
-    # NCCL cannot allocate its buffers: a DistBackendError that says so is no lost peer.
+    # NCCL cannot allocate its buffers: a DistBackendError that says so is not a lost peer.
     if GPU_MEMORY_TYPE in types or (types & LOST_PEER_TYPES and NCCL_MEMORY_TEXT.search(text)):
         return FailureCause.out_of_gpu_memory
     if isinstance(error, MemoryError) or HOST_MEMORY_TEXT.search(text):
@@ -252,7 +252,7 @@ def cause_of_task(how: str) -> FailureCause:
 
 
 def recorded_cause(event: Mapping[str, Any]) -> FailureCause | None:
-    """Return the cause that an event of a run names; None where it names none that is known."""
+    """Return the cause that an event of a run names; None if it names none that is known."""
     name = event.get("cause")
     if name == "out_of_memory" and GPU_MEMORY_TEXT.search(str(event.get("error"))):
         return FailureCause.out_of_gpu_memory

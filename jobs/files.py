@@ -61,7 +61,7 @@ OF_CONSTRUCTORS = (yaml.YAMLError, ValueError, TypeError, AttributeError, Lookup
 
 
 class UnsuitableFileError(SuiteError, OSError):
-    """A file that is no regular file, is larger than a limit, or cannot be opened; `strerror` is the reason."""
+    """A file that is not a regular file, is larger than a limit, or cannot be opened; `strerror` is the reason."""
 
     def __str__(self) -> str:
         return f"{self.filename} cannot be read: {self.strerror}. Remove it, or restore it from a copy."

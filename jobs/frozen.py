@@ -54,7 +54,7 @@ def run_of(values: Mapping[str, Any]) -> Run:
 
 
 def interpolation_in(values: Any) -> str | None:
-    """Return the key of the first value that OmegaConf would replace, with the value; None without one."""
+    """Return the key of the first value that OmegaConf would replace, with the value; None if there is none."""
     for key, text in strings(values):
         # An even number of backslashes escapes itself, an odd one the interpolation.
         if any(len(backslashes) % 2 == 0 for backslashes in INTERPOLATION.findall(text)):

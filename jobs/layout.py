@@ -149,7 +149,7 @@ def shard_degree(run: Run) -> int:
     if p.data_replicate is not None:
         return dp // p.data_replicate
     if p.sharding is Sharding.HYBRID_SHARD:
-        # As many as fit a node beside the inner axes.
+        # As many as fit a node next to the inner axes.
         return max(1, min(dp, run.ranks_per_node // degree_product(run, INNER_AXES)))
     return dp
 

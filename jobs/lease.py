@@ -27,7 +27,7 @@ class Owner:
     """None for ranks that a person started outside a scheduler."""
     restart: int | None
     name: str
-    """The start in words."""
+    """The start as text."""
 
 
 class Lease:
@@ -65,7 +65,7 @@ class Lease:
 
 
 def owning_job_id() -> str | None:
-    """Return the job that this rank belongs to, of Slurm or of the local queue; None without one."""
+    """Return the job that this rank belongs to, of Slurm or of the local queue; None if there is none."""
     # A local run inside a Slurm job inherits its variables.
     return os.environ.get("SUBMITIT_LOCAL_JOB_ID") or slurm_job_id()
 

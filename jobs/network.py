@@ -47,7 +47,7 @@ def variables(network: Network) -> dict[str, str]:
 
 
 def mismatch(network: Network, transports: Sequence[str], devices: Sequence[str]) -> str | None:
-    """Return in words how the network that a rank found is not the one asked for; None if it is.
+    """Describe how the network that a rank found differs from the requested one; None if it does not.
 
     `transports` are those of its collectives, `devices` the adapters or interfaces that NCCL found. Only transports
     between nodes are compared, so a rank that has none agrees with every network.

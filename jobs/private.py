@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def defect(directory: Path) -> str:
-    """Return in words why others could change a directory that exists; empty if they cannot."""
+    """Describe why others could change a directory that exists; empty if they cannot."""
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode):
         return "it is not a directory"

@@ -103,7 +103,7 @@ def prepare_for_torch(run: Run, version: str) -> None:
     if engine.least_torch is not None and major_minor(version) < engine.least_torch:
         raise ConfigError(
             f"engine={run.engine.kind.name} needs torch {'.'.join(map(str, engine.least_torch))} or later, and this "
-            f"node has {version}. Install it (README.md, section Install), set a container or cluster.python that has "
+            f"node has {version}. Install it (INSTALL.md), set a container or cluster.python that has "
             "it, or engine=nemo."
         )
     if engine.sets_allocator:

@@ -82,7 +82,7 @@ SCHEMA_VERSION = 1
 BATCH_STARTED = "slurmscale: started"
 # Prefix of the last line of a batch script that ends before its ranks start.
 NOT_STARTED = "slurmscale: not started: "
-# Files of `slurmscale report`, which it may write into a sweep directory or beside logs.
+# Files of `slurmscale report`, which it may write into a sweep directory or next to logs.
 WRITTEN = {"report.html", "report.md", "runs.csv", "leaderboard.csv", "measurements.csv", "profile.csv",
            "runs.parquet", "points.tex"}  # fmt: skip
 FIGURES = "figures"
@@ -340,7 +340,7 @@ class SweepDir:
 
     @property
     def code_store(self) -> Path:
-        """This user's copies of submitted code, beside the sweep."""
+        """This user's copies of submitted code, next to the sweep."""
         return code_store(Path(os.path.realpath(self.path)).parent)
 
     def code(self, digest: str) -> Path:
@@ -380,7 +380,7 @@ def now() -> str:
 def append_record(path: Path, *records: dict[str, Any]) -> None:
     """Append one JSON line per record, all in a single write: whole among processes of a node, not between NFS clients.
 
-    An incomplete line of a killed writer is terminated first, so that only that line is lost. Raise OSError where a
+    An incomplete line of a killed writer is terminated first, so that only that line is lost. Raise OSError if a
     full disk takes only a part of the line, and RunDirError where the file is a link. Without records do nothing.
     """
     if not records:

@@ -113,7 +113,7 @@ def assigned(text: str) -> Iterator[tuple[int, int]]:
 
 
 def separator_after(text: str, name: re.Match[str], *, certain: bool) -> re.Match[str] | None:
-    """Return what stands between a name and its value; None if it is no assignment."""
+    """Return what stands between a name and its value; None if it is not an assignment."""
     found = SEPARATOR.match(text, name.end())
     before = text[max(0, name.start() - LONGEST_SETTING) : name.start()]
     if found is None:
@@ -192,7 +192,7 @@ KEY_BLOCK = r"-{4,5}[ ]?BEGIN[ ][A-Z0-9 ]{0,60}PRIVATE[ ]KEY(?:[ ]BLOCK)?[ ]?-{4
 
 @functools.cache
 def shapes() -> re.Pattern[str]:
-    """Return the pattern of all tokens in secret_shapes.csv, and of keys and passwords that are no tokens."""
+    """Return the pattern of all tokens in secret_shapes.csv, and of keys and passwords that are not tokens."""
     prefixes: dict[tuple[str, str], list[str]] = defaultdict(list)
     with Path(__file__).with_name("secret_shapes.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):

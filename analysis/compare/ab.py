@@ -58,7 +58,7 @@ class Side:
 
     @property
     def described(self) -> str:
-        """The point in words: `ddp, 2 ranks on 1 node`."""
+        """The point as text: `ddp, 2 ranks on 1 node`."""
         return f"{self.group.label}, {self.point.place}"
 
     @property
@@ -238,7 +238,7 @@ def differences(a: Sequence[Side], b: Sequence[Side], changed: set[str]) -> list
 
 
 def mapping(run: RunResult, key: str) -> Mapping[str, Any]:
-    """Return a mapping of a run's provenance; an empty one if the value is no mapping."""
+    """Return a mapping of a run's provenance; an empty one if the value is not a mapping."""
     value = run.provenance.get(key)
     return value if isinstance(value, Mapping) else {}
 

@@ -1,7 +1,7 @@
 """A campaign: trials against their baseline, judged from the run directories alone.
 
 A trial is one configuration, submitted by `slurmscale attempt`. Its speed is the geometric mean of the ratios of its
-pairs, each the time of a repeat of the baseline over that of the repeat of the trial that ran beside it. A trial is
+pairs, each the time of a repeat of the baseline over that of the repeat of the trial that is paired with it. A trial is
 faster or slower only if the interval of that mean lies on one side of 1, and a tie otherwise; with fewer pairs than an
 interval takes there is no verdict. The intervals of all trials hold together (Bonferroni), so that the number of trials
 does not raise the share of campaigns with a false verdict: tests.benchmarks.false_crowns measures it.
@@ -107,7 +107,7 @@ class Leaderboard:
 
     path: Path
     baseline_runs: Sequence[RunResult]
-    """All repeats of the baseline, also those beside trials."""
+    """All repeats of the baseline, also those paired with trials."""
     trials: Sequence[Trial]
     """In order of submission."""
     entries: Sequence[Entry]

@@ -32,7 +32,7 @@ COUNTS = (
 )  # fmt: skip
 # Rates of one GPU, which runs of other sizes reach as well.
 PER_GPU = {m.TOKENS_PER_S_PER_RANK, m.MFU}
-# A published MFU stands beside runs whose models have a number of weights within this factor.
+# A published MFU is compared with runs whose models have a number of weights within this factor.
 SIMILAR = 1.5
 GPU_FAMILY = re.compile(r"\b(?:GH200|GB200|GB300|A100|H100|H200|B200|B300|MI\d{3}X)", re.IGNORECASE)
 # GPUs of a family that are slower than its others.
@@ -141,11 +141,11 @@ def figure(row: Mapping[str, str], documents: Mapping[str, Document]) -> Publish
     return Published(document=documents[row["document"]], metric=metric, value=value, **settings)
 
 
-# --- beside a run ----------------------------------------------------------------------------------------------
+# --- compared with a run ----------------------------------------------------------------------------------------------
 
 
 def experiment_of(run: RunResult) -> str | None:
-    """Return the experiment file that the run was composed from; None without one."""
+    """Return the experiment file that the run was composed from; None if there is none."""
     overrides = [str(each) for each in as_list(run.provenance.get("overrides"))]
     named = [each.removeprefix(EXPERIMENT) for each in overrides if each.startswith(EXPERIMENT)]
     return named[-1] if named else None
@@ -165,7 +165,7 @@ def figures_for(run: RunResult) -> list[Published]:
 
 
 def nearest_sizes(figures: Sequence[Published], ranks: int) -> list[Published]:
-    """Return of each program, model and precision the figure whose number of GPUs is nearest to that of a run."""
+    """Return the figure with the nearest number of GPUs for each program, model and precision."""
     nearest: dict[tuple[str, ...], Published] = {}
     for each in figures:
         key = (each.document.document, each.software, each.model, each.variant, each.metric.name)

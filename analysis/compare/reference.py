@@ -62,7 +62,7 @@ class RunsTable:
 
 
 def read_reference(path: Path) -> RunsTable:
-    """Read the table of a file; raise ReportError with line and column if it is no runs.csv or has no valid run."""
+    """Read the table of a file; raise ReportError with line and column if it is not a runs.csv or has no valid run."""
     try:
         text = read_bytes(path).decode("utf-8-sig")
     except OSError as error:

@@ -58,7 +58,7 @@ class Check:
 
     @property
     def change(self) -> float | None:
-        """Change of the median relative to the reference's; None without one of them or for a reference of 0."""
+        """Change of the median relative to the reference's; None if either is missing or the reference is 0."""
         if self.reference is None or self.now is None or self.reference.median == 0:
             return None
         return relative_change(self.now.median, self.reference.median)

@@ -143,7 +143,7 @@ class Tracebacks:
         return survived
 
     def cause_of(self, line: Line, exception: re.Match[str] | None) -> tuple[FailureCause | None, Weight]:
-        """Return the cause of the exception in a line; None without one."""
+        """Return the cause of the exception in a line; None if there is none."""
         if exception is not None and line.rank in self.raising:
             return cause_of_exception(exception, self.frames.get(line.rank, ""), computing=line.rank in self.computing)
         # Ray repeats the type of a task's exception. Without a traceback a program may have printed it and gone on.
@@ -157,7 +157,7 @@ class Tracebacks:
 def cause_of_exception(
     exception: re.Match[str], frame: str = "", *, computing: bool = False
 ) -> tuple[FailureCause | None, Weight]:
-    """Return the cause of a traceback's last line; None where it only reports another failure or a signal.
+    """Return the cause of a traceback's last line; None if it only reports another failure or a signal.
 
     `frame` is the innermost frame of the traceback: a value that the check of a configuration rejects was set.
     `computing` is True if an outer frame is the model's: then an exception that fits several causes is its error.

@@ -63,7 +63,7 @@ class Failure:
 
     @property
     def words(self) -> str:
-        """The cause in words."""
+        """The cause as text."""
         return in_words(self.cause, self.possible).replace("gpu", "GPU")
 
 

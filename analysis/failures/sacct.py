@@ -109,7 +109,7 @@ def stronger(log: Verdict, job: Verdict) -> Verdict:
 def accounted(logs: Mapping[Path, Verdict], tables: Iterable[Path]) -> dict[Path, Verdict]:
     """Return the verdicts on these logs, each combined with the accounting of the job that wrote the log.
 
-    Raises OSError where a file cannot be read.
+    Raises OSError if a file cannot be read.
     """
     accounts = {job: (table.name, rows) for table in tables for job, rows in read_jobs(table).items()}
     found = dict(logs)
@@ -133,5 +133,5 @@ def job_of(log: Path, known: Collection[str]) -> str | None:
 
 
 def job_ids(log: Path) -> set[str]:
-    """Return the ids of Slurm jobs in Slurm's own lines of a log. Raises OSError where it cannot be read."""
+    """Return the ids of Slurm jobs in Slurm's own lines of a log. Raises OSError if it cannot be read."""
     return {found[1] for line in OWN_ID.lines(blocks(log)) for found in LOG_ID.finditer(line.text)}

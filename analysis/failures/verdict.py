@@ -52,7 +52,7 @@ class Verdict:
     """The rank that failed first, where the log names it."""
     host: str | None = None
     weight: Weight | None = field(default=None, compare=False)
-    """The weight of the proof; None without one."""
+    """The weight of the proof; None if there is none."""
     advice: str = field(default="", compare=False)
     """The remedy for this proof, where it is more than that of the cause."""
     file: str | None = field(default=None, compare=False)
@@ -76,7 +76,7 @@ def verdict_on(path: Path, steps: Sequence[int] = ()) -> Verdict:
     """Return the verdict on the log in this file.
 
     `steps` are the line numbers of its training steps, at least of the last ones: an exception before the last did not
-    end the run. Raises OSError where the file cannot be read.
+    end the run. Raises OSError if the file cannot be read.
     """
     found = list(matches(search().lines(blocks(path))))
     verdict = decide(found, steps)
@@ -162,7 +162,7 @@ def counts(match: Match, last_progress: int, finished: int) -> bool:
 
 
 def first_to_end(counted: list[Match]) -> tuple[int, str | None] | None:
-    """Return the rank and the host that a launcher names as the first that ended; None where it names none."""
+    """Return the rank and the host that a launcher names as the first that ended; None if it names none."""
     ends = [each for each in counted if each.weight is Weight.signal and isinstance(each.line.rank, int)]
     first = min(ends, key=lambda each: (each.time or "~", each.line.number), default=None)
     return (first.line.rank, first.line.host) if first and isinstance(first.line.rank, int) else None

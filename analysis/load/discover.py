@@ -140,7 +140,7 @@ def facts_in(paths: Iterable[Path]) -> tuple[dict[Path, Facts], dict[Path, str]]
 
 
 def without_facts(run: RunResult, wrong: Mapping[Path, str]) -> RunResult:
-    """Return a training of a log, unused if a facts.yaml beside or above it is wrong: its numbers may be others."""
+    """Return a training of a log, unused if a facts.yaml next to or above it is wrong: its numbers may be others."""
     for place, why in wrong.items():
         if run.path.is_relative_to(place):
             return replace(run, state="unreadable", reason=why)
@@ -217,7 +217,7 @@ def files_below(path: Path) -> tuple[set[Path], list[Path]]:
         # One such file is not enough: conf/config.yaml of a checkout is not a run.
         if len(of_a_run.intersection(files)) > 1:
             runs.add(Path(directory))
-            # A run beside it: the load on its model (stages.serve).
+            # A run next to it: the load on its model (stages.serve).
             folders[:] = [name for name in folders if name == RunDir(Path()).served.name]
         elif SweepDir(Path(directory)).submissions.name in files:
             folders[:] = [name for name in folders if name != SweepDir(Path()).logs.name]

@@ -1,6 +1,6 @@
 """Energy of an MLPerf result, from its power logs.
 
-MLPerf's rules place them in power/RESULT/ beside RESULT.txt: one file per node and one for the switches.
+MLPerf's rules place them in power/RESULT/ next to RESULT.txt: one file per node and one for the switches.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def energy_of_log(log: LogFile, files: Sequence[LogFile]) -> Energy | None:
 
 
 def power_logs_of(log: LogFile, files: Sequence[LogFile]) -> list[LogFile]:
-    """Return the files in its power folder; without one, those beside it if it is the only result there."""
+    """Return the files in its power folder; without one, those next to it if it is the only result there."""
     folder = log.path.parent / POWER_FOLDER / log.path.stem
     own = [file for file in files if file.path.parent == folder]
     if own:

@@ -1,11 +1,11 @@
-"""`facts.yaml`: facts of runs that their logs lack, written by the user for the logs beside it and below.
+"""`facts.yaml`: facts of runs that their logs lack, written by the user for the logs next to it and below.
 
     ranks: 16
     nodes: 2
     model: llama3-8b
     gpu_name: NVIDIA H100 80GB HBM3
 
-Unlike a log it is the user's own file, so the runs beside an invalid one are not used.
+Unlike a log it is the user's own file, so the runs next to an invalid one are not used.
 """
 
 from __future__ import annotations

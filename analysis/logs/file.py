@@ -60,7 +60,7 @@ class LogFile:
 
     @property
     def measurements(self) -> dict[str, list[Record]]:
-        """Return its measurements that are no training, by format."""
+        """Return its measurements that are not training, by format."""
         found: dict[str, list[Record]] = {}
         for (form, kind), records in self.records.items():
             training = (form, Kind.step) in self.records or form in OF_TRAINING

@@ -4,7 +4,7 @@ Two logs are of one run if no setting that both report differs and one of these 
 
 * their step times agree, and either all losses are equal (a copy, or another rank that prints the same) or the times
   rise and fall together and clock or job are the same (another node, which prints its own loss);
-* one has every line of the other's steps with the same time and loss (a rank's file beside the output of all);
+* one has every line of the other's steps with the same time and loss (a rank's file next to the output of all);
 * their ranks were in one communicator, whose id NCCL prints.
 
 Repeats agree in none. File names are not considered.
@@ -37,7 +37,7 @@ TIMES = (m.STEP_TIME, a.MICRO_BATCH_TIME)
 SAME_TIME_TOLERANCE = 0.01
 # The same for the median of two nodes, whose timers may include other waiting.
 SAME_RUN_TOLERANCE = 0.1
-# A log may print a loss with four digits, and a file beside it with all.
+# A log may print a loss with four digits, and a file next to it with all.
 SAME_LOSS_TOLERANCE = 4e-4
 FEWEST_LOSSES_OF_A_COPY = 3
 # Ranks of step times of one run agree; those of repeats agree as well in fewer than one of 10,000 pairs.

@@ -1,4 +1,4 @@
-"""Benchmarks that are no training: one row per measurement, and the series that they form over a size or a load.
+"""Benchmarks that are not training: one row per measurement, and the series that they form over a size or a load.
 
 A series is one test of one program: a file that measures several sizes, or files of one folder that measure one each.
 """
@@ -133,7 +133,7 @@ class Series:
     subject: Subject
     merit: Metric
     axis: Metric | None
-    """None where neither size nor load varies."""
+    """None if neither size nor load varies."""
     name: str
     place: Path
     """The file, or the folder of its files."""
@@ -164,7 +164,7 @@ class Series:
 
 
 def measurements(logs: Iterable[LogFile]) -> list[Measurement]:
-    """Return every measurement of these logs that is no training, in the order of files and lines."""
+    """Return every measurement of these logs that is not training, in the order of files and lines."""
     return [
         Measurement(
             log.path,

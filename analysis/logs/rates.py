@@ -66,7 +66,7 @@ def measured(
     if not is_finite(run.steps, m.LOSS):
         values.pop(m.FINAL_LOSS, None)
     for metric in (a.FLOPS_PER_S_PER_RANK, a.MODEL_FLOPS_UTILIZATION):
-        # The program's own figures, which analysis.metrics.mfu shows beside ours.
+        # The program's own figures, which analysis.metrics.mfu shows next to ours.
         reported = [step.values[metric] for step in counted if step.values.get(metric, 0) > 0]
         values |= {metric: statistics.harmonic_mean(reported)} if reported else {}
     clock = [record.values[a.STEPS_TIME] for record in run.file.of(Kind.evaluation) if a.STEPS_TIME in record.values]

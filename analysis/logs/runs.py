@@ -1,6 +1,6 @@
 """Logs of other programs as runs: their settings under our keys, their steps measured by our rules.
 
-The settings of a run come from its log or from a file beside it (MLPerf's system description, or a `facts.yaml` by the
+The settings of a run come from its log or from a file next to it (MLPerf's system description, or a `facts.yaml` by the
 user), never from a name. A log is a run if it contains training steps, or no measurement but the cause of its program's
 death; analysis.benchmarks covers all other logs.
 """
@@ -104,7 +104,7 @@ def systems_in_folders(files: Iterable[LogFile]) -> dict[Path, set[str]]:
 
 
 def descriptions_of(log: LogFile, files: Sequence[LogFile], *, shared: bool) -> list[LogFile]:
-    """Return the files that describe a log: those beside it and, unless they state its nodes, its system description.
+    """Return the files that describe a log: those next to it and, unless they state its nodes, its system description.
 
     MLPerf results are in results/SYSTEM/BENCHMARK/, the descriptions in systems/SYSTEM.json. Beside the results of
     several systems (`shared`), a description counts only for that which it names.

@@ -51,7 +51,7 @@ class Lost:
 
 @dataclass(frozen=True, eq=False)
 class LogRun:
-    """A log of a training, with the settings from files beside it."""
+    """A log of a training, with the settings from files next to it."""
 
     file: LogFile
     settings: Mapping[Metric, float]
@@ -179,7 +179,7 @@ def of_micro_batches(logged: list[LogStep]) -> list[LogStep]:
     if not logged or any(m.STEP_TIME in each.values or not wanted <= each.values.keys() for each in logged):
         return logged
     found: list[LogStep] = []
-    # The micro-batches since the last end; None where one is missing.
+    # The micro-batches since the last end; None if one is missing.
     since: list[LogStep] | None = [logged[0]] if logged[0].values[a.MICRO_BATCHES_DONE] == 1 else None
     for before, each in pairwise(logged):
         follows = each.values[a.MICRO_BATCHES_DONE] == before.values[a.MICRO_BATCHES_DONE] + 1

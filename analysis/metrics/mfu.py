@@ -3,7 +3,7 @@
 The FLOPs of a token are PaLM's (arXiv:2204.02311, appendix B), recomputation is counted as by Korthikanti et al.
 (arXiv:2205.05198). Definitions: jobs.metrics. Peaks are those of the run's own `gpu`, else of conf/gpu, for exactly the
 device that the run found. The inputs of a log come from analysis.logs.model; the utilization that a log
-reports is shown beside ours and never replaces it.
+reports is shown next to ours and never replaces it.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Utilization:
     impossible: str | None = None
     """The inputs to suspect if a value is above the peak."""
     formula: str | None = None
-    """The formulas that reproduce the FLOP/s that a log prints, in words; None without a claim or an input."""
+    """The formulas that reproduce the FLOP/s that a log prints, as text; None without a claim or an input."""
 
 
 def utilization(run: RunResult) -> Utilization:

@@ -107,7 +107,7 @@ def can_differ(run: RunResult) -> bool:
 
 
 def differences(run: RunResult) -> dict[str, str]:
-    """Return the nodes of a run that differ from the median of its nodes, each with what differs in words."""
+    """Return the nodes of a run that differ from the median of its nodes, each with what differs as text."""
     words: dict[str, list[str]] = defaultdict(list)
     nodes = run.node_use if can_differ(run) else ()
     for metric in METRICS:

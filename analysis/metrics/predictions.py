@@ -1,4 +1,4 @@
-"""Predictions of a run's plan beside its measurements."""
+"""Predictions of a run's plan, compared with its measurements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Compared:
     high: float | None
     """Limits of the interval of 90 %."""
     basis: str
-    """Calibration of the prediction, in words."""
+    """Calibration of the prediction, as text."""
     measured: float | None
 
     @property

@@ -16,7 +16,7 @@ ENDS = {"finished", "stopped", "failed", "requeued"}
 
 
 def side_by_side(runs: Iterable[RunResult]) -> dict[Path, RunResult]:
-    """Return, by path of each run that trained beside another one on a machine, one such other run."""
+    """Return, by path of each run that trained at the same time as another one on a machine, one such other run."""
     on_machine: dict[str, list[tuple[float, float, RunResult]]] = defaultdict(list)
     for run in runs:
         for begin, end in training_times(run):

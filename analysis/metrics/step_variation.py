@@ -123,11 +123,11 @@ class Shift(NamedTuple):
 
 
 def level_shift(step_times_s: Mapping[int, float]) -> Shift | None:
-    """Return the largest lasting change of the step time, as throttling causes it; None without one.
+    """Return the largest lasting change of the step time, as throttling causes it; None if there is none.
 
     The split is where the ranks of both sides differ most (Pettitt 1979, https://doi.org/10.2307/2346729). It counts if
     the medians differ by more than SHIFT_SHARE and nine of ten steps on one side are above nine of ten on the other,
-    which neither noise nor single slow steps give. A drift has no such split, or has it beside its own warning.
+    which neither noise nor single slow steps give. A drift has no such split, or has it besides its own warning.
     """
     steps = sorted(step_times_s)
     times_s = np.array([step_times_s[step] for step in steps])

@@ -143,11 +143,11 @@ def fio_records(file: Path) -> list[Record]:
 
 
 def number_of(record: Any, name: str) -> float | None:
-    """Return a number of a record; None where it is none."""
+    """Return a field of a record as a number; None if it is not one."""
     return as_number(record.get(name)) if isinstance(record, Mapping) else None
 
 
 def positive(record: Any, name: str) -> float | None:
-    """Return a positive number of a record; None where it is none."""
+    """Return a field of a record as a positive number; None if it is not one."""
     value = number_of(record, name)
     return value if value is not None and value > 0 else None

@@ -1,7 +1,7 @@
 """Stragglers: ranks and nodes that the others wait for, by the own times in `pace` events or in a log.
 
 The rule is robust: a few slow steps make no straggler, because a window has the medians of its steps and most windows
-must agree. Differences that are small beside the step time do not count. Definitions and limits: jobs.metrics.
+must agree. Differences that are small compared with the step time do not count. Definitions and limits: jobs.metrics.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Ranks = tuple[int, int]
 
 @dataclass(frozen=True)
 class Slow:
-    """A rank, or a node by its least slow rank, beside the others."""
+    """A rank, or a node by its least slow rank, compared with the others."""
 
     node: str | None
     """None if the log does not report it."""
@@ -139,7 +139,7 @@ def slow_in(event: Mapping[str, Any], step_time_s: float) -> list[tuple[Ranks, S
 
 
 def slow_of(slowest: Record, fastest: Record, step_time_s: float) -> list[tuple[Ranks, Slow]]:
-    """Return the slowest rank of a window of a log, if it is slow beside the fastest one."""
+    """Return the slowest rank of a window of a log, if it is slow compared with the fastest one."""
     own_s, others_s = (each.values[a.FORWARD_TIME] for each in (slowest, fastest))
     slow = Slow(None, own_s, others_s, (own_s - others_s) / step_time_s, beside_fastest=True)
     return [((slowest.rank, slowest.rank), slow)] if slow.counts and isinstance(slowest.rank, int) else []

@@ -22,14 +22,14 @@ from jobs.metrics import Metric
 
 MOST_SENTENCES = 5
 MOST_NAMED = 3
-# Efficiencies are printed with three digits; what is printed as 100 % is no doubt.
+# Efficiencies are printed with three digits; what is printed as 100 % is not a doubt.
 IDEAL = 1.005
 # A change of memory or weights below this share is none.
 SAME = 0.05
 # A repeat is an outlier if its distance from the median of its point is larger than this share of the median, and
 # larger than this many times the median distance of all repeats.
 REPEAT_TOLERANCE, REPEAT_DEVIATIONS, FEWEST_FOR_OUTLIERS = 0.05, 5, 4
-# What makes a machine slower, in words; shares count if they are larger by MORE_LOAD, clocks if lower by this share.
+# What makes a machine slower, as text; shares count if they are larger by MORE_LOAD, clocks if lower by this share.
 DISTURBANCES = {
     m.OTHER_LOAD: "other work took",
     m.CPU_STEAL: "the host took",

@@ -35,7 +35,7 @@ def headlines(
 ) -> list[str]:
     """Return the scores, the result of each task, what gains nothing and the doubts; or why there is no result.
 
-    `benchmarks` are the sentences of benchmarks that are no training, which follow; `measured`: a table has other
+    `benchmarks` are the sentences of benchmarks that are not training, which follow; `measured`: a table has other
     measurements.
     """
     scored = [line for line in systems_of(runs) if any(system.score_s is not None for system in line)]
@@ -61,7 +61,7 @@ def headlines(
 
 
 def score(line: Sequence[System]) -> str:
-    """Return the scores of a line of systems, of which one has a score, and how they scale."""
+    """Describe the scores of a line of systems and how they scale; at least one has a score."""
     known = [(system, system.score_s) for system in line if system.score_s is not None]
     at = [
         f"{significant(score_s / 60, a.TIME_TO_TRAIN.digits)} min"
@@ -307,7 +307,7 @@ def other_gains(tasks: Sequence[Sequence[Group]]) -> Iterator[tuple[Group, Sprea
 
 
 def gain_of(line: Group) -> Spread | None:
-    """Return the throughput of a line's farthest point over that of its reference; None without one."""
+    """Return the throughput of a line's farthest point over that of its reference; None if there is none."""
     point = farthest(line)
     return point.throughput.over(line.reference.throughput.median) if point and line.reference else None
 

@@ -93,7 +93,7 @@ def print_board(board: Leaderboard, out: Console) -> None:
 
 
 def rich_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> FittedTable:
-    """Return a table of names, numbers and, under that heading, a verdict in words."""
+    """Return a table of names, numbers and, under that heading, a verdict as text."""
     table = FittedTable()
     for heading in headings:
         {"Attempt": table.whole, "Verdict": table.text}.get(heading, table.number)(heading)
@@ -236,5 +236,5 @@ def records(board: Leaderboard) -> list[dict[str, Any]]:
 
 
 def changed(run: RunResult, since: RunResult | None) -> str | None:
-    """Return the differences from another run in words; None without one."""
+    """Return the differences from another run in words; None if there is none."""
     return None if since is None else "; ".join(changes(run, since)) or "nothing"

@@ -1,4 +1,4 @@
-"""measurements.csv and its data frame: benchmarks that are no training, one row per value."""
+"""measurements.csv and its data frame: benchmarks that are not training, one row per value."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def not_found(run: RunResult, date: str | None) -> list[str]:
 
 
 def first_date(log: Path) -> str | None:
-    """Return the first date at the beginning of a log as `2026-01-31`; None without one.
+    """Return the first date at the beginning of a log as `2026-01-31`; None if there is none.
 
     It is that of the clock and time zone of its program; MLPerf's milliseconds are in UTC.
     """

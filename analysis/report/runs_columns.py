@@ -35,7 +35,7 @@ class Row:
     ended: Failure | None = None
     """The failure of the run, if any."""
     compared: Mapping[Metric, float | None] = field(default_factory=dict)
-    """SPEEDUP and EFFICIENCY of its point, and its RELATIVE_COST: beside the reference of its line."""
+    """SPEEDUP and EFFICIENCY of its point, and its RELATIVE_COST, relative to the reference of its line."""
     settings_digest: str | None = None
     """Digest of all compared settings; it separates lines whose columns are equal."""
 

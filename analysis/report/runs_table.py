@@ -101,7 +101,7 @@ def fold(rows: Sequence[Row]) -> tuple[list[Column], list[tuple[str, str]]]:
 
 
 def runs_frame(rows: Sequence[Row]) -> pd.DataFrame:
-    """Return one row per run with every column, the values as they are: Python objects, None where absent."""
+    """Return one row per run with every column, the values as they are: Python objects, None if absent."""
     return pd.DataFrame({each.name: list(map(each.value, rows)) for each in columns_of(rows)}, dtype=object)
 
 

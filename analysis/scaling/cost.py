@@ -1,4 +1,4 @@
-"""The cost of runs beside that of the reference of their line. Definitions: jobs.metrics."""
+"""The cost of runs relative to that of the reference of their line. Definitions: jobs.metrics."""
 
 from __future__ import annotations
 

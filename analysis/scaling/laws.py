@@ -64,7 +64,7 @@ LAWS = (
     ),
     # Gustafson 1988, https://doi.org/10.1145/42411.42415
     Law("Gustafson", WEAK, "R(p) = R(1) (s + (1 - s) p)", ("serial share s",), lambda p: (p, ones(p)), of_time=False),
-    # The latencies of the same all-reduce beside work that grows with p. Its (p - 1)/p of the data is nearly the same
+    # Latencies of the same all-reduce, added to work that grows with p. Its (p - 1)/p of the data is nearly the same
     # for all but the fewest ranks, and cannot be separated from the work.
     Law(
         "Latency",

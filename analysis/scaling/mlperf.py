@@ -1,4 +1,4 @@
-"""MLPerf Training: the score of each system by the rules, and the scaling of time to train beside throughput.
+"""MLPerf Training: the score of each system by the rules, and the scaling of time to train compared with throughput.
 
 Time to train and throughput scale differently: a larger batch needs more samples, and evaluations do not get shorter.
 """

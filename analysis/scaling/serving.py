@@ -162,7 +162,7 @@ def place(point: LoadPoint, latency: Metric | None) -> tuple[float, float] | Non
 
 
 def latency_of(points: Iterable[LoadPoint]) -> Metric | None:
-    """Return the latency by which points are compared: the first that all have; None without one."""
+    """Return the latency by which points are compared: the first that all have; None if there is none."""
     points = list(points)
     return next((each for each in LATENCIES if all(point.median(each) is not None for point in points)), None)
 

@@ -47,7 +47,7 @@ def submit_trial(
 ) -> tuple[int, Path | None]:
     """Compose, check and submit the repeats of a trial, all or none; return what `submitted` does.
 
-    With `changed_code` the baseline beside it runs the code that the campaign began with. Raises, before anything is
+    With `changed_code` the paired baseline runs the code that the campaign began with. Raises, before anything is
     prepared, ConfigError for a name or override that a trial cannot have and for a task that is not the baseline's,
     RunDirError if there is no campaign, or several.
     """

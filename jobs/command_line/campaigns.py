@@ -96,7 +96,7 @@ COMMANDS = (
             "attempt baseline model=tiny job.micro_batch_size=1 sweep=camp",
             "attempt mbs2 job.micro_batch_size=2 --campaign runs/camp --wait",
         ),
-        manual="jobs/README.md#campaigns",
+        manual="jobs/tune/README.md#campaigns",
         exit_codes={1: "with --wait: a run did not finish"},
     ),
     Command(
@@ -110,7 +110,7 @@ COMMANDS = (
         ),
         heading=HEADING,
         examples=("campaign attempts.yaml --repeats 5",),
-        manual="jobs/README.md#campaigns",
+        manual="jobs/tune/README.md#campaigns",
         exit_codes={1: "with --wait: a run did not finish"},
     ),
     Command(
@@ -120,7 +120,7 @@ COMMANDS = (
         (Argument("campaign", type=Path, metavar="DIR", help="campaign directory, such as runs/apac_hpc_ai_2024"),),
         heading=HEADING,
         examples=("leaderboard runs/camp",),
-        manual="analysis/README.md#leaderboard",
+        manual="analysis/compare/README.md#leaderboard",
     ),
     Command(
         "tune",
@@ -141,6 +141,6 @@ COMMANDS = (
             "tune tune=batch_finder model=tiny",
             "tune --next runs/camp",
         ),
-        manual="jobs/README.md#tuning",
+        manual="jobs/tune/README.md#tuning",
     ),
 )

@@ -1,6 +1,6 @@
 """An entry of the command line: the name, text, arguments and function of a command.
 
-A new command is an entry in the tuple COMMANDS of one of the group files beside this one, and nothing else. Its
+A new command is an entry in the tuple COMMANDS of one of the group files next to this one, and nothing else. Its
 function imports what it needs when it runs, so that start-up stays fast.
 """
 
@@ -78,7 +78,7 @@ class Command:
     examples: tuple[str, ...]
     """Lines to type after `slurmscale`. They need no files but the runs and configurations that they name."""
     manual: str
-    """The section that describes it, such as jobs/README.md#tuning."""
+    """The page, or its section, that describes it: jobs/tune/README.md#tuning."""
     exit_codes: Mapping[int, str] = field(default_factory=dict)
     """The meaning of exit codes that not every command has, or a more exact one."""
 

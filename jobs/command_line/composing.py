@@ -108,7 +108,7 @@ COMMANDS = (
             "plan -m cluster=xe9680_h100 parallelism=fsdp_full nodes=1,2",
             "plan --search cluster=xe9680_h100 model=llama3_8b nodes=1,2",
         ),
-        manual="README.md#configuration",
+        manual="conf/README.md#configuration",
     ),
     Command(
         "explain",
@@ -130,7 +130,7 @@ COMMANDS = (
             "explain lr",
             "explain parallelism",
         ),
-        manual="README.md#configuration",
+        manual="conf/README.md#configuration",
     ),
     Command(
         "data",
@@ -148,7 +148,7 @@ COMMANDS = (
         ),
         heading=HEADING,
         examples=("data data=stdlib job.steps=100",),
-        manual="jobs/README.md#data-sets",
+        manual="jobs/data/README.md#data-sets",
     ),
     Command(
         "images",
@@ -170,6 +170,6 @@ COMMANDS = (
         ),
         heading=HEADING,
         examples=("images shards --count 2000 --shards 4",),
-        manual="jobs/README.md#training-on-images",
+        manual="jobs/work/images/README.md",
     ),
 )

@@ -131,7 +131,7 @@ COMMANDS = (
             "report --compare runs/first runs/second",
             "report runs/second --reference runs/first/runs.csv",
         ),
-        manual="analysis/README.md#write-a-report",
+        manual="analysis/report/README.md",
         exit_codes={1: "with --open: there is no browser", 3: "with --reference: a point got worse"},
     ),
 )

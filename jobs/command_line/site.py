@@ -83,7 +83,7 @@ COMMANDS = (
             "doctor cluster=generic_slurm nodes=2",
             "doctor --no-job cluster=generic_slurm",
         ),
-        manual="jobs/README.md#check-a-cluster",
+        manual="jobs/doctor/README.md",
         exit_codes={1: "a check failed"},
     ),
     Command(
@@ -118,7 +118,7 @@ COMMANDS = (
             "calibrate runs/first --most 4",
             "calibrate --probes cluster=xe9680_h100 model=llama3_8b",
         ),
-        manual="jobs/README.md#calibration",
+        manual="jobs/plan/README.md#calibration",
     ),
     Command(
         "model",
@@ -170,6 +170,6 @@ COMMANDS = (
         (Argument("shell", choices=SHELLS, help='for instance: eval "$(slurmscale completion bash)"'),),
         heading=HEADING,
         examples=("completion bash",),
-        manual="README.md#commands",
+        manual="jobs/command_line/README.md",
     ),
 )

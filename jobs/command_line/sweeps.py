@@ -99,7 +99,7 @@ COMMANDS = (
             "submit launcher=dry cluster=generic_slurm nodes=2",
             "submit -m experiment=demo --wait",
         ),
-        manual="jobs/README.md#submitting",
+        manual="jobs/submit/README.md",
         exit_codes={1: "with --wait: a run did not finish"},
     ),
     Command(
@@ -117,7 +117,7 @@ COMMANDS = (
             "status runs/first",
             "status runs/first --all --nodes",
         ),
-        manual="jobs/README.md#submitting",
+        manual="jobs/submit/README.md",
         exit_codes={1: "with --check: a run or stage failed or was lost"},
     ),
     Command(
@@ -133,7 +133,7 @@ COMMANDS = (
         ),
         heading=START,
         examples=("watch runs/first",),
-        manual="jobs/README.md#submitting",
+        manual="jobs/submit/README.md",
         exit_codes={0: "every run finished", 1: "a run did not finish"},
     ),
     Command(
@@ -152,7 +152,7 @@ COMMANDS = (
             "logs runs/first/tiny-ddp-n1x2 --rank 1 -f",
             "logs runs/first/tiny-ddp-n1x2 --attempt 1",
         ),
-        manual="jobs/README.md#records-of-a-run",
+        manual="jobs/runtime/README.md#records-of-a-run",
     ),
     Command(
         "cancel",
@@ -161,7 +161,7 @@ COMMANDS = (
         (SWEEP,),
         heading=HEADING,
         examples=("cancel runs/first", "cancel runs/first/tiny-ddp-n1x2"),
-        manual="jobs/README.md#submitting",
+        manual="jobs/submit/README.md",
         exit_codes={2: "refused, or a job could not be ended; the message names it"},
     ),
     Command(
@@ -184,7 +184,7 @@ COMMANDS = (
             "resume runs/first --launcher local --wait",
             "resume runs/first/tiny-ddp-n1x2",
         ),
-        manual="jobs/README.md#faults-and-restarts",
+        manual="jobs/submit/README.md#faults-and-restarts",
         exit_codes={1: "with --wait: a run did not finish"},
     ),
     Command(
@@ -194,7 +194,7 @@ COMMANDS = (
         (Argument("directory", type=folder, nargs="?", default=Path("runs"), metavar="DIR", help="default: runs"),),
         heading=SWEEPS,
         examples=("list", "list runs"),
-        manual="jobs/README.md#sweeps-on-disk",
+        manual="jobs/submit/README.md#sweeps-on-disk",
     ),
     Command(
         "note",
@@ -207,7 +207,7 @@ COMMANDS = (
         ),
         heading=SWEEPS,
         examples=("note runs/first 'before the new driver'", "note runs/first --remove"),
-        manual="jobs/README.md#sweeps-on-disk",
+        manual="jobs/submit/README.md#sweeps-on-disk",
     ),
     Command(
         "clone",
@@ -224,7 +224,7 @@ COMMANDS = (
             "clone runs/first/tiny-ddp-n1x2 job.learning_rate=1e-4",
             "clone runs/first/tiny-ddp-n1x2 nodes=2 sweep=two_nodes launcher=dry",
         ),
-        manual="jobs/README.md#sweeps-on-disk",
+        manual="jobs/submit/README.md#sweeps-on-disk",
         exit_codes={1: "with --wait: the run did not finish"},
     ),
     Command(
@@ -237,7 +237,7 @@ COMMANDS = (
         ),
         heading=SWEEPS,
         examples=("remove runs/first", "remove --yes runs/first/tiny-ddp-n1x2"),
-        manual="jobs/README.md#sweeps-on-disk",
+        manual="jobs/submit/README.md#sweeps-on-disk",
         exit_codes={1: "the question was answered by no"},
     ),
 )

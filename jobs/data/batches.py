@@ -40,7 +40,7 @@ class Work:
     """Inputs, padding and virtual tokens included; None for images."""
 
     def rate(self, time_s: float) -> str:
-        """Return the work of a second in words."""
+        """Return the work of a second as text."""
         count, unit = (self.samples, "images") if self.tokens is None else (self.tokens, "tokens")
         return f"{count / time_s:,.0f} {unit}/s"
 
@@ -71,7 +71,7 @@ class TokensOfSample(NamedTuple):
 class Batches:
     """The batches of one data-parallel rank, with rows padded to a multiple of `row_multiple`.
 
-    With `equal_rows`, the rows of all ranks' micro-batches have the length of the longest. Raise DataError where the
+    With `equal_rows`, the rows of all ranks' micro-batches have the length of the longest. Raise DataError if the
     data does not fill a global batch, or where a global batch could have no label.
     """
 
@@ -238,7 +238,7 @@ def held_out_batches(
 
 
 def refuse_small_data(dataset: Dataset, global_batch_size: int, held_out: int) -> None:
-    """Raise DataError where the data does not fill one global batch."""
+    """Raise DataError if the data does not fill one global batch."""
     samples = len(dataset) - held_out
     if global_batch_size > samples:
         without = f" {held_out} of them are held out (data.held_out_samples, data.test_split)." if held_out else ""
@@ -254,7 +254,7 @@ def refuse_small_data(dataset: Dataset, global_batch_size: int, held_out: int) -
 
 
 def refuse_unlabelled_batches(dataset: Dataset, global_batch_size: int, held_out: int) -> None:
-    """Raise DataError where a global batch or the held-out samples could have no label: the mean loss is 0 / 0."""
+    """Raise DataError if a global batch or the held-out samples could have no label: the mean loss is 0 / 0."""
     if held_out and not dataset.label_counts[-held_out:].any():
         raise DataError(
             f"None of the {held_out} held-out samples has a label, because their prompt fills job.sequence_length. "

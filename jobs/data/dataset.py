@@ -55,7 +55,7 @@ class Dataset(ABC):
         self.label_counts = label_counts
         """Targets of each sample that contribute to the loss."""
         self.virtual_tokens = 0
-        """Inputs of each sample that are no tokens of the data (jobs.data.virtual_tokens)."""
+        """Inputs of each sample that are not tokens of the data (jobs.data.virtual_tokens)."""
         self.meta = meta
         """Content of meta.json."""
 
@@ -146,7 +146,7 @@ def digest_of(directory: Path) -> str:
 
 
 def refuse_changed(directory: Path, planned: str | None) -> None:
-    """Raise DataError where the files of a data set are not those that were prepared, or planned for a run.
+    """Raise DataError if the files of a data set are not those that were prepared, or planned for a run.
 
     All files are read once. A data set or plan of an earlier version has no digests: it passes, and a line reports it.
     """
@@ -169,14 +169,14 @@ def refuse_changed(directory: Path, planned: str | None) -> None:
 def open_dataset(directory: Path) -> Dataset:
     """Open the samples of a directory that `prepare` returned.
 
-    Raise DataError where the directory is not prepared data.
+    Raise DataError if the directory is not prepared data.
     """
     meta = read_meta(directory)
     return RandomDataset(directory, meta) if "random" in meta else StoredDataset(directory, meta)
 
 
 def read_meta(directory: Path) -> dict[str, Any]:
-    """Return meta.json; raise DataError where it is missing."""
+    """Return meta.json; raise DataError if it is missing."""
     try:
         return read_object(directory / META)
     except FileNotFoundError as error:

@@ -21,7 +21,7 @@ DOCUMENTED = (*NAMED, ast.Module)
 def docstring_rows(path: Path) -> Iterator[dict[str, str]]:
     """Yield a record with Alpaca's keys for each docstring of a file, in order.
 
-    Raise DataError where the file cannot be read, or the running Python cannot parse it.
+    Raise DataError if the file cannot be read, or the running Python cannot parse it.
     """
     with reading(path):
         content = read_bytes(path)

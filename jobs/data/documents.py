@@ -21,12 +21,12 @@ FREE_BYTES = 256 << 20
 
 
 def document_pieces(path: Path, data: Data) -> Iterator[Piece]:
-    """Yield the documents of a file in pieces; raise DataError where it cannot be used."""
+    """Yield the documents of a file in pieces; raise DataError if it cannot be used."""
     yield from pieces_of_lines(path, data) if path.name.endswith(JSON_LINES) else pieces(path, data.max_line_mb)
 
 
 def pieces_of_lines(path: Path, data: Data) -> Iterator[Piece]:
-    """Yield the "text" of each line of JSON, as the Pile has it; a line without characters in it is no document.
+    """Yield the "text" of each line of JSON, as the Pile has it; a line without characters in it is not a document.
 
     Raise DataError for a compressed file that expands beyond data.max_expansion.
     """

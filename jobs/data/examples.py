@@ -16,10 +16,10 @@ BETWEEN = "\n\n"
 
 
 def with_examples(records: list[Record], data: Data) -> list[Record]:
-    """Return the records with data.shots of those that are not held out, prompt and response, before each prompt.
+    """Return the records with data.shots training examples, prompt and response, before each prompt.
 
     The draw depends on data.split_seed alone, and the first examples of a larger number are those of a smaller one.
-    Raise DataError where too few are not held out.
+    Raise DataError if too few are not held out.
     """
     if not data.shots:
         return records

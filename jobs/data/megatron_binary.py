@@ -61,7 +61,7 @@ class Index:
 
 
 def read_index(index_file: Path, bin_file: Path) -> Index:
-    """Read PREFIX.idx; raise DataError where it is not a complete index of PREFIX.bin."""
+    """Read PREFIX.idx; raise DataError if it is not a complete index of PREFIX.bin."""
     with reading(index_file):
         content, bin_bytes = read_bytes(index_file, RECORD_FILE_BYTES), bin_file.stat().st_size
     fixed = len(HEADER) + COUNTS.size
@@ -104,7 +104,7 @@ def sequences_of(index: Index, bin_file: Path) -> Iterator[npt.NDArray[Any]]:
 
 
 def write_documents(prefix: Path, documents: Iterable[npt.NDArray[Any]], vocab_size: int) -> int:
-    """Write documents of one sequence each, and return their number; raise DataError where a file exists.
+    """Write documents of one sequence each, and return their number; raise DataError if a file exists.
 
     Both files are written under hidden names. The index is renamed last, so that an interrupted writer leaves none.
     """

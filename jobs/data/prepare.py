@@ -96,7 +96,7 @@ def prepare(data: Data, *, sequence_length: int, vocab_size: int, seed: int) -> 
 def inputs(data: Data, vocab_size: int) -> tuple[list[Path], dict[str, Path]]:
     """Return the files of the text and the tokenizer without reading them.
 
-    Raise DataError where one is missing, and for a prompt template that the records cannot fill.
+    Raise DataError if one is missing, and for a prompt template that the records cannot fill.
     """
     tokenizer: dict[str, Path] = {}
     if data.source in INSTRUCTIONS:
@@ -230,7 +230,7 @@ class Vocabulary(NamedTuple):
     size: int
     """Largest id + 1."""
     files: list[str]
-    """Names of its files beside the samples."""
+    """Names of its files next to the samples."""
     description: str
 
 
@@ -285,7 +285,7 @@ def tokenizer_for(recipe: Recipe, texts: Iterator[str], directory: Path) -> tupl
 
 
 def copy_tokenizer(recipe: Recipe, directory: Path) -> list[str]:
-    """Copy the files of the configured tokenizer beside the samples, and return their names."""
+    """Copy the files of the configured tokenizer next to the samples, and return their names."""
     files = recipe.tokenizer_files
     for name, path in files.items():
         with reading(path):
@@ -295,7 +295,7 @@ def copy_tokenizer(recipe: Recipe, directory: Path) -> list[str]:
 
 
 def refuse_bpe_size(size: int, vocab_size: int) -> None:
-    """Raise DataError where a BPE of this size cannot be trained or does not fit the model."""
+    """Raise DataError if a BPE of this size cannot be trained or does not fit the model."""
     if size < LEAST_BPE_VOCAB_SIZE:
         raise DataError(
             f"data.bpe_vocab_size={size} is too small: all bytes and an end-of-text token are {LEAST_BPE_VOCAB_SIZE}. "
@@ -309,7 +309,7 @@ def refuse_bpe_size(size: int, vocab_size: int) -> None:
 
 
 def refuse_larger_tokenizer(recipe: Recipe, size: int) -> None:
-    """Raise DataError where the tokenizer, or tokenized data, has ids outside the model's embedding."""
+    """Raise DataError if the tokenizer, or tokenized data, has ids outside the model's embedding."""
     if size > recipe.vocab_size and recipe.data.source is Source.megatron_binary:
         raise DataError(
             f"data.path={recipe.data.path} has the token id {size - 1}, and model.vocab_size={recipe.vocab_size}. Set "

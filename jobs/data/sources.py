@@ -57,7 +57,7 @@ class Piece:
 def source_files(data: Data) -> list[Path]:
     """Return the files of a source in reading order; none for random.
 
-    Raise DataError where data.path is missing, not used by the source, or empty, or has only splits for tests.
+    Raise DataError if data.path is missing, not used by the source, or empty, or has only splits for tests.
     """
     if data.source not in EXPECTED:
         if data.path is not None:
@@ -102,7 +102,7 @@ def file_names(data: Data) -> dict[str, list[str]]:
 def stdlib_files(directory: Path) -> list[Path]:
     """Return the library's own .py files in valid UTF-8, by name, up to STDLIB_TEXT_BYTES.
 
-    Raise DataError where they contain less than STDLIB_LEAST_BYTES.
+    Raise DataError if they contain less than STDLIB_LEAST_BYTES.
     """
     paths: list[Path] = []
     for parent, directories, names in os.walk(directory):
@@ -138,7 +138,7 @@ def is_utf8(content: bytes) -> bool:
 def pieces(path: Path, max_line_mb: float = Data.max_line_mb) -> Iterator[Piece]:
     """Yield the text of a file, one document, in pieces; none for an empty file.
 
-    Raise DataError where it cannot be read, is not UTF-8, or has a line beyond data.max_line_mb.
+    Raise DataError if it cannot be read, is not UTF-8, or has a line beyond data.max_line_mb.
     """
     with reading(path), opened(path) as file:
         offset = 0

@@ -105,7 +105,7 @@ class Tokenizer:
 def tokenizer_files(path: Path) -> dict[str, Path]:
     """Return the files of a tokenizer by LitGPT's names, the vocabulary first.
 
-    `path` is a directory or the vocabulary file itself; raise DataError where it contains no vocabulary.
+    `path` is a directory or the vocabulary file itself; raise DataError if it contains no vocabulary.
     """
     with reading(path):
         if path.is_dir():
@@ -125,7 +125,7 @@ def tokenizer_files(path: Path) -> dict[str, Path]:
 def load_tokenizer(files: dict[str, Path]) -> Tokenizer:
     """Load the tokenizer of `tokenizer_files`.
 
-    Raise DataError where a file is corrupt or no end-of-sequence token is defined.
+    Raise DataError if a file is corrupt or no end-of-sequence token is defined.
     """
     name, vocabulary = next(iter(files.items()))
     config = read_json(files[CONFIG]) if CONFIG in files else {}

@@ -134,7 +134,7 @@ def meet(desk: Path, me: str, name: str, deadline: float) -> dict[str, Any]:
     """Return the clock offset of another node, or the error if it cannot be reached until the deadline."""
     while True:
         try:
-            socket.getaddrinfo(name, None)  # a name that does not resolve is no matter of files
+            socket.getaddrinfo(name, None)  # a name that does not resolve is not a matter of files
             return clock_of(await_file(desk, deadline - time.monotonic()), me)
         except (OSError, ValueError) as error:
             # The other node may not listen yet.

@@ -204,7 +204,7 @@ def products(run: Run, reports: list[Report]) -> Iterator[Finding]:
     if wrong:
         node, problem = next(iter(wrong.items()))
         found = f"{listed(list(wrong))}: {problem} ({seen[node].get('installed', 'torch did not start')})"
-        yield Finding("matrix product", found, Verdict.wrong, "Ranks would end at their start: see README.md, Install.")
+        yield Finding("matrix product", found, Verdict.wrong, "Ranks would end at their start: see INSTALL.md.")
     elif seen:
         where = {f"{found['gpus']} GPUs" if found["gpus"] else "the CPU" for found in seen.values()}
         yield Finding("matrix product", f"right on {' or '.join(sorted(where))} of every node")

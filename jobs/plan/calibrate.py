@@ -23,7 +23,7 @@ from jobs.schema import Run
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """A run and what was measured of it; None where nothing was."""
+    """A run and what was measured of it; None if nothing was."""
 
     name: str
     run: Run
@@ -41,7 +41,7 @@ class Measured:
     unit: str
     quantity: Quantity[Any, Any]
     works: Sequence[Any]
-    """Counted work of each run, or its bytes; None where they cannot be counted."""
+    """Counted work of each run, or its bytes; None if they cannot be counted."""
     values: Sequence[float | None]
 
     def usable(self, place: int) -> float | None:

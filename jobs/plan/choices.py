@@ -18,7 +18,7 @@ CONF = Path(str(resources.files("conf")))
 
 
 def refuse_missing_site() -> None:
-    """Raise ConfigError where SLURMSCALE_SITE names no directory."""
+    """Raise ConfigError if SLURMSCALE_SITE names no directory."""
     site = os.environ.get("SLURMSCALE_SITE")
     if site and "://" not in site and not Path(site).is_dir():
         raise ConfigError(
@@ -78,7 +78,7 @@ def chosen(group: str, overrides: list[str]) -> str:
 
 
 def site_file(config: str) -> Path | None:
-    """Return a site's own file of a choice GROUP/NAME; None where it has none."""
+    """Return a site's own file of a choice GROUP/NAME; None if it has none."""
     place = site()
     file = (place or Path()) / f"{config.removesuffix('.yaml')}.yaml"
     return file if place and config and file.is_file() else None

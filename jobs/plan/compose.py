@@ -167,7 +167,7 @@ class SameFiles:
         return run, unset
 
     def together(self, values: list[Override]) -> dict[Place, Any] | None:
-        """Return the changes of several values; None where one is not known, or two concern the same key."""
+        """Return the changes of several values; None if one is not known, or two concern the same key."""
         found: dict[Place, Any] = {}
         for value in values:
             changes = self.changes.get(id(value))
@@ -257,7 +257,7 @@ def refuse_list_for_mapping(override: Override) -> None:
 
 
 def frozen(config: DictConfig, files: list[str]) -> Run:
-    """Return the Run of a configuration; raises ConfigError where a chosen file needs values that are not set."""
+    """Return the Run of a configuration; raises ConfigError if a chosen file needs values that are not set."""
     try:
         return cast(Run, OmegaConf.to_object(config))
     except (MissingMandatoryValue, InterpolationToMissingValueError):

@@ -146,7 +146,7 @@ def null_in_quotes(key: str) -> str:
 
 
 def place_of_text(error: Exception, overrides: list[str]) -> str:
-    """Return "FILE, line N: " of a site's file that is no configuration, where the error does not name it itself."""
+    """Return "FILE, line N: " of an invalid site file, if the error message does not already name it."""
     if isinstance(error, yaml.YAMLError):
         return ""
     names = [line.replace("=", "/", 1) for line in overrides if line.partition("=")[0] in GROUPS]

@@ -71,7 +71,7 @@ class Key:
 
     @property
     def type_name(self) -> str:
-        """Return its type in words."""
+        """Return its type as text."""
         names = {int: "whole number", float: "number", bool: "true or false", str: "text"}
         kind = "section" if self.is_section else "choice" if is_enum(self.kind) else names.get(self.kind)
         if self.element is not self.kind and is_enum(self.element):
@@ -80,7 +80,7 @@ class Key:
 
     @property
     def unit(self) -> str | None:
-        """Return the unit that its name ends with; None where it has none."""
+        """Return the unit that its name ends with; None if it has none."""
         return next((unit for end, unit in UNITS.items() if self.name.endswith(end)), None)
 
     @property

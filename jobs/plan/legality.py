@@ -110,7 +110,7 @@ def broken(rules: Iterable[Rule], run: Run) -> Iterator[str]:
 def common_global_batch(runs: list[Run]) -> int | None:
     """Return the least global batch, from that of the runs up, which fits them all.
 
-    None where it is beyond reason, as for nodes=1,2,...,30. Runs with another mistake are left out.
+    None if it is beyond reason, as for nodes=1,2,...,30. Runs with another mistake are left out.
     """
     least = max((run.global_batch_size for run in runs), default=1)
     runs = [run for run in runs if not any(broken((values.numbers_are_in_range, *layout.RULES), run))]

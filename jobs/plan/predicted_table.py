@@ -47,7 +47,7 @@ def shown(value: float) -> str:
 
 
 def predicted_table(runs: list[Run]) -> FittedTable | None:
-    """Return a table with a row per run; None where no run has a predicted speed."""
+    """Return a table with one row per run; None if no run has a predicted speed."""
     rows = [(run, predicted_columns(run)) for run in runs]
     headings = next((list(columns) for _, columns in rows if columns), None)
     if headings is None:
@@ -62,7 +62,7 @@ def predicted_table(runs: list[Run]) -> FittedTable | None:
 
 
 def step_time_table(runs: list[Run]) -> FittedTable | None:
-    """Return the terms of the predicted step time of each run, with their shares; None where no run has one."""
+    """Return the terms of the predicted step time of each run, with their shares; None if no run has one."""
     found = [(run, predicted) for run in runs if (predicted := speed(run)) is not None]
     if not found:
         return None

@@ -75,7 +75,7 @@ def read_axes(overrides: list[str], *, multirun: bool, received: bool = False) -
     products = list(with_declared(axes)) if multirun else [axes]
     count = sum(math.prod(len(axis.values) for axis in each) for each in products)
     if count > MOST_POINTS:
-        raise ConfigError(f"These are {count:,} points; a sweep has at most {MOST_POINTS:,}. Give fewer values.")
+        raise ConfigError(f"The sweep has {count:,} points; the limit is {MOST_POINTS:,}. Give fewer values.")
     return products
 
 
@@ -96,7 +96,7 @@ def with_declared(axes: list[Axis]) -> Iterator[list[Axis]]:
 
 
 def alternatives(override: Override) -> list[Override]:
-    """Return the override itself, or one override for each value of a sweep; raises ConfigError where it has none."""
+    """Return the override itself, or one override for each value of a sweep; raises ConfigError if it has none."""
     if not override.is_sweep_override():
         return [override]
     key = override.get_key_element()

@@ -153,7 +153,7 @@ def together(action: Callable[[], None] | None, group: dist.ProcessGroup | None)
 def write_sums(checkpoint: Path, own: Mapping[str, int], group: dist.ProcessGroup | None = None) -> None:
     """Write the sums of all ranks' files (checkpoint_sums), given by their path below the checkpoint.
 
-    Every rank of the group calls it, and raises CheckpointError where the first one cannot write them.
+    Every rank of the group calls it, and raises CheckpointError if the first one cannot write them.
     """
     text = json.dumps({"crc32": gather(dict(own), group)})
     together(partial(write_file, checkpoint / SUMS, text) if dist.get_rank() == 0 else None, group)
@@ -190,7 +190,7 @@ def newest_readable(run: RunDir, load: Callable[[Path], int], weights: Callable[
     """Load a run's newest readable checkpoint and return its step, on every rank; 0 without a checkpoint.
 
     `weights` returns this rank's weights after `load`. A checkpoint that is unreadable, or with a weight that is not
-    finite, is recorded and renamed to `.step-00000020.unreadable`. Raise CheckpointError where no checkpoint is
+    finite, is recorded and renamed to `.step-00000020.unreadable`. Raise CheckpointError if no checkpoint is
     readable: the user decides whether to start over.
     """
     # Rank 0's list: on a network file system another node may see an older list.

@@ -45,7 +45,7 @@ METADATA_MODULES = (
     "torch.distributed.checkpoint.filesystem",
     "megatron.core.dist_checkpointing.",
 )
-# Megatron sets it on its metadata beside the fields.
+# Megatron sets it on its metadata next to the fields.
 FURTHER = {"all_local_plans"}
 
 

@@ -57,7 +57,7 @@ class FileSystems:
         self.record()
 
     def record(self, *, last: bool = False) -> dict[str, Any] | None:
-        """Return what was moved since the last record; None too soon after it unless it is the last, and without any.
+        """Return the bytes since the last record; None if it is too early for another one or nothing moved.
 
         All file systems count together.
         """

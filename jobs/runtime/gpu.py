@@ -46,7 +46,7 @@ def refuse_unusable_gpu(run: Run, rank: Rank) -> None:
 
 
 def refuse_own_gpu_only(run: Run) -> None:
-    """Raise ConfigError where each of several ranks of a node sees its own GPU only: Fabric takes all of the node."""
+    """Raise ConfigError if each of several ranks of a node sees its own GPU only: Fabric takes all of the node."""
     if run.ranks_per_node > 1 and torch.cuda.is_available() and torch.cuda.device_count() == 1:
         raise ConfigError(
             f"engine=litgpt: Fabric takes {run.ranks_per_node} GPUs of each node, and this rank on {node_name()} sees "
@@ -131,7 +131,7 @@ def why_none() -> str:
 
 def remedy(index: int | None = None) -> str:
     """Return what to install or set."""
-    install = "Install a torch for {} on the nodes (README.md, section Install)"
+    install = "Install a torch for {} on the nodes (INSTALL.md)"
     driver = nvidia_driver()
     if driver is None:
         if torch.version.hip or not torch.version.cuda:
@@ -148,7 +148,7 @@ def remedy(index: int | None = None) -> str:
 
 
 def nvidia_driver() -> str | None:
-    """Return the version of NVIDIA's driver by nvidia-smi; None without one."""
+    """Return the version of NVIDIA's driver by nvidia-smi; None if there is none."""
     if shutil.which("nvidia-smi") is None:
         return None
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -160,7 +160,7 @@ def nvidia_driver() -> str | None:
 
 
 def visible() -> str | None:
-    """Return the variables that limit the visible GPUs; None without one."""
+    """Return the variables that limit the visible GPUs; None if there is none."""
     return " ".join(f"{name}={os.environ[name]}" for name in VISIBLE if name in os.environ) or None
 
 

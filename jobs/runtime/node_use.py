@@ -72,7 +72,7 @@ class NodeUse:
 
 
 def use_of(record: Mapping[str, Any]) -> dict[Metric, float]:
-    """Return the use of a node in the interval of a record; values that are no numbers are absent."""
+    """Return the use of a node in the interval of a record; values that are not numbers are absent."""
     interval_s = record.get("interval_s")
     if not is_amount(interval_s) or not interval_s:
         return {}

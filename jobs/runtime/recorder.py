@@ -199,12 +199,12 @@ class Recorder:
             print(f"{self.run.name}: held out after step {step}: {shown}", flush=True)
 
     def pace(self, step: int, summary: dict[str, Any] | None) -> None:
-        """Record the summary of the ranks' own times; None where no window has ended."""
+        """Record the summary of the ranks' own times; None if no window has ended."""
         if self.writes and summary is not None:
             self.event("pace", attempt=self.attempt, step=step, **summary)
 
     def profile(self, step: int, ranks: list[dict[str, Any]] | None) -> None:
-        """Record the summaries of the profiled ranks; None where no profile has ended."""
+        """Record the summaries of the profiled ranks; None if no profile has ended."""
         if self.writes and ranks is not None:
             self.event("profile", attempt=self.attempt, step=step, ranks=ranks)
 

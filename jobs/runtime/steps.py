@@ -33,7 +33,7 @@ class Samples:
     steps: int
     account: dict[str, float]
     tokens: TokensOfSample | None
-    """None where every sample fills its row, and for a run that does not train."""
+    """None if every sample fills its row, and for a run that does not train."""
 
     def planned(self) -> dict[str, Any]:
         """Return the entries of plan.json that follow from the samples."""

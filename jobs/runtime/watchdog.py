@@ -221,5 +221,5 @@ def lagging_rank(found: list[Beat], awake: list[Beat]) -> tuple[Beat, str]:
 
 
 def named(beats_of: list[Beat]) -> str:
-    """Return ranks and nodes in words."""
+    """Return ranks and nodes as text."""
     return ", ".join(f"rank {beat.rank} on {beat.node}" for beat in beats_of[:8]) + (", ..." if beats_of[8:] else "")

@@ -1,4 +1,4 @@
-"""The programs of the jobs beside training, one process each: prepare, evaluate, serve, report.
+"""The programs of the jobs besides training, one process each: prepare, evaluate, serve, report.
 
     prepare     tokenize the data of all runs of a submission, before any trains
     evaluate    compute the loss of a trained run on the held-out samples

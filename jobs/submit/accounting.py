@@ -82,7 +82,7 @@ class Accounting:
 
 def accounting_of(job_ids: Iterable[str]) -> Accounting:
     """Ask accounting for jobs that left the queue; it lags by seconds."""
-    # Whole arrays: for single tasks sacct omits those that were cancelled before they started. Options are no ids.
+    # Whole arrays: for single tasks sacct omits those that were cancelled before they started. Options are not ids.
     arrays = sorted({job_id.partition("_")[0] for job_id in job_ids if JOB_ID.fullmatch(job_id)})
     starts: dict[str, list[Start]] = defaultdict(list)
     if not arrays:

@@ -97,7 +97,7 @@ def resources(run: Run, code: Path) -> dict[str, Any]:
 
 
 def stage_resources(run: Run, name: str, code: Path) -> dict[str, Any]:
-    """Return the executor parameters of a stage beside training: one process."""
+    """Return the executor parameters of a stage besides training: one process."""
     cluster, stage = run.cluster, stages_of(run)[name]
     further: dict[str, str | bool] = {"requeue" if run.launcher.requeues else "no-requeue": True}
     if stage.memory_gb is not None:

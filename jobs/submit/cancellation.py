@@ -112,7 +112,7 @@ def is_script_of(file: Path, job: QueuedJob) -> bool:
 
 
 def is_regular(file: Path) -> bool:
-    """Return True for a regular file that is no link."""
+    """Return True for a regular file that is not a link."""
     with contextlib.suppress(OSError):
         return stat.S_ISREG(file.lstat().st_mode)
     return False

@@ -67,7 +67,7 @@ def key_of(override: str) -> str:
 
 
 def placed(run: Run, before: Run, overrides: list[str], *, received: bool) -> Run:
-    """Return a run in a new sweep beside that of the original, unless the user set another place."""
+    """Return a run in a new sweep next to that of the original, unless the user set another place."""
     given = set(map(key_of, overrides))
     runs_dir = run.runs_dir if received or "runs_dir" in given else before.runs_dir
     if "sweep" in given:

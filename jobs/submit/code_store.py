@@ -1,4 +1,4 @@
-"""The code that runs execute: one copy of each version per user, in a directory beside the sweeps that share it.
+"""The code that runs execute: one copy of each version per user, in a directory next to the sweeps that share it.
 
     runs/.code-UID/code-DIGEST/     this user's copy; nodes that see a sweep of runs/ see it
     runs/demo/tiny-ddp-n1x2/code -> ../../.code-UID/code-DIGEST
@@ -85,7 +85,7 @@ def code_digest(contents: Mapping[Path, bytes]) -> str:
 
 
 def restore_code(sweep: SweepDir, directories: Iterable[RunDir]) -> None:
-    """Put the code of runs into the store beside their sweep if it is not there: the sweep was moved or received.
+    """Put the code of runs into the store next to their sweep if it is not there: the sweep was moved or received.
 
     Raises RunDirError for code that is nowhere to be found.
     """
@@ -107,7 +107,7 @@ def restore_code(sweep: SweepDir, directories: Iterable[RunDir]) -> None:
 
 
 def source_of(directory: RunDir) -> Path | None:
-    """Return where the code of a run is that is not beside its sweep; None if it is nowhere.
+    """Return where the code of a run is that is not next to its sweep; None if it is nowhere.
 
     It is the installed code, or in a store at the place of the sweep now or when it was submitted.
     """

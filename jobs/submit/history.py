@@ -39,7 +39,7 @@ class History:
 
     @cached_property
     def end(self) -> Mapping[str, Any] | None:
-        """The end that the latest attempt recorded; None without one."""
+        """The end that the latest attempt recorded; None if there is none."""
         return end_of(latest_attempt(self.events))
 
     @property
@@ -105,7 +105,7 @@ class History:
         return "a requeue by Slurm" if job.last_end is None else self.ended_words(job.last_end)
 
     def ended_words(self, end: JobState) -> str:
-        """Return in words how Slurm ended the job or one of its starts, with the node that failed."""
+        """Describe how Slurm ended the job or one of its starts, with the node that failed."""
         words = REQUEUES.get(end.state, f"Slurm reports {end.state}")
         if end.state != "NODE_FAIL":
             return words

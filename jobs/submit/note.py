@@ -55,7 +55,7 @@ def refuse_unsuitable(text: str, line: str) -> None:
 def note_of(sweep: SweepDir) -> str:
     """Return the note of a sweep, shortened to the length of a note; empty without one that can be read.
 
-    A link to another file is no note: it could show that file in a report.
+    A link to another file is not a note: it could show that file in a report.
     """
     if sweep.note.is_symlink() or not exists(sweep.note):
         return ""

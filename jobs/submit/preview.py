@@ -59,7 +59,7 @@ def is_previewed(run: RunDir) -> bool:
 
 
 def is_own_directory(path: Path) -> bool:
-    """Return True for a directory that is no link."""
+    """Return True for a directory that is not a link."""
     return is_directory(path) and not path.is_symlink()
 
 

@@ -145,7 +145,7 @@ def rows_backwards(run: RunDir) -> Iterator[dict[str, Any]]:
 
 
 def is_number(name: str, value: Any) -> bool:
-    """Return True unless the value of one of the metrics that are used here is no number."""
+    """Return False if one of the metrics that are used here has a non-numeric value."""
     return name not in USED or (isinstance(value, int | float) and math.isfinite(value))
 
 

@@ -202,7 +202,7 @@ def only_ended(found: Iterable[RunState]) -> bool:
 
 
 def confirmed(targets: Collection[Target]) -> bool:
-    """Ask the user at a terminal; raise SubmitError where nobody can answer."""
+    """Ask the user at a terminal; raise SubmitError if nobody can answer."""
     for target in targets:
         print(target.described())
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -73,7 +73,7 @@ class Chain:
 
     @property
     def prepared_by(self) -> str | None:
-        """The dependency of the runs; None without one."""
+        """The dependency of the runs; None if there is none."""
         return f"afterok:{self.jobs['prepare'][0]}" if "prepare" in self.jobs else None
 
     @property

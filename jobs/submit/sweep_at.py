@@ -88,17 +88,17 @@ def is_sweep(sweep: SweepDir) -> bool:
 
 
 def enclosing_run(path: Path) -> Path | None:
-    """Return the run directory that a path lies in; None without one."""
+    """Return the run directory that a path lies in; None if there is none."""
     return next((each for each in reversed(path.parents) if is_run(each)), None)
 
 
 def enclosing_sweep(path: Path) -> SweepDir | None:
-    """Return the sweep that a path lies in, by its ledger; None without one."""
+    """Return the sweep that a path lies in, by its ledger; None if there is none."""
     return next((sweep for sweep in map(SweepDir, path.parents) if exists(sweep.submissions)), None)
 
 
 def what_it_is(path: Path) -> str:
-    """Return what is at a path that is no sweep and no run, and what to pass instead."""
+    """Return what is at a path that is neither a sweep nor a run, and what to pass instead."""
     if (run := enclosing_run(path)) is not None:
         return f"is inside the run {run}. Pass {shlex.quote(str(run))}."
     if path.is_symlink() and not exists(path):
@@ -146,7 +146,7 @@ def listed(path: Path, deepest: int = DEEPEST) -> Iterator[SweepDir]:
 
 
 def sweeps_in(path: Path, deepest: int = DEEPEST) -> Iterator[SweepDir]:
-    """Yield the sweeps in a directory, by name; those of a directory that is no sweep are looked for in it.
+    """Yield the sweeps in a directory, by name; those of a directory that is not a sweep are looked for in it.
 
     No link below the directory is followed. A directory that cannot be read may be a sweep.
     """

@@ -31,7 +31,7 @@ class Curves:
     """The curves of a sweep."""
 
     def __init__(self, sweep: SweepDir) -> None:
-        """Raise SubmitError where the package is missing."""
+        """Raise SubmitError if the package is missing."""
         try:
             self.proto = importlib.import_module("tensorboard.compat.proto.event_pb2")
             self.summaries = importlib.import_module("tensorboard.compat.proto.summary_pb2")

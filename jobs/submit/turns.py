@@ -63,7 +63,7 @@ def queue_of(pid: int) -> Queue | None:
 
 
 def behind(submission: Submission, queues: Sequence[Queue]) -> str | None:
-    """Return in words what a run that has not started waits for; None for one that is first."""
+    """Describe what a run that has not started waits for; None for one that is first."""
     own = next((each for each in queues if each.job_id == submission.job_id), None)
     names = [each.run for each in own.left] if own else []
     # A stage comes after the runs.

@@ -84,7 +84,7 @@ def refuse_unstarted(kind: LauncherKind) -> None:
 
 
 def plan_lines(space: Space, first: int) -> list[str]:
-    """Return the space and the trials of each rung in words."""
+    """Return the space and the trials of each rung as text."""
     settings = space.settings
     counts = [
         f"{plural(count, 'trial')} of {steps} steps"
@@ -136,7 +136,7 @@ def begin(space: Space, first: int) -> str:
 
 
 def shown(record: dict[str, Any], keys: Sequence[str]) -> str:
-    """Return recorded values in words."""
+    """Return recorded values as text."""
     return "; ".join(shlex.join(record[key]) if key == "overrides" else f"{key}={record.get(key)}" for key in keys)
 
 

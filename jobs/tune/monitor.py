@@ -42,7 +42,7 @@ def hopeless(own: Sequence[float], best: Sequence[float]) -> str | None:
 
 
 def slower_than_models(trial: TrialRun, trials: Sequence[TrialRun]) -> str | None:
-    """Return by how much a trial is slower than every model of it allows; None where one allows it, or none exists."""
+    """Return by how much a trial is slower than every model of it allows; None if one allows it, or none exists."""
     step_s, rate = (trial.run.values.get(key) for key in (m.STEP_TIME_MEDIAN, m.TOKENS_PER_S))
     if trial.value is None or not step_s or not rate:
         return None

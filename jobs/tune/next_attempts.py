@@ -150,7 +150,7 @@ def communication(run: RunResult) -> Iterator[Proposal]:
 
 
 def predicted_share(run: RunResult) -> float | None:
-    """Return the predicted share of communication in a step; None where nothing was predicted."""
+    """Return the predicted share of communication in a step; None if nothing was predicted."""
     terms = lookup(run.plan, "speed.terms_s")
     if not isinstance(terms, dict):
         return None

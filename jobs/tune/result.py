@@ -31,7 +31,7 @@ def attempt_name(candidate: Candidate) -> str:
 def pairs_to_run(space: Space, best: Candidate) -> list[Point]:
     """Return the runs of the confirming campaign that are not on disk: the baseline once, then the missing pairs.
 
-    They have the steps of the longest rung; under the rules of a contest they are whole. Raises ConfigError where the
+    They have the steps of the longest rung; under the rules of a contest they are whole. Raises ConfigError if the
     two cannot take turns, as jobs of a Slurm array with different resources.
     """
     sweep = space.folder.confirmation
@@ -47,7 +47,7 @@ def pairs_to_run(space: Space, best: Candidate) -> list[Point]:
 
 
 def entry_of(folder: TuningFolder, best: Candidate) -> Entry | None:
-    """Return the campaign's judgement on the best; None without one."""
+    """Return the campaign's judgement on the best; None if there is none."""
     if not folder.confirmation.runs():
         return None
     found = [each for board in leaderboards(read_runs([folder.confirmation.path])) for each in board.entries]
@@ -55,7 +55,7 @@ def entry_of(folder: TuningFolder, best: Candidate) -> Entry | None:
 
 
 def verdict_of(entry: Entry) -> str:
-    """Return the campaign's judgement in words: `faster: ratio 1.08 (1.05 to 1.11) over 3 pairs`."""
+    """Return the campaign's judgement as text: `faster: ratio 1.08 (1.05 to 1.11) over 3 pairs`."""
     words = verdict_words(entry)
     if entry.ratio is None or entry.verdict is Verdict.invalid:
         return words

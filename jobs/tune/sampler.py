@@ -35,7 +35,7 @@ Array = NDArray[np.float64]
 
 
 def proposals(space: Space, trials: Sequence[TrialRun], count: int) -> list[Candidate]:
-    """Return at most `count` candidates to try next in the first rung, of which these are the trials.
+    """Return at most `count` next candidates of the first rung; `trials` are those already tried.
 
     The baseline comes first, then the candidates with the shortest expected times, as many as one batch, then those
     with the largest expected improvement. Expected times contain the chance to fit the memory; without them, points of
@@ -99,7 +99,7 @@ class GaussianProcess:
         counted = [residual for residual, score in zip(residuals, scores, strict=True) if score]
         self.mean = float(np.mean(counted)) if counted else 0.0
         self.best = max((log for log, score in zip(logs, scores, strict=True) if score), default=-self.expected.min())
-        # A failed trial that was predicted to be slow is no sign of a fast neighbour.
+        # A failed trial that was predicted to be slow is not a sign of a fast neighbour.
         least = min(counted, default=0.0)
         self.residuals = [
             (residual if score else min(residual, least)) - self.mean

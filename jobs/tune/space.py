@@ -40,7 +40,7 @@ class Candidate:
     tight: bool
     """True if its predicted memory may be larger than that of the GPU."""
     expected_s: float | None = None
-    """Predicted time of a step over the chance that it fits the memory; None where the GPU's rates are not known."""
+    """Predicted time of a step over the chance that it fits the memory; None if the GPU's rates are not known."""
 
     @property
     def name(self) -> str:
@@ -99,7 +99,7 @@ def shortened(run: Run, steps: int) -> Run:
 
 
 def read_space(overrides: list[str]) -> Space:
-    """Compose and check the space and the settings of a tuning; raise ConfigError where it cannot be tuned."""
+    """Compose and check the space and the settings of a tuning; raise ConfigError if it cannot be tuned."""
     own = [each for each in overrides if not is_of_tune(each)]
     chosen = any(key_of(each) == "tune" for each in overrides)
     points = compose([*([] if chosen else [DEFAULT]), *overrides], multirun=True, judge=lambda _run: [])
@@ -207,7 +207,7 @@ def folder_of(run: Run, own: list[str]) -> TuningFolder:
 
 
 def refuse_swept(keys: Sequence[str]) -> None:
-    """Raise ConfigError for swept keys whose values are no choices of one task."""
+    """Raise ConfigError for swept keys whose values are not choices of one task."""
     for key in keys:
         if key in GIVEN:
             raise ConfigError(f"{key}: slurmscale tune sets it for its runs, so it is no choice. Give it one value.")

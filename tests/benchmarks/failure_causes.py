@@ -5,8 +5,8 @@ and numbers replaced; their causes are those that the source's discussion states
 catalogue was changed and divided by a hash of the text: two of five were held back, so that no signature was made from
 them, but the author had read them. The texts `collected_later` were collected after the change and read by it once;
 then signatures were made for them, too, and the same was done with those `collected_last` and with each `round_N`.
-analysis/README.md has the figures at these first readings, which a later run cannot repeat. Sets 10 to 24 of that table
-are not in the file.
+analysis/failures/README.md has the figures at these first readings, which a later run cannot repeat. Sets 10 to 24 of
+that table are not in the file.
 
 A path that a setting names, a size that does not fit, a checkpoint of another model and a missing permission are
 `refused`; a missing or unfit package, library, driver, compiler, processor or GPU is a `launch_failure`; another

@@ -43,7 +43,8 @@ def test_the_help_of_a_command_ends_with_examples_exit_codes_and_its_manual(
     assert lines[-1] == f"manual: {command.manual}"
     assert max(map(len, lines)) <= 80
     file, _, section = command.manual.partition("#")
-    assert section in anchors(ROOT / file)
+    assert (ROOT / file).is_file()
+    assert not section or section in anchors(ROOT / file)
 
 
 @pytest.mark.parametrize(("command", "words"), EXAMPLES, ids=[" ".join(words) for _, words in EXAMPLES])

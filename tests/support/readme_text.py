@@ -1,4 +1,4 @@
-"""The text of the READMEs: README.md and those of the folders."""
+"""The text of the manuals: README.md, INSTALL.md, and the README.md of every folder that has one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from pathlib import Path
 
 from tests.support.paths import ROOT
 
-FILES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md")), ROOT / "conf/experiment/README.md"]
+ROOMS = ("analysis", "conf", "jobs", "sbatch", "tests")
+FILES = [
+    *sorted(ROOT.glob("[A-Z]*.md"), reverse=True),
+    *sorted(f for r in ROOMS for f in (ROOT / r).rglob("README.md")),
+]
+FILES = [file for file in FILES if file.name != "CHANGELOG.md"]
 README = "\n".join(path.read_text() for path in FILES)
 
 

@@ -17,7 +17,7 @@ from analysis.parsers.base import DocumentFormat, Kind, Line, LineFormat, Record
 from analysis.untrusted import as_number, lookup, printed_number
 from jobs.metrics import Metric
 
-# File beside AIPerf's profile that lists its phases and, for each, the files with its results.
+# File next to AIPerf's profile that lists its phases and, for each, the files with its results.
 MANIFEST = "phase_manifest.json"
 TITLES = ("GenAI-Perf | ", "AIPerf | ")
 HEADER = "Metric,avg,"

@@ -68,7 +68,7 @@ class Ranks:
 
     @property
     def number(self) -> int | None:
-        """The number of ranks; None where it is not certain."""
+        """The number of ranks; None if it is not certain."""
         if self.listed:
             return len(self.listed) if self.listed == set(range(len(self.listed))) else None
         only = math.ceil(self.least)

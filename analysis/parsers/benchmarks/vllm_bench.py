@@ -94,7 +94,7 @@ def row_values(label: str, value: float | None) -> dict[Metric, float]:
     if label in POSITIVE and (value > 0 or POSITIVE[label] in ROUNDED):
         return {POSITIVE[label]: value}
     if value > 0 and (found := LATENCY.fullmatch(label)):
-        # The 50th percentile is printed beside the median, if requested.
+        # The 50th percentile is printed next to the median, if requested.
         metric = TIMES[found[2]].get("median" if found[1] == "p50" else found[1])
         return {} if metric is None else {metric: value * 1e-3}
     return {}

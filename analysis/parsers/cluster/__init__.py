@@ -1,1 +1,1 @@
-"""Lines that launchers, Slurm, NCCL and GPUs print beside a program."""
+"""Lines that launchers, Slurm, NCCL and GPUs print besides the program."""

@@ -1,8 +1,8 @@
 """DLLogger of NVIDIA's DeepLearningExamples: `DLL time - Epoch: 0 Iteration: 19  train.loss : 6.95 train.ips : 1040 `.
 
 The step, in five notations, precedes the fields; summaries of an epoch or the run have a shorter one or none. Those of
-BERT in TensorFlow count iterations without epochs: `Iteration: 100  throughput_train : 812.5 total_loss : 8.1 `. A file
-beside contains the same as `DLLL {json}`, often with each batch of a validation. Rates are totals of all ranks;
+BERT in TensorFlow count iterations without epochs: `Iteration: 100  throughput_train : 812.5 total_loss : 8.1 `. A
+second file contains the same as `DLLL {json}`, often with each batch of a validation. Rates are totals of all ranks;
 `batch_size` may refer to one rank or to all, and is ignored.
 """
 

@@ -53,7 +53,7 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
     for line in lines:
         if found := STEP.search(line.text):
             step = int(found[1])
-            # Ranks may each print their lines: the same step again is no new start.
+            # Ranks may each print their lines: the same step again is not a new start.
             if step != before:
                 in_start = in_start + 1 if step == before + 1 and in_start else 1
                 before = step

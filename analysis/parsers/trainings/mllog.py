@@ -46,7 +46,7 @@ POWERS = {"power_reading", "interconnect_power_est"}
 # The first time of these counts.
 STARTS = {"init_start", "init_stop", "run_start"}
 SCORES = {"eval_accuracy", "eval_error"}
-# The score of a benchmark that evaluates nothing else, and beside another score only the loss.
+# The score of a benchmark that evaluates nothing else, and with another score only the loss.
 EVALUATED_LOSS = "eval_loss"
 # Unit of the throughput, which the log does not state: the reference implementation of one benchmark counts tokens, all
 # others count samples.

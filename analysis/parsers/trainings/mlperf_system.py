@@ -1,4 +1,4 @@
-"""The JSON files beside an MLPerf result: the hardware of the system, and the scaling factor of its convergence.
+"""The JSON files next to an MLPerf result: the hardware of the system, and the scaling factor of its convergence.
 
 The name of a system does not state its size: read number_of_nodes and accelerators_per_node, which are mostly strings.
 """

@@ -48,7 +48,7 @@ class Frames:
     steps: pd.DataFrame
     """One row per recorded step of every run, its latest attempt; `path` is that of `runs`."""
     measurements: pd.DataFrame
-    """One row per value of a benchmark that is no training; the columns of measurements.csv."""
+    """One row per value of a benchmark that is not training; the columns of measurements.csv."""
     profile: pd.DataFrame
     """One row per value of a profiled rank, of its kernels and collectives; the columns of profile.csv."""
 

@@ -1,4 +1,4 @@
-"""Figures of benchmarks that are no training: bandwidth over message size, rate over load, or bars."""
+"""Figures of benchmarks that are not training: bandwidth over message size, rate over load, or bars."""
 
 from __future__ import annotations
 

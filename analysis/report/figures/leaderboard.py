@@ -1,4 +1,4 @@
-"""The leaderboard as a picture: the ratio of each attempt with its interval, beside a line at 1."""
+"""The leaderboard as a picture: the ratio of each attempt with its interval, next to a line at 1."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def node_use_figure(runs: Sequence[RunResult]) -> Figure | None:
     left_out = len(run.node_use) - len(nodes)
     others = f" Not drawn: {plural(left_out, 'node')}, which do not differ or come later." if left_out else ""
     caption = (
-        f"{word_of([run])}: {run.name}, a panel a node, from the start of its first record. Emulated nodes share one "
-        f"machine, and each shows all of it.{others}"
+        f"{word_of([run])}: {run.name}, one panel per node, from the start of its first record. Emulated nodes share "
+        f"one machine, and each shows all of it.{others}"
     )
     return Figure("node-use", HEADING, caption, plot, wide=True)

@@ -48,9 +48,9 @@ AXES = (
 
 
 def over_setting(groups: Sequence[Group]) -> tuple[Axis, list[Group]] | None:
-    """Return the first axis along which groups of one point form lines, and these lines, a point a value.
+    """Return the first axis along which groups of one point form lines, and these lines, with one point per value.
 
-    None where no two groups differ in such a setting alone, or two points of a line would have one place, and in a
+    None if no two groups differ in such a setting alone, or two points of a line would have one place, and in a
     campaign, whose lines have the names of its attempts.
     """
     if any(len(group.points) > 1 or part_of(group.runs[0]) for group in groups):

@@ -1,4 +1,4 @@
-"""Benchmarks that are no training: their headlines and tables; collectives, storage, serving.
+"""Benchmarks that are not training: their headlines and tables; collectives, storage, serving.
 
 One section a format, one row per file and measurement; the columns are numbers in the units of the page.
 """

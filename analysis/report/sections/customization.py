@@ -23,7 +23,7 @@ NUMBERS = (
 def customization_section(runs: Sequence[RunResult]) -> Section | None:
     """Return a row for each run that is used or evaluated, the fewest trained weights first.
 
-    None unless a run froze its weights, and another job is beside it.
+    None unless a run froze its weights, and another job is next to it.
     """
     listed = [
         run for run in runs if run.used or (run.setting("job.train") is False and m.EVALUATION_LOSS in run.values)

@@ -1,4 +1,4 @@
-"""The table of predicted memory and step time beside what was measured."""
+"""The table of predicted memory and step time next to what was measured."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Measured beside published: the results of the runs, the published ones of the same experiment, and the differences.
+"""Measured next to published: the results of the runs, the published ones of the same experiment, and the differences.
 
 A ratio is shown only for the same metric, model and task (analysis.compare.published). Other differences are listed
-beside it.
+next to it.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Saver:
         # One rank would copy two scripts, and leave the others waiting where it cannot; every installation has them.
         engine._copy_recovery_script = lambda _path: None  # noqa: SLF001 (there is no setting)
         load_as_data()
-        # What DeepSpeed's files contain beside tensors and plain values.
+        # What DeepSpeed's files contain besides tensors and plain values.
         members = [(member_of, f"{module}.getattr") for module in ("builtins", "__builtin__")]
         torch.serialization.add_safe_globals([ZeroStageEnum, LossScaler, DynamicLossScaler, fragment_address, *members])
 

@@ -69,7 +69,7 @@ class Trainer:
             # An infinite or NaN norm is None or -1, as the helpers of DeepSpeed return it.
             norm = math.nan if found is None or found < 0 else float(found)
         dist.all_reduce(total)
-        # DeepSpeed also skips an update in other precisions, where it is no overflow of the scaled loss.
+        # DeepSpeed also skips an update in other precisions, where it is not an overflow of the scaled loss.
         overflowed = job.precision is Precision.float16 and engine.skipped_steps > skipped
         return total.item() / batch.labels, None if overflowed else norm, rate
 

@@ -99,7 +99,7 @@ def arguments_of(run: Run, where: Path, steps: int | None = None, steps_per_epoc
 
 
 def lora_arguments(lora: Lora) -> dict[str, Any]:
-    """Return LitGPT's arguments of adapters, which it also keeps beside them."""
+    """Return LitGPT's arguments of adapters, which it also keeps next to them."""
     # LitGPT's type of alpha is a whole number.
     alpha = int(lora.alpha) if lora.alpha == int(lora.alpha) else lora.alpha
     sizes = {"lora_r": lora.rank, "lora_alpha": alpha, "lora_dropout": lora.dropout}

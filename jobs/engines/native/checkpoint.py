@@ -66,7 +66,7 @@ from jobs.schema import Run
 
 # Keys by parameter name: pipeline ranks hold different parameters, whose positions in a list would collide.
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
-# Without frozen weights, whose absence is no error.
+# Without frozen weights, whose absence is not an error.
 TRAINED = replace(FLAT, ignore_frozen_params=True, strict=False)
 Order = Callable[[str, Tensor, Config, int], Tensor]
 
@@ -182,7 +182,7 @@ class Saver:
     def export(self, tokenizer_files: list[Path]) -> None:
         """Write a LitGPT checkpoint directory: full weights, model_config.yaml, tokenizer; every rank calls it.
 
-        Adapters are added to the weights, and beside them in files of their own (customization.lora_files).
+        Adapters are added to the weights, and next to them in files of their own (customization.lora_files).
         Beside virtual tokens there are no weights, since they are those of job.init_from.
         The weights go through a sharded checkpoint, so that only the first rank holds more than its shards.
         """

@@ -75,7 +75,7 @@ def replicate(gpt: nn.Module, mesh: DeviceMesh, bucket_mb: int | None) -> Distri
     """Return the model in DDP over the replicas; `bucket_mb` is parallelism.bucket_mb.
 
     Its buffers are constant tables, so nothing is broadcast; gradients lie in the buckets and not in memory of their
-    own beside them.
+    own next to them.
     """
     return DistributedDataParallel(
         gpt,

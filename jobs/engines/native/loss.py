@@ -122,7 +122,7 @@ class LinearCrossEntropy(torch.autograd.Function):
                 weight_gradient.addmm_(error.T, h)
             elif weight_gradient is not None:
                 weight_gradient += error.T @ h
-            # Or it would exist beside the logits of the next chunk.
+            # Or it would exist next to the logits of the next chunk.
             del error
         ctx.save_for_backward(hidden_gradient, None if weight_gradient is None else weight_gradient.to(weight.dtype))
         return loss

@@ -31,7 +31,7 @@ NO_MESSAGE_TO_ITSELF = (2, 12)
 
 
 def refuse_message_to_itself(run: Run, device: torch.device, version: str = torch.__version__) -> None:
-    """Raise ConfigError where a rank holds two neighbouring stages and its group cannot send to itself: gloo."""
+    """Raise ConfigError if a rank holds two neighbouring stages and its group cannot send to itself: gloo."""
     old = major_minor(version) < NO_MESSAGE_TO_ITSELF
     if old and device.type == "cpu" and run.parallelism.schedule is Schedule["ZBVZeroBubble"]:
         raise ConfigError(

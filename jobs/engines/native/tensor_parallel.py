@@ -72,14 +72,14 @@ def apply_tp(gpt: GPT, mesh: DeviceMesh, *, sequence_parallel: bool, loss_parall
 
 
 class WeightOnly(ColwiseParallel):
-    """Shard a matrix by rows of its weight; its module takes and returns what it did."""
+    """Shard a matrix by rows of its weight; the module's inputs and outputs do not change."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         return distribute_module(module, device_mesh, self._partition_linear_fn)
 
 
 class Whole(ParallelStyle):
-    """Keep a module's parameters whole on every rank; its module takes and returns what it did."""
+    """Keep a module's parameters whole on every rank; the module's inputs and outputs do not change."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         return distribute_module(module, device_mesh)

@@ -2,7 +2,7 @@
 
 A tensor is drawn from a generator seeded by (seed, name), or read from disk, when it is requested. Every rank gets the
 same full tensor and keeps its shard: one rank and a thousand start from equal weights, no rank holds more than one
-full tensor beside its shards, and nothing is sent, except with engine.weights=node, which saves reads.
+full tensor next to its shards, and nothing is sent, except with engine.weights=node, which saves reads.
 All engines share this module; it does not need LitGPT.
 """
 

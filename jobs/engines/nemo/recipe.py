@@ -179,7 +179,7 @@ def strategy(run: Run) -> nemo_run.Config:
             DistributedDataParallelConfig,
             use_distributed_optimizer=run.engine.distributed_optimizer,
             grad_reduce_in_fp32=True,
-            # As in NeMo's own recipes: collectives of gradients and weights beside the computation.
+            # As in NeMo's own recipes: collectives of gradients and weights during the computation.
             overlap_grad_reduce=True,
             overlap_param_gather=run.engine.distributed_optimizer,
         ),

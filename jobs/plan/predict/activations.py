@@ -144,7 +144,7 @@ def operands(run: Run, width: int, targets: tuple[LoraTarget, ...], matrices: in
 def attention(run: Run, x: Tokens) -> int:
     """Return what attention keeps: its input, q, k and v, the rotated q and k, log-sum-exps, and its result.
 
-    Values are a view of the product qkv, which therefore stays whole beside the rotated queries and keys.
+    Values are a view of the product qkv, which therefore stays whole next to the rotated queries and keys.
     """
     model, tensor, lora = run.model, run.parallelism.tensor, run.job.lora
     q, k = (heads * model.head_size // tensor for heads in (model.heads, model.kv_heads))
@@ -183,7 +183,7 @@ def layer(run: Run, x: Tokens) -> int:
 
 
 def unneeded_by_first_layer(run: Run, x: Tokens) -> int:
-    """Return what the first layer does not keep of `layer`: beside adapters its input needs no gradient.
+    """Return the activations that the first layer need not keep: with adapters, its input has no gradient.
 
     That is, what comes before its first adapter, and the mask of that one's dropout.
     """
@@ -234,7 +234,7 @@ def kept_by_layers(run: Run, x: Tokens, layers: int, *, first: bool) -> int:
 
 
 def recomputed(run: Run, x: Tokens) -> int:
-    """Return what backward of a checkpointed layer computes again and holds beside what the layer kept."""
+    """Return what backward of a checkpointed layer computes again and holds next to what the layer kept."""
     match run.engine.activation_checkpointing:
         case ActivationCheckpointing.none:
             return 0

@@ -63,14 +63,14 @@ class Fit(Generic[Constants]):
 
 @dataclass(frozen=True)
 class Calibration:
-    """The fits of one GPU and engine; None where nothing was measured."""
+    """The fits of one GPU and engine; None if nothing was measured."""
 
     step_time: Fit[StepTimeConstants] | None = None
     memory: Fit[MemoryConstants] | None = None
 
 
 def moved(constants: Constants, name: str) -> Constants:
-    """Return constants of which one is larger by STEP."""
+    """Return the constants with one of them increased by STEP."""
     return replace(constants, **{name: getattr(constants, name) * math.exp(STEP)})
 
 

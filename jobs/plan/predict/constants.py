@@ -1,7 +1,7 @@
 """The constants of a cluster and its software: what arithmetic cannot know about step times and memory.
 
 Efficiencies are shares of the data sheet's rates in conf/gpu and conf/cluster. The defaults are published values for
-other machines where a source stands beside them, else estimates; `jobs.plan.predict.fit` fits them to finished runs,
+other machines where a source stands next to them, else estimates; `jobs.plan.predict.fit` fits them to finished runs,
 starting from these.
 """
 
@@ -63,7 +63,7 @@ class MemoryConstants:
     loss: float = constant(1.0, 0.4)
     """Logits and what the loss makes of them."""
     framework: float = constant(1.0, 1.2)
-    """Memory beside tensors; it is part of a measurement only in tables of the memory of the device. From a context
+    """Memory besides tensors; it is part of a measurement only in tables of the memory of the device. From a context
     alone to 10 GB, where that includes fragments and buffers of many communicators: of BLOOM's trials 39, 45, 56 and
     75 GB with micro-batches of 1, 2, 4 and 8 (their chronicles, at 9e64ede). The deviation was chosen among five on
     published tables (tests/README.md)."""

@@ -15,7 +15,7 @@ from jobs.schema import Run
 
 @dataclass(frozen=True)
 class LossMemory:
-    """Bytes of the loss of one micro-batch beside the layers' activations."""
+    """Bytes of the loss of one micro-batch besides the layers' activations."""
 
     kept: int
     """From its forward to its backward pass."""
@@ -48,7 +48,7 @@ def chunked(run: Run, x: Tokens, chunk: int) -> LossMemory:
     """Return the memory of the loss in chunks of labels, which computes its gradients in forward.
 
     Kept are the gradients of hidden states and head, of a frozen head none. While they are summed, the head's is in
-    float32. A chunk has its logits beside their log-softmax, both in float32, and later the logits' gradient, in 16
+    float32. A chunk has its logits next to their log-softmax, both in float32, and later the logits' gradient, in 16
     bits with a part of the head's.
     """
     hidden, vocabulary = run.model.hidden_size, run.model.vocab_size // run.parallelism.tensor

@@ -94,7 +94,7 @@ class Prediction:
     terms: dict[str, Interval]
     """Bytes by term, largest first."""
     basis: str
-    """Calibration of the interval, in words."""
+    """Calibration of the interval, as text."""
     shortest_row: int | None = None
     """Tokens of the rows that the lower end supposes, where rows may be shorter than `job.sequence_length`."""
     largest_micro_batch: int | None = None
@@ -296,7 +296,7 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
         base = base | {"gradients": head_gradient(run)}
     yield base | {"activations": kept, "backward": again + work, "communication": of_last}
     if first:
-        # Its gradient is computed beside the sum of those before it.
+        # Its gradient is computed next to the sum of those before it.
         waiting = (count - 1) * layers * each
         found = embedding_gradient(run) + result
         yield at_end | {"activations": waiting, "backward": result if once else found, "communication": messages}

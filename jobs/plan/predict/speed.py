@@ -39,10 +39,10 @@ class Speed:
     tokens_per_s_per_gpu: Interval
     mfu: Interval
     hours: Interval | None
-    """Time to the end of the run; None where the number of steps depends on the data."""
+    """Time to the end of the run; None if the number of steps depends on the data."""
     gpu_hours: Interval | None
     basis: str
-    """Calibration of its constants, in words."""
+    """Calibration of its constants, as text."""
 
     def record(self) -> dict[str, object]:
         """Return the prediction as plan.json contains it."""
@@ -59,7 +59,7 @@ class Speed:
 def speed(run: Run, samples: Samples | None = None) -> Speed | None:
     """Return the predicted speed of a run that jobs.plan.legality has passed.
 
-    None where its GPU's rates are not known, and for a run that serves: it has no optimizer steps.
+    None if its GPU's rates are not known, and for a run that serves: it has no optimizer steps.
     Without `samples` every sample has job.sequence_length tokens, and the number of steps is that of the job.
     """
     if not work_of(run).has_batch:
@@ -116,7 +116,7 @@ def total_s(run: Run, step: Interval, steps: int | None) -> Interval | None:
 
 
 def number_of_steps(run: Run) -> int | None:
-    """Return the optimizer steps of a run; None where they depend on the number of samples in the data."""
+    """Return the optimizer steps of a run; None if they depend on the number of samples in the data."""
     if run.job.steps is not None:
         return run.job.steps
     if run.job.epochs is None or run.data.max_samples is None:

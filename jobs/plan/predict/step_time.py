@@ -106,7 +106,7 @@ class StepTime:
 
 
 def peak_flops_per_s(run: Run) -> float | None:
-    """Return the dense peak of a run's GPU in its arithmetic; None where it is not known."""
+    """Return the dense peak of a run's GPU in its arithmetic; None if it is not known."""
     peaks = {
         Precision.bfloat16: run.gpu.peak_bf16_tflops,
         Precision.float16: run.gpu.peak_fp16_tflops,

@@ -45,7 +45,7 @@ def unpacked_matrix(run: Run, x: Tokens) -> int:
 
 
 def masks_of_layer(run: Run, x: Tokens) -> int:
-    """Return what the dropout before the closing matrix takes beside a layer, where it draws its mask.
+    """Return what the dropout before the closing matrix takes next to a layer, where it draws its mask.
 
     Ones, the mask and a byte a number, of the columns of all TP ranks, while its results do not exist yet. And what
     the layer does not keep: its input and the matrix's result; gradient, input and result of attention as they are
@@ -103,7 +103,7 @@ class Backward(Enum):
 def gathers_for_loss(run: Run) -> int:
     """Return the buffers of FSDP while the loss is computed: head and last norm.
 
-    In chunks the loss is largest in forward, when the message that gathered them still exists beside them.
+    In chunks the loss is largest in forward, when the message that gathered them still exists next to them.
     """
     if not uses_fsdp(run):
         return 0

@@ -1,4 +1,4 @@
-"""Rules of the stages beside training: their needs, and the launchers that support them."""
+"""Rules of the stages besides training: their needs, and the launchers that support them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OF_EACH_RUN = ("evaluate", "serve")
 
 
 def stages_of(run: Run) -> dict[str, Stage]:
-    """Return the stages of a run beside training, by name, in their order."""
+    """Return the stages of a run besides training, by name, in their order."""
     named = {
         "prepare": run.stages.prepare,
         "evaluate": run.stages.evaluate,

@@ -59,7 +59,7 @@ def adapters_have_a_size(run: Run) -> str | None:
 
 
 def one_customization(run: Run) -> str | None:
-    """Require one thing to train beside frozen weights, and training for it; without an encoder refuse its size."""
+    """Require one thing to train next to frozen weights, and training for it; without an encoder refuse its size."""
     job = run.job
     if job.lora is not None and job.prompt_tuning is not None:
         return (

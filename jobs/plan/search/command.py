@@ -58,7 +58,7 @@ def search(overrides: list[str], picture: Path | None) -> int:
 def in_order(space: Space) -> tuple[list[Layout], list[Candidate]]:
     """Return the legal layouts of a space, and those that may fit by expected time.
 
-    Raises ConfigError where no layout is legal, none is predicted to fit, or no speed can be predicted.
+    Raises ConfigError if no layout is legal, none is predicted to fit, or no speed can be predicted.
     """
     layouts = list(space.layouts())
     if not layouts:

@@ -64,7 +64,7 @@ class Proposal:
 
 
 def propose(order: Sequence[Candidate]) -> Proposal:
-    """Return the probes among some layouts; raise ConfigError where none is short and likely to fit."""
+    """Return the probes among some layouts; raise ConfigError if none is short and likely to fit."""
     known: Fit[StepTimeConstants] = calibration_of(order[0].layout.run).step_time or STEP_TIME_PRIOR
     works = [work for each in order if (work := step_work(each.layout.run)) is not None]
     names = list(deviations(StepTimeConstants))

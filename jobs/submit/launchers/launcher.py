@@ -65,7 +65,7 @@ class Launcher:
         return {}
 
     def cancel(self, sweep: SweepDir, job_ids: Iterable[str]) -> None:
-        """End these jobs; one that is over is no error.
+        """End these jobs; one that is over is not an error.
 
         Raises SubmitError if the scheduler refuses; ForeignJobsError, after ending the others, if it knows that one of
         them is not a job of the sweep.

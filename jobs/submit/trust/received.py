@@ -112,7 +112,7 @@ def lines_of(parts: Mapping[str, list[str]]) -> Iterator[str]:
 
 
 def changeable(command: str) -> str:
-    """Return in words why others could change the program of a command; empty if they cannot, or it has no path."""
+    """Describe why others could change the program of a command; empty if they cannot, or it has no path."""
     try:
         program = shlex.split(command)[0]
         if program.startswith("/"):
@@ -135,7 +135,7 @@ def code_in_words(directory: RunDir) -> str:
 
 
 def code_beside_installed(code: Path) -> str:
-    """Return in words how a code snapshot differs from the installed code."""
+    """Describe how a code snapshot differs from the installed code."""
     installed = packaged_code()
     there = {
         path.relative_to(code) for path in code.rglob("*") if "__pycache__" not in path.parts and not is_folder(path)
@@ -151,7 +151,7 @@ def code_beside_installed(code: Path) -> str:
 
 
 def is_folder(path: Path) -> bool:
-    """Return True for a directory that is no link."""
+    """Return True for a directory that is not a link."""
     return path.is_dir() and not path.is_symlink()
 
 

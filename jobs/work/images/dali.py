@@ -66,7 +66,7 @@ def decode(
 
 
 def gpu(device: torch.device) -> int | None:
-    """Return the number of the rank's NVIDIA GPU; None where DALI decodes on processors."""
+    """Return the number of the rank's NVIDIA GPU; None if DALI decodes on processors."""
     return device.index if device.type == "cuda" and torch.version.cuda else None
 
 

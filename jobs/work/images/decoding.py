@@ -74,7 +74,7 @@ class Encoded(NamedTuple):
 
 
 def batch_of(crops: list[Crop], settings: ImageTraining, position: Tensor | None = None) -> Batch | Encoded:
-    """Return a micro-batch for the decoder of the run; raise DataError for an image that is no complete JPEG."""
+    """Return a micro-batch for the decoder of the run; raise DataError for an image that is not a complete JPEG."""
     labels = torch.tensor([each.streamed.label for each in crops])
     if settings.decoder is ImageDecoder.dali:
         for each in crops:
@@ -119,13 +119,13 @@ def refuse_unknown_class(label: int, classes: int, name: str) -> None:
 
 
 def opened(jpeg: bytes, name: str) -> Image.Image:
-    """Return an image whose header was read; raise DataError where it is none of a JPEG."""
+    """Return an image whose header was read; raise DataError if the header is not a JPEG's."""
     with damage_named(name):
         return Image.open(io.BytesIO(jpeg), formats=["JPEG"])
 
 
 def decoded(image: Image.Image, name: str) -> Image.Image:
-    """Return an image in RGB; raise DataError where it is no complete JPEG."""
+    """Return an image in RGB; raise DataError if it is not a complete JPEG."""
     with damage_named(name):
         return image.convert("RGB")
 

@@ -26,7 +26,7 @@ from jobs.work.storage.samples import add_sample
 QUALITY = 90
 NOISE = 40
 BYTES_PER_PIXEL = 0.6
-"""Measured with this quality and noise, beside the head of a file."""
+"""Measured with this quality and noise, next to the head of a file."""
 HEAD_BYTES = 700
 SPREAD = 0.5
 """Standard deviation of the logarithm of the number of pixels."""
@@ -61,7 +61,7 @@ def make_images(
 
 
 def refuse_full(directory: Path, count: int, mean_kb: float) -> None:
-    """Raise DataError where a directory has no room for these images; a missing directory is its parent."""
+    """Raise DataError if a directory has no room for these images; a missing directory is its parent."""
     existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     # A tar entry has a head and fills blocks of 512 bytes, for image and label.
     needed, free = count * (1000 * mean_kb + 4 * 512), shutil.disk_usage(existing).free

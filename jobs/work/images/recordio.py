@@ -39,7 +39,7 @@ def write_records(file: Path, images: Iterable[tuple[bytes, int]]) -> None:
 
 
 def write_record(content: BinaryIO, payload: bytes) -> None:
-    """Write one record; raise DataError where it is larger than the format allows."""
+    """Write one record; raise DataError if it is larger than the format allows."""
     if len(payload) > MOST_BYTES:
         raise DataError(f"{content.name}: a record of {len(payload):,} bytes is larger than RecordIO's {MOST_BYTES:,}.")
     parts = cut(payload)
@@ -61,7 +61,7 @@ def cut(payload: bytes) -> list[bytes]:
 
 
 def read_images(file: Path, positions: Iterable[int]) -> Iterator[tuple[str, bytes, int]]:
-    """Yield name, JPEG and label of the records at these positions; raise DataError where one is not whole."""
+    """Yield name, JPEG and label of the records at these positions; raise DataError if one is not whole."""
     with reading(file), opened(file) as content:
         for position in positions:
             content.seek(position)

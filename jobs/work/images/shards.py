@@ -53,7 +53,7 @@ def without_images(file: Path) -> DataError:
 
 
 def shards_of(path: Path, key: str = "images.path") -> list[Path]:
-    """Return the shards of a directory, of one type; raise DataError where there are none, or an empty one."""
+    """Return the shards of a directory, of one type; raise DataError if there are none, or an empty one."""
     if not path.is_dir():
         raise DataError(f"{key}={path} is no directory here. Set {key}=DIRECTORY, which all nodes see.")
     found = {ending: sorted(path.glob(f"*{ending}")) for ending in (TAR, RECORDIO)}
@@ -87,7 +87,7 @@ def cut(shards: list[Path], readers: int) -> list[Part]:
 
 
 def parts_of(shards: list[Path], readers: int) -> list[Part]:
-    """Return at least as many parts as readers; raise DataError where there are fewer."""
+    """Return at least as many parts as readers; raise DataError if there are fewer."""
     parts = cut(shards, readers)
     if len(parts) < readers:
         raise DataError(

@@ -166,7 +166,7 @@ class Validation:
 
 
 def description(run: Run, images: Images, device: torch.device, *, other_order: bool) -> str:
-    """Return what the run reads and what decodes it, in words."""
+    """Return what the run reads and what decodes it, as text."""
     assert run.images is not None
     source = run.images.path or f"{run.images.count:,} random images"
     shards = len({part.file for part in images.parts})

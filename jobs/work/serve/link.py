@@ -25,7 +25,7 @@ class Link:
         connection.setblocking(False)
         self.connection = connection
         self.other = other
-        """The other rank in words."""
+        """The other rank as text."""
         self.buffer = b""
         self.heard = self.sent = time.monotonic()
 

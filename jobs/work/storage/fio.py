@@ -19,7 +19,7 @@ KIB = 1024
 
 
 def fio(session: Session) -> None:
-    """Start one fio on every rank and wait for all; raise KnownCauseError where one is missing or fails."""
+    """Start one fio on every rank and wait for all; raise KnownCauseError if one is missing or fails."""
     missing = None if shutil.which("fio") else "fio is not installed on this node: apt install fio, or a module of it"
     session.refuse(missing)
     own_directory(session.lease.run.storage_results)

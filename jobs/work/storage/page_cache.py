@@ -48,7 +48,7 @@ def cached_share(files: Iterable[Path]) -> float:
 def resident_pages(descriptor: int, start: int, length: int) -> npt.NDArray[Any]:
     """Return a byte for each page of a part of a file, whose lowest bit is set if it is in memory (mincore(2)).
 
-    Raise OSError where the kernel does not answer: it does for files that this user owns or may write.
+    Raise OSError if the kernel does not answer: it does for files that this user owns or may write.
     """
     # A private mapping that is never touched: ctypes takes the address of a writable buffer only.
     with mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY, offset=start) as mapped:

@@ -35,7 +35,7 @@ ENDINGS = {DataFormat.text: ".jsonl", DataFormat.tar: ".tar", DataFormat.megatro
 def files_of(kind: DataFormat, path: Path) -> list[Path]:
     """Return the files of a format in a directory; of Megatron's format the index and the tokens of a prefix.
 
-    Raise DataError where there is none, or an empty one.
+    Raise DataError if there is none, or an empty one.
     """
     if kind is DataFormat.megatron_binary:
         prefix = path / PREFIX if path.is_dir() else path
@@ -100,7 +100,7 @@ def add_sample(shard: tarfile.TarFile, key: str, parts: dict[str, bytes]) -> Non
 
 
 def sizes_of_text(file: Path) -> Iterator[int]:
-    """Yield the size of each sample of a file, after it was parsed; raise DataError where it is no JSON."""
+    """Yield the size of each sample of a file, after it was parsed; raise DataError if it is not JSON."""
     with reading(file), opened(file) as content:
         for number, line in enumerate(content, 1):
             json_value(line.decode(errors="replace"), file, number)
@@ -108,13 +108,13 @@ def sizes_of_text(file: Path) -> Iterator[int]:
 
 
 def sizes_of_tar(file: Path) -> Iterator[int]:
-    """Yield the size of each sample of a shard, all its files together; raise DataError where it is no tar."""
+    """Yield the size of each sample of a shard, all its files together; raise DataError if it is not a tar."""
     for _, parts in samples_of_tar(file):
         yield sum(map(len, parts.values()))
 
 
 def samples_of_tar(file: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Yield key and files, by ending, of each sample of a shard; raise DataError where it is no complete tar."""
+    """Yield key and files, by ending, of each sample of a shard; raise DataError if it is not a complete tar."""
 
     def parted(entry: tarfile.TarInfo) -> tuple[str, str]:
         key, _, ending = entry.name.rpartition("/")[2].partition(".")

@@ -15,7 +15,7 @@ from jobs.settings.storage import CheckpointContent, DataFormat
 
 GB = 1e9
 LEAST_MEMORY_LEFT = 1e9
-"""Memory of a node that Python, torch and the system take beside the state."""
+"""Memory of a node that Python, torch and the system take besides the state."""
 MEMORY = Path("/proc/meminfo")
 
 

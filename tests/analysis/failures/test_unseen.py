@@ -1,4 +1,7 @@
-"""Recall and precision of the catalogue on the collected error texts; analysis/README.md has those at first reading."""
+"""Recall and precision of the catalogue on the collected error texts.
+
+analysis/failures/README.md has those at first reading.
+"""
 
 from __future__ import annotations
 

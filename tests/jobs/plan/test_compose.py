@@ -413,7 +413,7 @@ def test_a_sweep_over_nothing_or_too_much_is_refused(override: str, expected: st
 
 
 def test_axes_that_multiply_to_too_many_points_are_refused_before_any_is_composed() -> None:
-    with pytest.raises(ConfigError, match="These are 1,000,000 points; a sweep has at most 10,000"):
+    with pytest.raises(ConfigError, match="The sweep has 1,000,000 points; the limit is 10,000"):
         compose(["nodes=range(1,1001)", "repeat=range(1,1001)"], multirun=True)
 
 

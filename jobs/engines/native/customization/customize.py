@@ -1,4 +1,4 @@
-"""Parameters that train beside frozen weights: adapters (LoRA), or virtual tokens (prompt tuning, P-tuning)."""
+"""Parameters that train next to frozen weights: adapters (LoRA), or virtual tokens (prompt tuning, P-tuning)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobs.schema import Job
 
 
 def customize(gpt: GPT, job: Job, dtype: torch.dtype) -> None:
-    """Add what the job trains, of a type, and freeze the weights, in place; leave a model whose weights train."""
+    """Add the trainable parameters and freeze all weights, in place; full fine-tuning changes nothing."""
     if job.lora is not None:
         if job.lora.quantize_base is not None:
             quantize(gpt, TYPES[job.precision])

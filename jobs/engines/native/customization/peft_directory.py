@@ -25,14 +25,14 @@ def write_peft(export: Path, named: Mapping[str, Tensor], config: Mapping[str, A
     """Write weights under PEFT's names and its adapter_config.json into an export."""
     directory = export / DIRECTORY
     directory.mkdir()
-    # An open file raises OSError where it cannot be written, and not an error of the library's own.
+    # An open file raises OSError if it cannot be written, and not an error of the library's own.
     (directory / WEIGHTS).write_bytes(save(dict(named)))
     common = {"task_type": "CAUSAL_LM", "inference_mode": True}
     write_file(directory / "adapter_config.json", json.dumps({**config, **common}, indent=2))
 
 
 def read_peft(export: Path) -> dict[str, Tensor]:
-    """Return the weights of an export's directory for PEFT; raise CheckpointError where they cannot be read."""
+    """Return the weights of an export's directory for PEFT; raise CheckpointError if they cannot be read."""
     path = export / DIRECTORY / WEIGHTS
     try:
         return load_file(path)

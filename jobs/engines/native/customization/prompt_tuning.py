@@ -62,7 +62,7 @@ class Prompt(nn.Module):
         """Return the embeddings of the virtual tokens (tokens, hidden) from parameters as `read` returns them."""
         weights = {name: read(weight) for name, weight in self.encoder.items()}
         x = read(self.tokens)
-        # It costs nothing beside the model, so 16 bits by autocast would only lose digits.
+        # It costs nothing compared with the model, so 16 bits by autocast would only lose digits.
         with torch.autocast(x.device.type, enabled=False):
             return encoded(x, weights)
 

@@ -247,7 +247,7 @@ def test_a_run_makes_one_test() -> None:
     assert run.storage is not None
     run.storage.checkpoint = CheckpointIo()
     assert one_test(run) == (
-        "storage has checkpoint and data, and a run makes one. Set job=checkpoint_io, data_read or fio, and no other "
+        "storage has checkpoint and data; a run needs one. Set job=checkpoint_io, data_read or fio, and no other "
         "section of storage."
     )
 
