@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from analysis.compare.attempt_labels import attempts_of, labelled_by_attempt
 from analysis.compare.loss import loss_doubts
 from analysis.failures.runs import failures
 from analysis.formatting import listed, one_line, plural
 from analysis.load.account import FileUse, only_listed, summary
 from analysis.load.discover import Found
 from analysis.logs.measurements import Measurement, measurements
-from analysis.report.attempt_labels import attempts_of, labelled_by_attempt
 from analysis.report.bottlenecks import Bottlenecks, bottlenecks
 from analysis.report.caveats import warnings
 from analysis.report.figures.benchmarks import benchmark_figures
