@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from analysis.formatting import shown, title
-from analysis.metrics.storage_test import is_cold
+from analysis.metrics.tested_storage import is_cold
 from analysis.report.figures.storage_tests import rank_figure, workers_figure
 from analysis.report.figures.style import Section
 from analysis.run import RunResult, hardware
