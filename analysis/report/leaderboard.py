@@ -173,10 +173,10 @@ def middle(values: Iterable[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def sections(runs: Iterable[RunResult]) -> list[Section]:
-    """Return two tables for each campaign among the runs: the leaderboard and the ledger."""
+def sections(boards: Iterable[Leaderboard]) -> list[Section]:
+    """Return two tables for each campaign: the leaderboard and the ledger."""
     found = []
-    for number, board in enumerate(leaderboards(runs), start=1):
+    for number, board in enumerate(boards, start=1):
         note = " ".join([lead(board), *notes(board)])
         found.append(
             Section(
@@ -195,9 +195,9 @@ def sections(runs: Iterable[RunResult]) -> list[Section]:
 # --- the spreadsheet -------------------------------------------------------------------------------------------
 
 
-def to_csv(runs: Iterable[RunResult]) -> str | None:
+def to_csv(boards: Iterable[Leaderboard]) -> str | None:
     """Return one row per trial of each campaign, in full precision and SI units; None without a campaign."""
-    rows = [row for board in leaderboards(runs) for row in records(board)]
+    rows = [row for board in boards for row in records(board)]
     if not rows:
         return None
     file = io.StringIO()

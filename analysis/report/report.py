@@ -14,6 +14,7 @@ from analysis.anonymous import anonymized
 from analysis.formatting import listed, one_line, published
 from analysis.load.discover import read
 from analysis.report.content import Report, build
+from analysis.report.digest import DEFAULT
 from analysis.report.export.formats import chosen_formats, exported, exports_in
 from analysis.report.leaderboard import FILE_NAME as LEADERBOARD
 from analysis.report.leaderboard import to_csv as leaderboard_csv
@@ -25,7 +26,7 @@ from analysis.report.profile_table import FILE_NAME as PROFILE
 from analysis.report.profile_table import to_csv as profile_csv
 from analysis.report.provenance import MOST_LISTED
 from analysis.report.runs_table import to_csv
-from analysis.report.sections.training_cost import DEFAULT, training_of
+from analysis.report.sections.training_cost import training_of
 from analysis.run import RunResult
 from jobs.errors import ReportError
 from jobs.output import own_directory, write_file
@@ -99,13 +100,13 @@ def files_of(content: Report, formats: Iterable[str]) -> dict[str, str | bytes]:
     published.cache_clear()
     contents = page(content), markdown(content), to_csv(content.rows)
     files: dict[str, str | bytes] = dict(zip(ALWAYS, contents, strict=True))
-    if board := leaderboard_csv([row.run for row in content.rows]):
+    if board := leaderboard_csv(content.digest.boards):
         files[LEADERBOARD] = board
-    if profiles := profile_csv([row.run for row in content.rows]):
+    if profiles := profile_csv(content.digest.runs):
         files[PROFILE] = profiles
-    if content.measurements:
-        files[MEASUREMENTS] = measurements_csv(content.measurements)
-    return files | exported(formats, content.rows, content.groups, content.all_figures)
+    if content.digest.measurements:
+        files[MEASUREMENTS] = measurements_csv(content.digest.measurements)
+    return files | exported(formats, content.rows, content.digest.groups, content.all_figures)
 
 
 def write(files: Mapping[str, str | bytes], folder: Path) -> Path:

@@ -24,6 +24,7 @@ ROOMS = (
     "compare",
     "logs",
     "load",
+    "report.digest",
     "report.figures",
     "report.sections",
     "report",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from analysis.formatting import short, shown, shown_spread, title
 from analysis.intervals import Spread
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
 from analysis.run import RunResult
 from jobs import metrics as m
@@ -24,7 +25,7 @@ def failures(run: RunResult) -> list[str]:
     return [str(event.get("error", "no error text")) for event in run.events if event["event"] == "checkpoint_failed"]
 
 
-def checkpoint_section(runs: Sequence[RunResult]) -> Section | None:
+def checkpoint_section(digest: Digest) -> Section | None:
     """Return a row for each run that wrote a checkpoint or failed to; None without any."""
     note = (
         "One row per run, over all of its starts; size, stall and bandwidth are medians, the latter with the slowest "
@@ -39,7 +40,7 @@ def checkpoint_section(runs: Sequence[RunResult]) -> Section | None:
             shown_spread(m.CHECKPOINT_BANDWIDTH, bandwidths(run)),
             failed_words(failures(run)),
         ]
-        for run in runs
+        for run in digest.used
         if written(run) or failures(run)
     ]
     headings = ("Run", "Written", *map(title, NUMBERS), title(m.CHECKPOINT_BANDWIDTH), "Failed")

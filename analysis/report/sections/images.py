@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from analysis.formatting import ABSENT, shown, significant, title
 from analysis.metrics.storage import total
 from analysis.parsers import log_metrics as a
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
 from analysis.run import RunResult, hardware
 from jobs import metrics as m
@@ -28,9 +27,9 @@ DEFINED = (m.DATA_WAIT_SHARE, m.CPU_CORES, m.EVALUATION_TOP1)
 GB = 1e9
 
 
-def image_section(runs: Sequence[RunResult]) -> Section | None:
+def image_section(digest: Digest) -> Section | None:
     """Return a row for each used run on images, by storage and nodes; None without any."""
-    found = [run for run in runs if run.setting("images") is not None]
+    found = [run for run in digest.used if run.setting("images") is not None]
     known = [metric for metric in NUMBERS if any(metric in run.values for run in found)]
     rows = [
         [

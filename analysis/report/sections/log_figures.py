@@ -9,6 +9,7 @@ from analysis.formatting import shown, title
 from analysis.logs.file import LogFile
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -58,7 +59,7 @@ NOTE = (
 )
 
 
-def log_figures_section(logs: Sequence[LogFile]) -> Section | None:
+def log_figures_section(digest: Digest) -> Section | None:
     """Return a row for each of METRICS in each log that no table of benchmarks or jobs has; None without any."""
     rows = [
         [
@@ -67,7 +68,7 @@ def log_figures_section(logs: Sequence[LogFile]) -> Section | None:
             f"{len(values):,}",
             metric.definition,
         ]
-        for log in logs
+        for log in digest.logs
         for metric in METRICS
         if (values := printed(log, metric))
     ]

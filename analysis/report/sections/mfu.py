@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 
 from analysis.formatting import ABSENT, plural, shown, title
 from analysis.metrics.mfu import reports_flops
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
 from analysis.run import DEVICES, RunResult, hardware
 from jobs import metrics as m
@@ -15,14 +15,14 @@ HEADING = "Model FLOPs utilization"
 SHARED = "In all rows with an MFU"
 
 
-def utilization_section(runs: Sequence[RunResult]) -> Section | None:
+def utilization_section(digest: Digest) -> Section | None:
     """Return a row for each run with an MFU, and one for each reason that runs have none; None without any.
 
     Logs without an MFU are included only if they contain the model's shape or FLOPs: image models do not. Runs on CPUs
     have none, because conf/gpu has the peaks of GPUs only.
     """
     known, reasons = [], defaultdict(list)
-    for run in runs:
+    for run in digest.used:
         if (found := run.utilization) is None:
             continue
         if found.values:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from analysis.formatting import ABSENT, significant
 from analysis.metrics.predictions import Compared, compared
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section, word_of
 from analysis.run import RunResult
 
@@ -18,9 +17,9 @@ NOTE = (
 HEADINGS = ("Run", "Quantity", "Predicted", "Interval", "Measured", "Measured / predicted", "Prediction")
 
 
-def predictions_section(runs: Sequence[RunResult]) -> Section | None:
+def predictions_section(digest: Digest) -> Section | None:
     """Return a row for each prediction, by quantity and those furthest from it first; None without any."""
-    found = [(run, each) for run in runs for each in compared(run)]
+    found = [(run, each) for run in digest.used for each in compared(run)]
     if not found:
         return None
     found.sort(key=lambda pair: (pair[1].quantity, -abs(pair[1].residual or 0.0), pair[0].name))
