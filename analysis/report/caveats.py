@@ -15,6 +15,7 @@ from analysis.failures.runs import Failure
 from analysis.formatting import listed, plural
 from analysis.logs.facts import SWITCHES
 from analysis.metrics.mfu import EITHER
+from analysis.metrics.shared_nodes import side_by_side
 from analysis.parsers import log_metrics as a
 from analysis.report.digest import Digest
 from analysis.report.doubts import beyond_ideal, first_of, repeats_apart, shared_nodes
@@ -34,7 +35,8 @@ MOST_HOSTS = 8
 
 def warnings(digest: Digest) -> list[str]:
     """Return the warnings of a report."""
-    used, groups, doubts, beside = digest.used, digest.groups, digest.doubts, digest.beside
+    used, groups, doubts = digest.used, digest.groups, digest.doubts
+    beside = side_by_side(digest.runs)
     own = [run for run in used if run.log is None]
     logs = [run for run in used if run.log is not None]
     believed = [run for run in own if run.path not in doubts]

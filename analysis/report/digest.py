@@ -17,7 +17,6 @@ from analysis.compare.loss import loss_doubts
 from analysis.load.discover import Found
 from analysis.logs.file import LogFile
 from analysis.logs.measurements import Measurement, Series, measurements, series_of
-from analysis.metrics.shared_nodes import side_by_side
 from analysis.metrics.storage import Storage, total
 from analysis.run import RunResult
 from analysis.scaling.cost import relative_costs
@@ -55,8 +54,6 @@ class Digest:
     logs: Sequence[LogFile] = ()
     training: Training = DEFAULT
 
-    # --- runs ---
-
     @cached_property
     def used(self) -> list[RunResult]:
         """The runs that figures and headline may use: trainings that were measured."""
@@ -66,18 +63,6 @@ class Digest:
     def recorded(self) -> list[RunResult]:
         """The used runs and those that did other work: all that measured something."""
         return [run for run in self.runs if run.used or did_other_work(run)]
-
-    @cached_property
-    def trained(self) -> list[RunResult]:
-        """The runs that did no other work, used or not: those of which a training was expected."""
-        return [run for run in self.runs if not did_other_work(run)]
-
-    @cached_property
-    def beside(self) -> dict[Path, RunResult]:
-        """By path of each run that shared a machine with another one, one such other run."""
-        return side_by_side(self.runs)
-
-    # --- trainings ---
 
     @cached_property
     def boards(self) -> list[Leaderboard]:
@@ -104,8 +89,6 @@ class Digest:
         """The runs that recorded their storage, those that moved the most bytes first."""
         known = [(run, run.storage) for run in self.recorded if run.storage is not None]
         return sorted(known, key=lambda each: (-sum(total(each[1].whole)), each[0].name))
-
-    # --- other work ---
 
     @cached_property
     def evaluations(self) -> list[RunResult]:

@@ -17,7 +17,7 @@ from analysis.formatting import listed, per_second, plural, short, shown, signif
 from analysis.intervals import Spread
 from analysis.metrics.shared_nodes import side_by_side
 from analysis.parsers import log_metrics as a
-from analysis.report.digest import Digest
+from analysis.report.digest import Digest, did_other_work
 from analysis.report.doubts import doubt_at, doubt_of
 from analysis.report.leaderboard_text import answer
 from analysis.report.points_table import MOST_SOURCES, source
@@ -47,7 +47,7 @@ def results(digest: Digest, groups: Sequence[Group]) -> list[str]:
 
     Without a line, return the reason that there is no result.
     """
-    runs, others = digest.trained, sentences_of_sections(digest)
+    runs, others = [run for run in digest.runs if not did_other_work(run)], sentences_of_sections(digest)
     scored = [line for line in digest.systems if any(system.score_s is not None for system in line)]
     sentences = [score(line) for line in scored]
     if not groups:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from analysis.formatting import short, shown, shown_spread, title
 from analysis.intervals import Spread
 from analysis.report.digest import Digest
@@ -38,10 +36,10 @@ def checkpoint_section(digest: Digest) -> Section | None:
             f"{written(run):,}",
             *(shown(each, run.values.get(each)) for each in NUMBERS),
             shown_spread(m.CHECKPOINT_BANDWIDTH, bandwidths(run)),
-            failed_words(failures(run)),
+            f"{len(errors):,}: {short(errors[0], LONGEST_ERROR)}" if errors else "none",
         ]
         for run in digest.used
-        if written(run) or failures(run)
+        if (errors := failures(run)) or written(run)
     ]
     headings = ("Run", "Written", *map(title, NUMBERS), title(m.CHECKPOINT_BANDWIDTH), "Failed")
     return Section("Checkpoints", note, headings, rows) if rows else None
@@ -53,8 +51,3 @@ def bandwidths(run: RunResult) -> Spread | None:
         return None
     low, high = run.values[m.CHECKPOINT_BANDWIDTH_LOW], run.values[m.CHECKPOINT_BANDWIDTH_HIGH]
     return Spread(run.values[m.CHECKPOINT_BANDWIDTH], low, high, written(run))
-
-
-def failed_words(errors: Sequence[str]) -> str:
-    """Return the number of failures with the first words of the first: `2: OSError: No space left on device`."""
-    return f"{len(errors):,}: {short(errors[0], LONGEST_ERROR)}" if errors else "none"

@@ -39,7 +39,7 @@ def image_section(digest: Digest) -> Section | None:
             str(run.setting("nodes")),
             str(run.ranks),
             *(shown(metric, run.values.get(metric)) for metric in known),
-            read_gb(run),
+            ABSENT if run.storage is None else significant(total(run.storage.whole)[0] / GB, 3),
         ]
         for run in sorted(found, key=lambda run: (storage_of(run), run.ranks or 0, run.name))
     ]
@@ -56,8 +56,3 @@ def image_section(digest: Digest) -> Section | None:
 def storage_of(run: RunResult) -> str:
     """Return the label of a run's storage, else the directory of its images."""
     return str(run.setting("images.storage") or run.setting("images.path") or "run directory, made")
-
-
-def read_gb(run: RunResult) -> str:
-    """Return the bytes that all ranks and their workers read from storage, in GB."""
-    return ABSENT if run.storage is None else significant(total(run.storage.whole)[0] / GB, 3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 
 from analysis.formatting import shown, title
 from analysis.logs.file import LogFile
@@ -64,7 +63,7 @@ def log_figures_section(digest: Digest) -> Section | None:
     rows = [
         [
             f"{log.path.name}: {title(metric)}",
-            *(shown(metric, each) for each in spread(values)),
+            *(shown(metric, each) for each in (statistics.median(values), min(values), max(values))),
             f"{len(values):,}",
             metric.definition,
         ]
@@ -88,8 +87,3 @@ def printed(log: LogFile, metric: Metric) -> list[float]:
         if metric in record.values
     ]
     return values or ([log.settings[metric]] if metric in log.settings else [])
-
-
-def spread(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the median, the smallest and the largest value."""
-    return statistics.median(values), min(values), max(values)

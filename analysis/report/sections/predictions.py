@@ -6,7 +6,6 @@ from analysis.formatting import ABSENT, significant
 from analysis.metrics.predictions import Compared, compared
 from analysis.report.digest import Digest
 from analysis.report.figures.style import Section, word_of
-from analysis.run import RunResult
 
 HEADING = "Predicted and measured"
 NOTE = (
@@ -23,21 +22,19 @@ def predictions_section(digest: Digest) -> Section | None:
     if not found:
         return None
     found.sort(key=lambda pair: (pair[1].quantity, -abs(pair[1].residual or 0.0), pair[0].name))
-    predicted = list({id(run): run for run, _ in found}.values())
-    return Section(HEADING, f"{word_of(predicted)}: {NOTE}", HEADINGS, [cells(run, each) for run, each in found])
-
-
-def cells(run: RunResult, each: Compared) -> list[str]:
-    """Return the row of a prediction."""
-    return [
-        run.name,
-        f"{each.quantity} ({each.unit})",
-        shown(each.point),
-        f"{shown(each.low)} to {shown(each.high)}",
-        shown(each.measured),
-        ABSENT if each.residual is None else significant(1 + each.residual, 3),
-        in_words(each),
+    rows = [
+        [
+            run.name,
+            f"{each.quantity} ({each.unit})",
+            shown(each.point),
+            f"{shown(each.low)} to {shown(each.high)}",
+            shown(each.measured),
+            ABSENT if each.residual is None else significant(1 + each.residual, 3),
+            in_words(each),
+        ]
+        for run, each in found
     ]
+    return Section(HEADING, f"{word_of(run for run, _ in found)}: {NOTE}", HEADINGS, rows)
 
 
 def in_words(each: Compared) -> str:

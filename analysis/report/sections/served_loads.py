@@ -8,7 +8,7 @@ from analysis.report.digest import Digest
 from analysis.report.figures.serving import replicas_figure
 from analysis.report.figures.style import Section
 from analysis.run import hardware, last_event
-from analysis.scaling.serving import LoadLine, LoadPoint, degrees, frontier, replicas
+from analysis.scaling.serving import LoadPoint, degrees, frontier, replicas
 from jobs import metrics as m
 
 SPREADS = (a.OUTPUT_TOKENS_PER_S, a.REQUESTS_PER_S, a.GOOD_REQUESTS_PER_S, m.OUTPUT_TOKENS_PER_S_PER_RANK)
@@ -35,7 +35,7 @@ def load_section(digest: Digest) -> Section | None:
     rows = [
         [
             line.label,
-            load_words(line, point),
+            f"{point.load:,g}" + ("" if line.axis is a.CONCURRENCY else " requests/s"),
             *(shown_spread(metric, point.spread(metric)) for metric in known[0]),
             *(shown(metric, point.median(metric)) for metric in known[1]),
             words(point, on_frontier=point in best),
@@ -85,11 +85,6 @@ def search_section(digest: Digest) -> Section | None:
         "Model and answer",
     )
     return Section("Highest concurrency within limits", note, headings, rows) if rows else None
-
-
-def load_words(line: LoadLine, point: LoadPoint) -> str:
-    """Return the load of a point: its concurrency, or its rate of requests."""
-    return f"{point.load:,g}" if line.axis is a.CONCURRENCY else f"{point.load:,g} requests/s"
 
 
 def words(point: LoadPoint, *, on_frontier: bool) -> str:

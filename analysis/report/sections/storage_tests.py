@@ -76,7 +76,12 @@ def section(
 def storage_test_headlines(digest: Digest) -> list[str]:
     """Return a sentence for the fastest run of each kind of test."""
     firsts = [min(runs, key=order) for runs in digest.storage_tests.values() if runs]
-    return [f"{hardware([run])}: {words(run).partition(': ')[2]}: {rates_in_words(run)}." for run in firsts]
+    return [
+        f"{words(run)}: "
+        + ", ".join(text.format(shown(rate, run.values[rate])) for rate, text in RATES.items() if rate in run.values)
+        + "."
+        for run in firsts
+    ]
 
 
 RATES = {
@@ -86,11 +91,6 @@ RATES = {
     m.DATA_READ_RATES["warm", "samples"]: "{} samples/s warm",
     m.FIO_BANDWIDTH: "{} MB/s",
 }
-
-
-def rates_in_words(run: RunResult) -> str:
-    """Return the rates that a run has: `1.2 GB/s written, 3.4 GB/s read`."""
-    return ", ".join(text.format(shown(rate, run.values[rate])) for rate, text in RATES.items() if rate in run.values)
 
 
 def order(run: RunResult) -> tuple[bool, float, str]:
