@@ -21,11 +21,10 @@ from analysis.formatting import published
 from analysis.load.discover import read
 from analysis.load.run_directory import latest, step_records
 from analysis.report.digest import Digest
-from analysis.report.measurements_table import measurements_frame
 from analysis.report.points_table import POINT_METRICS, spread_at
-from analysis.report.profile_table import profile_frame
 from analysis.report.runs_columns import Row
 from analysis.report.runs_table import columns_of, rows_of, runs_frame
+from analysis.report.value_tables import measurements_frame, profile_frame
 from analysis.run import RunResult
 from analysis.scaling.groups import Group, scaling_groups
 from analysis.untrusted import number
