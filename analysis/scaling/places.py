@@ -17,6 +17,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Iterable, Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -38,10 +39,22 @@ RULE = (
 )
 Span = tuple[float, float]
 EVERYTHING: Span = (0.0, math.inf)
+SPANS: WeakKeyDictionary[Point, Span] = WeakKeyDictionary()
+"""The spans of the points of the reports that are being made."""
 
 
 def span(point: Point) -> Span:
-    """Return the rates that the runs of a point leave open; EVERYTHING if a single run has too few steps."""
+    """Return the rates that the runs of a point leave open; EVERYTHING if a single run has too few steps.
+
+    Each point is compared with many, and its span takes medians over all of its steps, so it is computed once.
+    """
+    if point not in SPANS:
+        SPANS[point] = span_of_point(point)
+    return SPANS[point]
+
+
+def span_of_point(point: Point) -> Span:
+    """Return the span of a point by the rule above."""
     if interval := point.throughput.interval:
         return interval
     rates = [run.values[point.rate] for run in point.runs]
