@@ -22,7 +22,7 @@ def evaluation_section(digest: Digest) -> Section | None:
             str(run.setting("data.prompt") or "default of the format"),
             f"{run.setting('data.shots'):,}",
             *(shown(metric, run.values.get(metric)) for metric in NUMBERS),
-            words(run),
+            weights_and_samples(run),
         ]
         for run in digest.evaluations
     ]
@@ -55,7 +55,7 @@ def headline(model: str, runs: Sequence[RunResult]) -> str:
     )
 
 
-def words(run: RunResult) -> str:
+def weights_and_samples(run: RunResult) -> str:
     """Return the weights, the device and the number of held-out samples and labels of an evaluation."""
     weights = run.setting("job.init_from") or "random weights"
     samples, labels = (int(run.values.get(each, 0)) for each in (m.EVALUATION_SAMPLES, m.EVALUATION_LABELS))

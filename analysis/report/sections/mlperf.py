@@ -54,7 +54,7 @@ def row(system: System, reference: System) -> list[str]:
         evaluating(system),
         ratio(reference.score_s, system.score_s),
         ratio(system.median(a.SAMPLES_PER_S), reference.median(a.SAMPLES_PER_S)),
-        words(system, reference),
+        remarks_on(system, reference),
     ]
 
 
@@ -63,7 +63,7 @@ def ratio(over: float | None, under: float | None) -> str:
     return ABSENT if over is None or under is None else f"{over / under:.2f}"
 
 
-def words(system: System, reference: System) -> str:
+def remarks_on(system: System, reference: System) -> str:
     """Return remarks on a row: results that do not count, no score, convergence factor, another global batch."""
     remarks: list[str] = []
     remarks += [f"{plural(count, 'result')} {state}" for state, count in sorted(system.missed.items())]

@@ -38,7 +38,7 @@ def load_section(digest: Digest) -> Section | None:
             f"{point.load:,g}" + ("" if line.axis is a.CONCURRENCY else " requests/s"),
             *(shown_spread(metric, point.spread(metric)) for metric in known[0]),
             *(shown(metric, point.median(metric)) for metric in known[1]),
-            words(point, on_frontier=point in best),
+            repeats_in_words(point, on_frontier=point in best),
         ]
         for line in lines
         for point in line.points
@@ -87,7 +87,7 @@ def search_section(digest: Digest) -> Section | None:
     return Section("Highest concurrency within limits", note, headings, rows) if rows else None
 
 
-def words(point: LoadPoint, *, on_frontier: bool) -> str:
+def repeats_in_words(point: LoadPoint, *, on_frontier: bool) -> str:
     """Return the number of repeats, doubts, and whether a point is on the frontier."""
     doubted = f", {plural(len(point.doubted), 'doubtful run')}" if point.doubted else ""
     doubted += " only" if point.doubtful else ""

@@ -40,7 +40,7 @@ def serving_section(digest: Digest) -> Section | None:
             " x ".join(map(str, degrees(run))),
             concurrency(run),
             *(shown(metric, run.values.get(metric)) for metric in metrics),
-            words(run),
+            model_and_doubts(run),
         ]
         for run in digest.served
     ]
@@ -99,7 +99,7 @@ def concurrency(run: RunResult) -> str:
     return ABSENT if given is None else f"{given:,}"
 
 
-def words(run: RunResult) -> str:
+def model_and_doubts(run: RunResult) -> str:
     """Return hardware, model, load generator and doubts of a run."""
     found = doubts(run)
     doubtful = f". DOUBTFUL: {'; '.join(found)}" if found else ""

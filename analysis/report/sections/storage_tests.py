@@ -65,7 +65,7 @@ def section(
             str(run.setting("nodes")),
             str(run.ranks),
             *(shown(metric, run.values.get(metric)) for metric in known),
-            words(run),
+            test_and_doubts(run),
         ]
         for run in sorted(runs, key=order)
     ]
@@ -77,7 +77,7 @@ def storage_test_headlines(digest: Digest) -> list[str]:
     """Return a sentence for the fastest run of each kind of test."""
     firsts = [min(runs, key=order) for runs in digest.storage_tests.values() if runs]
     return [
-        f"{words(run)}: "
+        f"{test_and_doubts(run)}: "
         + ", ".join(text.format(shown(rate, run.values[rate])) for rate, text in RATES.items() if rate in run.values)
         + "."
         for run in firsts
@@ -99,7 +99,7 @@ def order(run: RunResult) -> tuple[bool, float, str]:
     return bool(doubts(run)), -max(run.values.get(rate, 0.0) for rate in rates), run.name
 
 
-def words(run: RunResult) -> str:
+def test_and_doubts(run: RunResult) -> str:
     """Return hardware, settings and doubts of a test."""
     return f"{hardware([run])}: {', '.join((*settings_in_words(run), *doubts(run)))}"
 
