@@ -26,9 +26,9 @@ def predictions_section(digest: Digest) -> Section | None:
         [
             run.name,
             f"{each.quantity} ({each.unit})",
-            shown(each.point),
-            f"{shown(each.low)} to {shown(each.high)}",
-            shown(each.measured),
+            four_digits(each.point),
+            f"{four_digits(each.low)} to {four_digits(each.high)}",
+            four_digits(each.measured),
             ABSENT if each.residual is None else significant(1 + each.residual, 3),
             in_words(each),
         ]
@@ -44,6 +44,6 @@ def in_words(each: Compared) -> str:
     return f"{'inside' if each.inside else 'outside'} the interval; {each.basis}"
 
 
-def shown(value: float | None) -> str:
+def four_digits(value: float | None) -> str:
     """Return a number with four digits."""
     return ABSENT if value is None else significant(value, 4)

@@ -68,13 +68,13 @@ def rows_of(group: Group, training: Training, fits: Sequence[Fit]) -> Iterator[l
     """Yield the rows of a line: its believed points, then the ranks that are asked for and were not measured."""
     points = [point for point in group.points if not point.doubtful]
     for point in points:
-        yield measured(group, point, training.tokens)
+        yield measured_row(group, point, training.tokens)
     for ranks in training.ranks:
         if points and ranks not in {point.ranks for point in points}:
-            yield fitted(group, ranks, training.tokens, fits)
+            yield predicted_row(group, ranks, training.tokens, fits)
 
 
-def measured(group: Group, point: Point, tokens: float) -> list[str]:
+def measured_row(group: Group, point: Point, tokens: float) -> list[str]:
     """Return the row of a measured point."""
     rate = point.throughput
     hours = tokens / rate.median / HOUR_S
@@ -96,7 +96,7 @@ def measured(group: Group, point: Point, tokens: float) -> list[str]:
     ]
 
 
-def fitted(group: Group, ranks: int, tokens: float, fits: Sequence[Fit]) -> list[str]:
+def predicted_row(group: Group, ranks: int, tokens: float, fits: Sequence[Fit]) -> list[str]:
     """Return the row of a number of ranks that was not measured, by the law that fits the line best."""
     fit = next((fit for fit in fits if fit.holds), None)
     empty = [group.label, f"{ranks:,}", "0", *[ABSENT] * 4]
