@@ -70,14 +70,10 @@ SECTIONS: Sequence[Callable[[Digest], Section | None]] = (
     log_figures_section,
 )
 SENTENCES = (benchmark_headlines, evaluation_headlines, serving_headlines, storage_test_headlines)
+"""The headline's sentences on work other than training."""
 
 
 def sections(digest: Digest) -> list[Section]:
     """Return the sections that have rows; those of benchmarks in logs, one per format, are last."""
     found = (section(digest) for section in SECTIONS)
     return [*(each for each in found if each is not None), *measurement_sections(digest)]
-
-
-def sentences_of_sections(digest: Digest) -> list[str]:
-    """Return the headline's sentences on work other than training."""
-    return [text for sentences in SENTENCES for text in sentences(digest)]
