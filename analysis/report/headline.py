@@ -21,7 +21,7 @@ from analysis.report.digest import Digest, did_other_work
 from analysis.report.doubts import doubt_at, doubt_of
 from analysis.report.leaderboard_text import answer
 from analysis.report.points_table import MOST_SOURCES, source
-from analysis.report.sections.page import SENTENCES
+from analysis.report.sections.page import HEADLINES
 from analysis.run import UNKNOWN_DEVICE, RunResult, hardware
 from analysis.scaling.groups import LOG_NAME, RATES, Group, Point, by_task
 from analysis.scaling.mlperf import System
@@ -48,7 +48,7 @@ def results(digest: Digest, groups: Sequence[Group]) -> list[str]:
     Without a line, return the reason that there is no result.
     """
     runs = [run for run in digest.runs if not did_other_work(run)]
-    others = [text for sentences in SENTENCES for text in sentences(digest)]
+    others = [sentence for own in HEADLINES for sentence in own(digest)]
     scored = [line for line in digest.systems if any(system.score_s is not None for system in line)]
     sentences = [score(line) for line in scored]
     if not groups:

@@ -49,19 +49,11 @@ def span(point: Point) -> Span:
     Each point is compared with many, and its span takes medians over all of its steps, so it is computed once.
     """
     if point not in SPANS:
-        SPANS[point] = span_of_point(point)
+        rates = [(run, run.values[point.rate]) for run in point.runs]
+        spans = [span_of_run(*each) or (EVERYTHING if len(rates) == 1 else (each[1], each[1])) for each in rates]
+        around = min(low for low, _ in spans), max(high for _, high in spans)
+        SPANS[point] = point.throughput.interval or around
     return SPANS[point]
-
-
-def span_of_point(point: Point) -> Span:
-    """Return the span of a point by the rule above."""
-    if interval := point.throughput.interval:
-        return interval
-    rates = [run.values[point.rate] for run in point.runs]
-    if len(rates) == 1:
-        return span_of_run(point.runs[0], rates[0]) or EVERYTHING
-    spans = [span_of_run(run, rate) or (rate, rate) for run, rate in zip(point.runs, rates, strict=True)]
-    return min(low for low, _ in spans), max(high for _, high in spans)
 
 
 def span_of_run(run: RunResult, rate: float) -> Span | None:

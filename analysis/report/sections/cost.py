@@ -16,14 +16,7 @@ from jobs.metrics import Metric
 
 HEADING = "Cost"
 # Columns that are left out if no run has a value.
-OPTIONAL = (
-    m.TOKENS_TRAINED,
-    m.RANK_TIME_PER_TOKEN,
-    m.RELATIVE_COST,
-    m.SERVICE_UNITS,
-    m.ENERGY,
-    m.ENERGY_PER_TOKEN,
-)
+OPTIONAL = (m.TOKENS_TRAINED, m.RANK_TIME_PER_TOKEN, m.RELATIVE_COST, m.SERVICE_UNITS, m.ENERGY, m.ENERGY_PER_TOKEN)
 SUMMED = (m.NODE_TIME, m.RANK_TIME, m.TOKENS_TRAINED, m.SERVICE_UNITS, m.ENERGY)
 EXPLAINED = (m.NODE_TIME, m.RELATIVE_COST, m.SERVICE_UNITS, m.ENERGY, m.ENERGY_PER_TOKEN)
 MOST_NAMED = 4
@@ -41,11 +34,7 @@ def cost_section(digest: Digest) -> Section | None:
     metrics = [m.NODE_TIME, m.RANK_TIME]
     metrics += [each for each in OPTIONAL if any(value(run, each) is not None for run in known)]
     rows = [
-        [
-            run.name,
-            *(shown(each, value(run, each)) for each in metrics),
-            counted_in(run),
-        ]
+        [run.name, *(shown(each, value(run, each)) for each in metrics), counted_in(run)]
         for run in sorted(known, key=lambda run: (-run.values.get(m.RANK_TIME, 0.0), run.name))
     ]
     total = [f"All {plural(len(known), 'run')}", *(shown(each, summed(each, known)) for each in metrics)]

@@ -69,7 +69,7 @@ SECTIONS: Sequence[Callable[[Digest], Section | None]] = (
     kernel_section,
     log_figures_section,
 )
-SENTENCES = (benchmark_headlines, evaluation_headlines, serving_headlines, storage_test_headlines)
+HEADLINES = (benchmark_headlines, evaluation_headlines, serving_headlines, storage_test_headlines)
 """The headline's sentences on work other than training."""
 
 

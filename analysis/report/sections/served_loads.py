@@ -75,15 +75,8 @@ def search_section(digest: Digest) -> Section | None:
         "its loads are in Serving by load. Compare rows of equal hardware, model, requests and limits. "
         f"{m.HIGHEST_CONCURRENCY.name}: {m.HIGHEST_CONCURRENCY.definition}"
     )
-    headings = (
-        "Run",
-        "Replicas",
-        "TP x PP",
-        title(m.HIGHEST_CONCURRENCY),
-        *map(title, rates),
-        "Measured",
-        "Model and answer",
-    )
+    numbers = map(title, [m.HIGHEST_CONCURRENCY, *rates])
+    headings = ("Run", "Replicas", "TP x PP", *numbers, "Measured", "Model and answer")
     return Section("Highest concurrency within limits", note, headings, rows) if rows else None
 
 

@@ -75,10 +75,6 @@ def straggler_section(digest: Digest) -> Section | None:
         for run in digest.used
         for each in run.stragglers or []
     ]
-    headings = (
-        "Run",
-        *map(title, (m.OWN_TIME, m.OTHERS_OWN_TIME, m.STRAGGLER_SHARE)),
-        "Slow windows",
-        "Straggler, slow part",
-    )
+    numbers = map(title, (m.OWN_TIME, m.OTHERS_OWN_TIME, m.STRAGGLER_SHARE))
+    headings = ("Run", *numbers, "Slow windows", "Straggler, slow part")
     return Section("Stragglers", note, headings, rows) if rows else None
