@@ -133,6 +133,7 @@ def lead(digest: Digest) -> str:
     if not count:
         return f"{plural(len(digest.logs), 'log')} without a training run."
     if not used:
+        # Runs that served or tested would be among the used ones.
         what = "No training" if digest.measurements or digest.evaluations else "Nothing"
         return f"{what} measured: 0 of {plural(count, 'run')} can be used."
     devices = sorted({str(name) for run in used if (name := run.started.get("device_name"))})
