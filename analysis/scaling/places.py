@@ -49,11 +49,15 @@ def span(point: Point) -> Span:
     Each point is compared with many, and its span takes medians over all of its steps, so it is computed once.
     """
     if point not in SPANS:
-        rates = [(run, run.values[point.rate]) for run in point.runs]
-        spans = [span_of_run(*each) or (EVERYTHING if len(rates) == 1 else (each[1], each[1])) for each in rates]
-        around = min(low for low, _ in spans), max(high for _, high in spans)
-        SPANS[point] = point.throughput.interval or around
+        SPANS[point] = point.throughput.interval or around_runs(point)
     return SPANS[point]
+
+
+def around_runs(point: Point) -> Span:
+    """Return the range from the lowest to the highest end of the spans of a point's runs."""
+    rates = [(run, run.values[point.rate]) for run in point.runs]
+    spans = [span_of_run(*each) or (EVERYTHING if len(rates) == 1 else (each[1], each[1])) for each in rates]
+    return min(low for low, _ in spans), max(high for _, high in spans)
 
 
 def span_of_run(run: RunResult, rate: float) -> Span | None:
