@@ -39,8 +39,8 @@ from analysis.metrics.node_use import node_use_values, read_node_use
 from analysis.metrics.profile import profile_values, read_profiles
 from analysis.metrics.step_variation import far_out, far_out_share, step_variation
 from analysis.metrics.storage import read_storage
-from analysis.metrics.storage_test import storage_test_values
 from analysis.metrics.stragglers import straggler_share, stragglers
+from analysis.metrics.tested_storage import storage_test_values
 from analysis.parsers import log_metrics as a
 from analysis.run import RunResult, last_event
 from analysis.untrusted import lookup, number, printed_number

@@ -12,11 +12,13 @@ from pathlib import Path
 
 from analysis.compare.reference import parsed, read_reference
 from analysis.compare.regression import regression_of
+from analysis.failures.runs import failures
 from analysis.load.discover import read
 from analysis.report.content import Report, build
+from analysis.report.digest import digest_of
 from analysis.report.export.formats import chosen_formats
 from analysis.report.report import made, write
-from analysis.report.runs_table import to_csv
+from analysis.report.runs_table import rows_of, to_csv
 from analysis.report.sections.regression import section, sentence, show
 from jobs.errors import ReportError
 
@@ -52,7 +54,7 @@ def regress(
             "the report elsewhere with --output DIR."
         )
     runs = read(paths, may_spawn=True, follow=follow)
-    now = parsed(to_csv(build(runs).rows), "the runs")
+    now = parsed(to_csv(rows_of(digest_of(runs), failures(runs.runs))), "the runs")
     found = regression_of(kept, now, reference, share, allow_missing=allow_missing)
 
     def content() -> Report:

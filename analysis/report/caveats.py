@@ -7,7 +7,7 @@ never silently dropped.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from analysis.compare.loss import loss_gaps
@@ -17,6 +17,7 @@ from analysis.logs.facts import SWITCHES
 from analysis.metrics.mfu import EITHER
 from analysis.metrics.shared_nodes import side_by_side
 from analysis.parsers import log_metrics as a
+from analysis.report.digest import Digest
 from analysis.report.doubts import beyond_ideal, first_of, repeats_apart, shared_nodes
 from analysis.report.sections.node_use import nodes_differ
 from analysis.report.sections.step_variation import steps_are_slow, steps_drift, steps_far_out, summary_differs
@@ -32,10 +33,10 @@ from jobs.runtime.transport import SOCKETS_ADVICE
 MOST_HOSTS = 8
 
 
-def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Iterable[Group] = ()) -> list[str]:
+def warnings(digest: Digest) -> list[str]:
     """Return the warnings of a report."""
-    used = [run for run in runs if run.used]
-    groups, beside = list(groups), side_by_side(runs)
+    used, groups, doubts = digest.used, digest.groups, digest.doubts
+    beside = side_by_side(digest.runs)
     own = [run for run in used if run.log is None]
     logs = [run for run in used if run.log is not None]
     believed = [run for run in own if run.path not in doubts]
@@ -64,7 +65,7 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
         + beyond_ideal(groups, beside)
         + repeats_apart(groups)
         + shared_nodes(used, beside)
-        + scores_lag(runs)
+        + scores_lag(digest.systems)
         + disbelieved(used, doubts)
         + loss_disagreement(believed)
         + above_the_peak(used)
@@ -79,7 +80,7 @@ def warnings(runs: Collection[RunResult], doubts: dict[Path, str], groups: Itera
     )
 
 
-def disbelieved(runs: list[RunResult], doubts: dict[Path, str]) -> list[str]:
+def disbelieved(runs: list[RunResult], doubts: Mapping[Path, str]) -> list[str]:
     """Report runs that are not believed."""
     sentences = [
         f"{run.name}: {doubts[run.path]}. It is marked and never named fastest: a fast wrong run does not win."

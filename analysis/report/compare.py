@@ -16,7 +16,7 @@ from analysis.load.discover import Found, read, without_copies
 from analysis.report.content import Report, build
 from analysis.report.export.formats import chosen_formats
 from analysis.report.report import made, write
-from analysis.report.sections.pairs import order_of_time, ratios_figure, sections, sentences
+from analysis.report.sections.ab import order_of_time, ratios_figure, sections, sentences
 from analysis.scaling.groups import scaling_groups
 from jobs.errors import ReportError
 

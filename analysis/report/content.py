@@ -4,52 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from analysis.compare.loss import loss_doubts
 from analysis.failures.runs import failures
 from analysis.formatting import listed, one_line, plural
 from analysis.load.account import FileUse, only_listed, summary
 from analysis.load.discover import Found
-from analysis.logs.measurements import Measurement, measurements
-from analysis.report.attempt_labels import attempts_of, labelled_by_attempt
 from analysis.report.bottlenecks import Bottlenecks, bottlenecks
 from analysis.report.caveats import warnings
-from analysis.report.figures.benchmarks import benchmark_figures
+from analysis.report.digest import DEFAULT, Digest, Training, did_other_work, digest_of
 from analysis.report.figures.page import figures
-from analysis.report.figures.serving import serving_figures
 from analysis.report.figures.style import Figure, Section
 from analysis.report.headline import headlines
 from analysis.report.leaderboard import sections as campaign_sections
-from analysis.report.leaderboard_text import answers as campaign_answers
+from analysis.report.points_table import PointRow, point_table
 from analysis.report.provenance import MOST_LISTED, facts
-from analysis.report.runs_columns import Row
-from analysis.report.runs_table import rows_of
-from analysis.report.sections.benchmarks import benchmark_headlines, measurement_sections
-from analysis.report.sections.checkpoints import checkpoint_section
-from analysis.report.sections.cost import cost_section
-from analysis.report.sections.customization import customization_section
-from analysis.report.sections.data import data_section
-from analysis.report.sections.evaluations import evaluation_headlines, evaluation_section
-from analysis.report.sections.goodput import goodput_section
-from analysis.report.sections.images import image_section
-from analysis.report.sections.laws import fits_section
-from analysis.report.sections.log_figures import log_figures_section
-from analysis.report.sections.mfu import utilization_section
-from analysis.report.sections.mlperf import mlperf_section
-from analysis.report.sections.node_use import node_use_section
-from analysis.report.sections.predictions import predictions_section
-from analysis.report.sections.profile import kernel_section, profile_section
-from analysis.report.sections.published import published_section
-from analysis.report.sections.served_loads import load_section, replicas_section, search_section
-from analysis.report.sections.serving import serving_headlines, serving_section
-from analysis.report.sections.startup import startup_section
-from analysis.report.sections.storage import phases_section, storage_section
-from analysis.report.sections.storage_tests import storage_test_headlines, storage_test_sections
-from analysis.report.sections.stragglers import straggler_section
-from analysis.report.sections.training_cost import DEFAULT, Training, training_cost_section
+from analysis.report.runs_columns import Column, Row
+from analysis.report.runs_table import fold, rows_of
+from analysis.report.sections.layouts import memory_and_communication
+from analysis.report.sections.page import sections
 from analysis.report.sections.tuning import tuning_sections
-from analysis.run import RunResult, hardware
-from analysis.scaling.groups import Group, scaling_groups
+from analysis.run import hardware
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -58,20 +33,17 @@ from jobs.metrics import Metric
 class Report:
     """The content of the page and the tables, before it is written as text."""
 
+    digest: Digest
     title: str
     lead: str
     headlines: Sequence[str]
     bottlenecks: Sequence[Bottlenecks]
     warnings: Sequence[str]
-    groups: Sequence[Group]
     rows: Sequence[Row]
     figures: Sequence[Figure]
     rankings: Sequence[Section]
     """Leaderboards, ledgers and tunings, shown before all other measurements."""
     sections: Sequence[Section]
-    measurements: Sequence[Measurement]
-    """Measurements in logs without training: collectives, storage, serving."""
-    measurement_sections: Sequence[Section]
     unknown: Sequence[str]
     """Files of unknown format."""
     account: str
@@ -88,99 +60,53 @@ class Report:
         of_sections = [section.figure for section in (*self.rankings, *self.sections) if section.figure]
         return [*of_sections, *self.figures]
 
-    @property
+    @cached_property
     def used(self) -> list[Row]:
         """The rows of the runs used for the headline."""
         return [row for row in self.rows if row.run.used]
 
-    @property
+    @cached_property
     def unused(self) -> list[Row]:
         """The rows of the runs that are not used; each has a reason."""
         return [row for row in self.rows if not row.run.used and not did_other_work(row.run)]
 
+    # The tables that the page and its text share.
+
+    @cached_property
+    def runs(self) -> tuple[list[Column], str]:
+        """The columns of the table of used runs, and the settings that all of them share."""
+        return fold(self.used)
+
+    @cached_property
+    def points(self) -> tuple[Sequence[str], Sequence[PointRow]]:
+        """Headings and rows of the table of points."""
+        return point_table(self.digest.groups)
+
+    @cached_property
+    def layouts(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Headings and rows of the table of memory and communication."""
+        return memory_and_communication(self.digest.groups)
+
 
 def build(found: Found, training: Training = DEFAULT) -> Report:
     """Return the report of these runs and logs: comparisons, warnings, and the cost of a training."""
-    runs = found.runs
-    doubts = loss_doubts(runs)
-    groups = labelled_by_attempt(scaling_groups(runs, doubts.keys()))
-    # The sentence of a campaign is that of its leaderboard.
-    others, campaigns = [group for group in groups if not attempts_of(group)], campaign_sections(runs)
-    used = [run for run in runs if run.used]
-    recorded = [run for run in runs if run.used or did_other_work(run)]
-    tests = storage_test_sections(runs)
-    beside = measurements(found.logs)
+    digest = digest_of(found, training)
     return Report(
+        digest=digest,
         title=report_title(found),
-        lead=lead(
-            recorded,
-            len(runs),
-            len(found.logs),
-            beside=bool(beside or evaluation_section(runs) or serving_section(runs) or tests),
-        ),
-        headlines=[
-            *campaign_answers(runs),
-            *(
-                headlines(
-                    others,
-                    [run for run in runs if not did_other_work(run)],
-                    [
-                        *benchmark_headlines(beside),
-                        *evaluation_headlines(runs),
-                        *serving_headlines(runs),
-                        *storage_test_headlines(runs),
-                    ],
-                    measured=bool(beside),
-                )
-                if others or beside or not campaigns
-                else []
-            ),
-        ],
-        bottlenecks=bottlenecks(groups),
-        warnings=warnings(runs, doubts, groups),
-        groups=groups,
-        rows=rows_of(runs, groups, doubts, failures(runs)),
-        figures=[*figures(groups), *benchmark_figures(beside), *serving_figures(runs)],
-        rankings=[*campaigns, *tuning_sections(runs)],
-        sections=[
-            each
-            for each in (
-                published_section(groups),
-                image_section(used),
-                fits_section(groups),
-                mlperf_section(runs),
-                utilization_section(used),
-                predictions_section(used),
-                cost_section(groups, used, len(runs) - len(used)),
-                training_cost_section(groups, training),
-                customization_section(runs),
-                evaluation_section(runs),
-                serving_section(runs),
-                search_section(runs),
-                load_section(runs),
-                replicas_section(runs),
-                *tests,
-                data_section(runs),
-                startup_section(used),
-                goodput_section(used),
-                checkpoint_section(used),
-                storage_section(recorded),
-                phases_section(recorded),
-                node_use_section(recorded),
-                straggler_section(used),
-                profile_section(used),
-                kernel_section(used),
-                log_figures_section(found.logs),
-            )
-            if each
-        ],
-        measurements=beside,
-        measurement_sections=measurement_sections(beside),
+        lead=lead(digest),
+        headlines=headlines(digest),
+        bottlenecks=bottlenecks(digest.groups),
+        warnings=warnings(digest),
+        rows=rows_of(digest, failures(digest.runs)),
+        figures=figures(digest),
+        rankings=[*campaign_sections(digest.boards), *tuning_sections(digest)],
+        sections=sections(digest),
         unknown=found.unknown,
         account=summary(found.uses),
         listed=only_listed(found.uses),
         foreign_metrics=foreign_metrics(found),
-        facts=facts(used or runs),
+        facts=facts(digest.used or digest.runs),
     )
 
 
@@ -194,11 +120,6 @@ def foreign_metrics(found: Found) -> list[Metric]:
 # --- words -----------------------------------------------------------------------------------------------------
 
 
-def did_other_work(run: RunResult) -> bool:
-    """Return True for a run that trained nothing, and whose results are in a section of their own."""
-    return run.state in {"served", "tested"} or (run.state == "evaluated" and m.EVALUATION_LOSS in run.values)
-
-
 def report_title(found: Found) -> str:
     """Return the title: the sweeps of the runs, or the directories of the logs if there is no run."""
     if found.runs:
@@ -206,12 +127,15 @@ def report_title(found: Found) -> str:
     return one_line(f"Report: {listed(sorted({log.path.parent.name for log in found.logs}), most=3)}")
 
 
-def lead(used: Sequence[RunResult], count: int, logs: int, *, beside: bool) -> str:
-    """Return the hardware, size, time and number of used runs of the report; `beside` them are other measurements."""
+def lead(digest: Digest) -> str:
+    """Return the hardware, size, time and number of the runs that measured something."""
+    used, count = digest.recorded, len(digest.runs)
     if not count:
-        return f"{plural(logs, 'log')} without a training run."
+        return f"{plural(len(digest.logs), 'log')} without a training run."
     if not used:
-        return f"{'No training' if beside else 'Nothing'} measured: 0 of {plural(count, 'run')} can be used."
+        # Runs that served or tested would be among the used ones.
+        what = "No training" if digest.measurements or digest.evaluations else "Nothing"
+        return f"{what} measured: 0 of {plural(count, 'run')} can be used."
     devices = sorted({str(name) for run in used if (name := run.started.get("device_name"))})
     of_known = [run for run in used if run.started.get("device_name")]
     unnamed = len(used) - len(of_known)

@@ -82,8 +82,8 @@ def evidence(group: Group, point: Point, beside: Mapping[Path, RunResult]) -> li
     return [
         noise(reference, point),
         *shared(reference, point, beside),
-        held(reference, point, "cache", m.PARAMETERS_HELD, "the weights of a rank"),
-        held(reference, point, "memory", m.MEMORY_PEAK, "the peak memory of a rank"),
+        holds_less(reference, point, "cache", m.PARAMETERS_HELD, "the weights of a rank"),
+        holds_less(reference, point, "memory", m.MEMORY_PEAK, "the peak memory of a rank"),
         batch(group, reference, point),
     ]
 
@@ -144,7 +144,7 @@ def is_disturbed(metric: Metric, slow: float, fast: float) -> bool:
     return slow - fast > (MORE_LOAD if metric.shown_in else 0)
 
 
-def held(reference: Point, point: Point, cause: str, metric: Metric, words: str) -> Evidence:
+def holds_less(reference: Point, point: Point, cause: str, metric: Metric, words: str) -> Evidence:
     """Return whether a rank of the point holds less than one of the reference."""
     before, now = reference.spread(metric), point.spread(metric)
     if before is None or now is None or before.median <= 0:

@@ -11,16 +11,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from analysis.compare.attempt_labels import attempts_of
 from analysis.compare.core import clauses
 from analysis.formatting import listed, per_second, plural, short, shown, significant
 from analysis.intervals import Spread
 from analysis.metrics.shared_nodes import side_by_side
 from analysis.parsers import log_metrics as a
+from analysis.report.digest import Digest, did_other_work
 from analysis.report.doubts import doubt_at, doubt_of
+from analysis.report.leaderboard_text import answer
 from analysis.report.points_table import MOST_SOURCES, source
+from analysis.report.sections.page import HEADLINES
 from analysis.run import UNKNOWN_DEVICE, RunResult, hardware
 from analysis.scaling.groups import LOG_NAME, RATES, Group, Point, by_task
-from analysis.scaling.mlperf import System, systems_of
+from analysis.scaling.mlperf import System
 from analysis.scaling.places import EVERYTHING, comparable, differ, highest, rivals
 from analysis.scaling.places import span as span_of
 from jobs import metrics as m
@@ -30,19 +34,26 @@ MOST_SCORES, MOST_LESSONS, MOST_DOUBTS = 8, 3, 3
 LONGEST_REASON = 200
 
 
-def headlines(
-    groups: Sequence[Group], runs: Collection[RunResult], benchmarks: Sequence[str] = (), *, measured: bool = False
-) -> list[str]:
-    """Return the scores, the result of each task, what gains nothing and the doubts; or why there is no result.
+def headlines(digest: Digest) -> list[str]:
+    """Return the sentences of campaigns, then those of trainings and of other work."""
+    campaigns = list(map(answer, digest.boards))
+    # The sentence of a campaign is that of its leaderboard.
+    groups = [group for group in digest.groups if not attempts_of(group)]
+    return campaigns + (results(digest, groups) if groups or digest.measurements or not campaigns else [])
 
-    `benchmarks` are the sentences of benchmarks that are not training, which follow; `measured`: a table has other
-    measurements.
+
+def results(digest: Digest, groups: Sequence[Group]) -> list[str]:
+    """Return the scores, the result of each task of these lines, what gains nothing and the doubts; then other work.
+
+    Without a line, return the reason that there is no result.
     """
-    scored = [line for line in systems_of(runs) if any(system.score_s is not None for system in line)]
+    runs = [run for run in digest.runs if not did_other_work(run)]
+    others = [sentence for own in HEADLINES for sentence in own(digest)]
+    scored = [line for line in digest.systems if any(system.score_s is not None for system in line)]
     sentences = [score(line) for line in scored]
     if not groups:
-        missing = [] if sentences or (benchmarks and not runs) else [no_headline(runs, measured=measured)]
-        return [*sentences, *missing, *benchmarks]
+        missing = [] if sentences or (others and not runs) else [no_headline(runs, measured=bool(digest.measurements))]
+        return [*sentences, *missing, *others]
     # The score of a system is more than its throughput, which the table of results has.
     covered = {run.path for line in scored for system in line for run in system.results}
     every = list(by_task(groups).values())
@@ -55,8 +66,9 @@ def headlines(
         *(result(task, start) for task, start in zip(tasks, starts, strict=True) if task not in together),
         *([unscaled(together)] if together else []),
         *lessons(tasks),
+        # Without runs of other work, of which the warnings name those that shared a machine.
         *doubts(tasks, side_by_side(runs)),
-        *benchmarks,
+        *others,
     ]
 
 

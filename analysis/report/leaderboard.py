@@ -112,8 +112,9 @@ def leader_rows(board: Leaderboard) -> list[list[str]]:
     if board.baseline is None:
         return rows
     runs = board.baseline.runs
-    baseline = ["baseline", str(faster + 1), time_words(board, runs), "1", "", str(len(runs)), loss_words(board, runs)]
-    return [*rows[:faster], [*baseline, ""], *rows[faster:]]
+    time_s, loss = (median_words(map(rule, runs)) for rule in (board.rules.time_s, board.rules.loss))
+    baseline = ["baseline", str(faster + 1), time_s, "1", "", str(len(runs)), loss, ""]
+    return [*rows[:faster], baseline, *rows[faster:]]
 
 
 def leader_row(board: Leaderboard, entry: Entry) -> list[str]:
@@ -124,25 +125,19 @@ def leader_row(board: Leaderboard, entry: Entry) -> list[str]:
     return [
         entry.trial.name,
         ABSENT if entry.rank is None else str(entry.rank),
-        time_words(board, used),
+        median_words(map(board.rules.time_s, used)),
         f"{entry.ratio.middle:.3f}" if entry.ratio is not None and counts else ABSENT,
         interval,
         str(len(entry.ratios)),
-        loss_words(board, used),
+        median_words(map(board.rules.loss, used)),
         verdict_words(entry),
     ]
 
 
-def time_words(board: Leaderboard, runs: Iterable[RunResult]) -> str:
-    """Return the median of the compared time."""
-    time_s = middle(board.rules.time_s(run) for run in runs)
-    return ABSENT if time_s is None else significant(time_s, RATIO_DIGITS)
-
-
-def loss_words(board: Leaderboard, runs: Sequence[RunResult]) -> str:
-    """Return the median of the judged loss."""
-    loss = middle(map(board.rules.loss, runs))
-    return ABSENT if loss is None else significant(loss, RATIO_DIGITS)
+def median_words(values: Iterable[float | None]) -> str:
+    """Return the median of the known values as text."""
+    value = middle(values)
+    return ABSENT if value is None else significant(value, RATIO_DIGITS)
 
 
 def ledger_rows(board: Leaderboard) -> list[list[str]]:
@@ -173,31 +168,25 @@ def middle(values: Iterable[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def sections(runs: Iterable[RunResult]) -> list[Section]:
-    """Return two tables for each campaign among the runs: the leaderboard and the ledger."""
+def sections(boards: Iterable[Leaderboard]) -> list[Section]:
+    """Return two tables for each campaign: the leaderboard and the ledger."""
     found = []
-    for number, board in enumerate(leaderboards(runs), start=1):
-        note = " ".join([lead(board), *notes(board)])
-        found.append(
-            Section(
-                f"Leaderboard of {board.path.name}",
-                note,
-                HEADINGS,
-                leader_rows(board),
-                leaderboard_figure(board, number),
-            )
-        )
+    for number, board in enumerate(boards, start=1):
+        note, figure = " ".join([lead(board), *notes(board)]), leaderboard_figure(board, number)
         words = "Seconds per repeat, medians; the last column shows the changes against the attempt before."
-        found.append(Section(f"Ledger of {board.path.name}", words, LEDGER_HEADINGS, ledger_rows(board)))
+        found += [
+            Section(f"Leaderboard of {board.path.name}", note, HEADINGS, leader_rows(board), figure),
+            Section(f"Ledger of {board.path.name}", words, LEDGER_HEADINGS, ledger_rows(board)),
+        ]
     return found
 
 
 # --- the spreadsheet -------------------------------------------------------------------------------------------
 
 
-def to_csv(runs: Iterable[RunResult]) -> str | None:
+def to_csv(boards: Iterable[Leaderboard]) -> str | None:
     """Return one row per trial of each campaign, in full precision and SI units; None without a campaign."""
-    rows = [row for board in leaderboards(runs) for row in records(board)]
+    rows = [row for board in boards for row in records(board)]
     if not rows:
         return None
     file = io.StringIO()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from analysis.compare.campaign import SURE, Entry, Leaderboard, Verdict, confidence_of_each, leaderboards, rehearsal
+from analysis.compare.campaign import SURE, Entry, Leaderboard, Verdict, confidence_of_each, rehearsal
 from analysis.compare.published import figures_for
 from analysis.formatting import percent, plural, significant
 from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN, NORMALITY
@@ -31,13 +29,8 @@ def lead(board: Leaderboard) -> str:
     return f"{text}; {COUNTED_WORDS[board.rules.counted]}."
 
 
-def answers(runs: Iterable[RunResult]) -> list[str]:
-    """Return one sentence for each campaign among the runs: the trials that are faster than its baseline."""
-    return [answer(board) for board in leaderboards(runs)]
-
-
 def answer(board: Leaderboard) -> str:
-    """Return the first trials with ratio and interval, and the number of trials that count."""
+    """Return the sentence of a campaign: the trials that are faster than its baseline, and how many count."""
     ahead = [entry for entry in board.entries if entry.rank == 1 and entry.verdict is Verdict.faster]
     below = sum(entry.verdict is Verdict.invalid for entry in board.entries)
     counted = f"attempts that count: {len(board.trials) - below} of {len(board.trials)}"

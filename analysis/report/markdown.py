@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from analysis.formatting import ABSENT
 from analysis.formatting import markdown_cell as escaped
 from analysis.report.content import Report
-from analysis.report.points_table import point_table, results_note
+from analysis.report.points_table import results_note
 from analysis.report.provenance import MOST_LISTED
 from analysis.report.runs_columns import Row
-from analysis.report.runs_table import fold, markdown_table
-from analysis.report.sections.layouts import memory_and_communication
+from analysis.report.runs_table import markdown_table
 from analysis.scaling.places import RULE
 
 # Rows that a table shows; runs.csv has every run.
@@ -41,14 +40,9 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], count: int | N
     return markdown_table(headings, rows[:MOST_ROWS]) + (f"\n{more}\n" if more else "")
 
 
-def in_words(settings: Sequence[tuple[str, str]]) -> str:
-    """Return settings with their values: `Model tiny, GBS 16`."""
-    return ", ".join(f"{heading} {value}" for heading, value in settings) + "." if settings else ""
-
-
 def markdown(content: Report) -> str:
     """Return the report as Markdown."""
-    columns, shared = fold(content.used)
+    columns, shared = content.runs
     parts = [f"# {escaped(content.title)}\n\n{escaped(content.lead)}\n"]
     parts += [f"\n**{escaped(sentence)}**\n" for sentence in content.headlines]
     for each in content.bottlenecks:
@@ -58,23 +52,24 @@ def markdown(content: Report) -> str:
         parts.append("\n## Warnings\n\n" + "".join(f"- {escaped(sentence)}\n" for sentence in content.warnings))
     parts += [f"\n## {escaped(each.heading)}\n\n" + table(each.headings, each.rows) for each in content.rankings]
     if content.used:
-        point_headings, points = point_table(content.groups)
-        held_headings, held_rows = memory_and_communication(content.groups)
+        point_headings, points = content.points
+        held_headings, held_rows = content.layouts
         runs = [[column.text(row) for column in columns] for row in content.used[:MOST_ROWS]]
         if points:
+            note = escaped(results_note(content.digest.groups))
             parts.append(
-                f"\n## Points: median over repeats (smallest to largest)\n\n{escaped(results_note(content.groups))}\n\n"
+                f"\n## Points: median over repeats (smallest to largest)\n\n{note}\n\n"
                 + table(point_headings, [row.cells for row in points])
                 + (f"\n{escaped(RULE)}\n" if len(points) > 1 else "")
             )
         if held_rows:
             cells = [[text.replace("\n", "; ") for text in row] for row in held_rows]
             parts.append("\n## Memory and communication per rank\n\n" + table(held_headings, cells))
-    for section in (*content.sections, *content.measurement_sections):
+    for section in content.sections:
         parts.append(f"\n## {escaped(section.heading)}\n\n" + table(section.headings, section.rows))
     if content.used:
         parts.append("\n## Runs\n\n" + table([column.heading or "" for column in columns], runs, len(content.used)))
-        parts += ["\nThe same in all runs: " + escaped(in_words(shared)) + "\n"] if shared else []
+        parts += ["\nThe same in all runs: " + escaped(shared) + "\n"] if shared else []
     if content.unused:
         unused = [unused_cells(row) for row in content.unused]
         parts.append("\n## Runs not used, with reasons\n\n" + table(UNUSED_HEADINGS, unused))

@@ -18,11 +18,9 @@ from analysis.formatting import listed, published, published_values, title, unbr
 from analysis.logs.steps import WARM_UP_RULE
 from analysis.metrics.step_variation import STEADY_RULE
 from analysis.report.content import Report
-from analysis.report.markdown import MOST_ROWS, UNUSED_HEADINGS, in_words, rows_left_out, unused_cells
-from analysis.report.points_table import point_table, results_note
+from analysis.report.markdown import MOST_ROWS, UNUSED_HEADINGS, rows_left_out, unused_cells
+from analysis.report.points_table import results_note
 from analysis.report.provenance import MOST_LISTED
-from analysis.report.runs_table import fold
-from analysis.report.sections.layouts import memory_and_communication
 from analysis.scaling.places import RULE
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -30,7 +28,7 @@ from jobs.metrics import Metric
 
 def page(content: Report) -> str:
     """Return the self-contained HTML page."""
-    columns, shared = fold(content.used)
+    columns, shared = content.runs
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -41,8 +39,8 @@ def page(content: Report) -> str:
     )
     environment.filters["unbroken"] = unbroken
     template = environment.from_string(resource("page.html.j2"))
-    held_headings, held_rows = memory_and_communication(content.groups)
-    point_headings, points = point_table(content.groups)
+    held_headings, held_rows = content.layouts
+    point_headings, points = content.points
     # The first figure is directly below the headline.
     first = next((figure for figure in content.figures[:1] if figure.plot), None)
     shown = shown_metrics(
@@ -58,11 +56,11 @@ def page(content: Report) -> str:
     return template.render(
         report=content,
         columns=columns,
-        shared=in_words(shared),
+        shared=shared,
         point_headings=point_headings,
         points=points,
         most_listed=MOST_LISTED,
-        results_note=results_note(content.groups),
+        results_note=results_note(content.digest.groups),
         first=first,
         further=content.figures[1:] if first else content.figures,
         unused_headings=UNUSED_HEADINGS,
@@ -87,7 +85,7 @@ def page(content: Report) -> str:
 
 def shown_metrics(content: Report, headings: Iterable[str]) -> dict[str, Metric]:
     """Return the metrics in these headings of tables, in those of sections and in figures, by their own heading."""
-    sections = (*content.rankings, *content.sections, *content.measurement_sections)
+    sections = (*content.rankings, *content.sections)
     used = {*headings, *(heading for section in sections for heading in section.headings)}
     used |= {figure.name for figure in content.all_figures}
     used |= {metric.name for figure in content.all_figures for metric in figure.metrics}

@@ -14,18 +14,17 @@ from analysis.anonymous import anonymized
 from analysis.formatting import listed, one_line, published
 from analysis.load.discover import read
 from analysis.report.content import Report, build
+from analysis.report.digest import DEFAULT
 from analysis.report.export.formats import chosen_formats, exported, exports_in
 from analysis.report.leaderboard import FILE_NAME as LEADERBOARD
 from analysis.report.leaderboard import to_csv as leaderboard_csv
 from analysis.report.markdown import markdown
-from analysis.report.measurements_table import FILE_NAME as MEASUREMENTS
-from analysis.report.measurements_table import to_csv as measurements_csv
 from analysis.report.page import page
-from analysis.report.profile_table import FILE_NAME as PROFILE
-from analysis.report.profile_table import to_csv as profile_csv
 from analysis.report.provenance import MOST_LISTED
 from analysis.report.runs_table import to_csv
-from analysis.report.sections.training_cost import DEFAULT, training_of
+from analysis.report.sections.training_cost import training_of
+from analysis.report.value_tables import measurements_frame, profile_frame
+from analysis.report.value_tables import to_csv as values_csv
 from analysis.run import RunResult
 from jobs.errors import ReportError
 from jobs.output import own_directory, write_file
@@ -97,15 +96,16 @@ def made(
 def files_of(content: Report, formats: Iterable[str]) -> dict[str, str | bytes]:
     """Return the three files and those of `formats`, by their names in the report's folder."""
     published.cache_clear()
+    digest = content.digest
     contents = page(content), markdown(content), to_csv(content.rows)
     files: dict[str, str | bytes] = dict(zip(ALWAYS, contents, strict=True))
-    if board := leaderboard_csv([row.run for row in content.rows]):
+    if board := leaderboard_csv(digest.boards):
         files[LEADERBOARD] = board
-    if profiles := profile_csv([row.run for row in content.rows]):
-        files[PROFILE] = profiles
-    if content.measurements:
-        files[MEASUREMENTS] = measurements_csv(content.measurements)
-    return files | exported(formats, content.rows, content.groups, content.all_figures)
+    if any(run.profiles for run in digest.runs):
+        files["profile.csv"] = values_csv(profile_frame(digest.runs))
+    if digest.measurements:
+        files["measurements.csv"] = values_csv(measurements_frame(digest.measurements))
+    return files | exported(formats, content.rows, digest.groups, content.all_figures)
 
 
 def write(files: Mapping[str, str | bytes], folder: Path) -> Path:

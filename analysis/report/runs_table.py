@@ -17,41 +17,33 @@ from analysis.failures.runs import Failure
 from analysis.formatting import csv_cell, markdown_cell
 from analysis.identity import compared as compared_settings
 from analysis.metrics.communication import axis_order
+from analysis.report.digest import Digest
 from analysis.report.runs_columns import COLUMNS, Column, Row
 from analysis.run import RunResult
-from analysis.scaling.cost import relative_costs
-from analysis.scaling.groups import Group
 from jobs import metrics as m
 
 
-def rows_of(
-    runs: Iterable[RunResult],
-    groups: Iterable[Group],
-    doubts: Mapping[Path, str],
-    failures: Mapping[Path, Failure] | None = None,
-) -> list[Row]:
-    """Return one row per run, in the order given."""
-    failures = failures or {}
-    groups = list(groups)
-    costs = relative_costs(groups)
+def rows_of(digest: Digest, failures: Mapping[Path, Failure] | None = None) -> list[Row]:
+    """Return one row per run, in the order in which they were read."""
+    doubts, failures = digest.doubts, failures or {}
     rows: dict[Path, Row] = {}
-    for group in groups:
-        # All runs of a line have the same digest.
-        digest = settings_digest(group.repeats[0])
+    for group in digest.groups:
+        # Equal for all runs of a line.
+        settings = settings_digest(group.repeats[0])
         for point in group.points:
             speedup, efficiency = group.speedup(point), group.efficiency(point)
             for run in point.repeats:
                 compared = {
                     m.SPEEDUP: speedup.median if speedup else None,
                     m.EFFICIENCY: efficiency.median if efficiency else None,
-                    m.RELATIVE_COST: costs.get(run.path),
+                    m.RELATIVE_COST: digest.relative_costs.get(run.path),
                 }
                 doubt, ended = doubts.get(run.path), failures.get(run.path)
-                rows[run.path] = Row(run, group, point, doubt, ended, compared, digest)
+                rows[run.path] = Row(run, group, point, doubt, ended, compared, settings)
     return [
         rows.get(run.path)
         or Row(run, doubt=doubts.get(run.path), ended=failures.get(run.path), settings_digest=settings_digest(run))
-        for run in runs
+        for run in digest.runs
     ]
 
 
@@ -82,14 +74,14 @@ def sent_over(axis: str, row: Row) -> float | None:
     return None if collectives is None else sum(each.payload_bytes for each in collectives if each.axis == axis)
 
 
-def fold(rows: Sequence[Row]) -> tuple[list[Column], list[tuple[str, str]]]:
-    """Return the columns that a page shows for these rows, and the settings that all of them share.
+def fold(rows: Sequence[Row]) -> tuple[list[Column], str]:
+    """Return the columns that a page shows for these rows, and the settings that all of them share as text.
 
     A column without any value is omitted.
     """
     on_page = [c for c in COLUMNS if c.heading and any(c.value(row) is not None for row in rows)]
     if len(rows) < 2:
-        return on_page, []
+        return on_page, ""
     first = rows[0]
 
     def is_shared(column: Column) -> bool:
@@ -97,7 +89,8 @@ def fold(rows: Sequence[Row]) -> tuple[list[Column], list[tuple[str, str]]]:
         return column.metric is None and all(column.text(row) == text for row in rows)
 
     shared = [column for column in on_page[1:] if is_shared(column)]
-    return [c for c in on_page if c not in shared], [(str(c.heading), c.text(first)) for c in shared]
+    words = ", ".join(f"{column.heading} {column.text(first)}" for column in shared)
+    return [column for column in on_page if column not in shared], f"{words}." if shared else ""
 
 
 def runs_frame(rows: Sequence[Row]) -> pd.DataFrame:

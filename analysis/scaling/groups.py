@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ class Point:
         values = [run.values[metric] for run in self.runs if metric in run.values]
         return Spread.of(values) if values else None
 
-    @property
+    @cached_property
     def throughput(self) -> Spread:
         """Its rate, all ranks together."""
         return Spread.of([run.values[self.rate] for run in self.runs])

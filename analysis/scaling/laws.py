@@ -8,7 +8,7 @@ residuals are relative and every point counts alike, whatever its repeats. Doubt
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -160,9 +160,9 @@ def badness(fit: Fit) -> tuple[float, int, float]:
     return math.inf if fit.aicc is None else fit.aicc, len(fit.law.shares), abs(fit.largest_residual)
 
 
-def best_fits(groups: Iterable[Group]) -> dict[str, Fit]:
+def best_fits(fits: Mapping[Group, Sequence[Fit]]) -> dict[str, Fit]:
     """Return the best fit of each line, by its label, if that fit holds."""
-    return {group.label: fits[0] for group in groups if (fits := fits_of(group)) and fits[0].holds}
+    return {group.label: own[0] for group, own in fits.items() if own and own[0].holds}
 
 
 def reason_for_none(group: Group) -> str:

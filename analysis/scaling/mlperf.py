@@ -104,9 +104,9 @@ def size_of(run: RunResult) -> tuple[int, int, str, float]:
     return run.ranks or 0, size, str(system(run)["system.name"]), run.values.get(a.CONVERGENCE_FACTOR, 1.0)
 
 
-def scores_lag(runs: Iterable[RunResult]) -> list[str]:
+def scores_lag(lines: Iterable[Sequence[System]]) -> list[str]:
     """Return a sentence for each line whose time to train scales worse than its throughput."""
-    return [text for line in systems_of(runs) if (text := lag(line[0], line[-1]))]
+    return [text for line in lines if (text := lag(line[0], line[-1]))]
 
 
 def lag(first: System, last: System) -> str | None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Iterable, Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -38,16 +39,24 @@ RULE = (
 )
 Span = tuple[float, float]
 EVERYTHING: Span = (0.0, math.inf)
+SPANS: WeakKeyDictionary[Point, Span] = WeakKeyDictionary()
+"""The spans of the points of the reports that are being made."""
 
 
 def span(point: Point) -> Span:
-    """Return the rates that the runs of a point leave open; EVERYTHING if a single run has too few steps."""
-    if interval := point.throughput.interval:
-        return interval
-    rates = [run.values[point.rate] for run in point.runs]
-    if len(rates) == 1:
-        return span_of_run(point.runs[0], rates[0]) or EVERYTHING
-    spans = [span_of_run(run, rate) or (rate, rate) for run, rate in zip(point.runs, rates, strict=True)]
+    """Return the rates that the runs of a point leave open; EVERYTHING if a single run has too few steps.
+
+    Each point is compared with many, and its span takes medians over all of its steps, so it is computed once.
+    """
+    if point not in SPANS:
+        SPANS[point] = point.throughput.interval or around_runs(point)
+    return SPANS[point]
+
+
+def around_runs(point: Point) -> Span:
+    """Return the range from the lowest to the highest end of the spans of a point's runs."""
+    rates = [(run, run.values[point.rate]) for run in point.runs]
+    spans = [span_of_run(*each) or (EVERYTHING if len(rates) == 1 else (each[1], each[1])) for each in rates]
     return min(low for low, _ in spans), max(high for _, high in spans)
 
 

@@ -79,16 +79,11 @@ class LoadLine:
         return hardware([self.first]), self.first.started.get("device_name"), *map(self.first.setting, keys)
 
 
-def served(runs: Iterable[RunResult]) -> list[RunResult]:
-    """Return the runs that served and have a result."""
-    return [run for run in runs if run.state == "served"]
-
-
 def load_lines(runs: Iterable[RunResult]) -> list[LoadLine]:
     """Return the lines of the runs that served, by label; runs of an unknown load are in none."""
     members: dict[bytes, list[RunResult]] = defaultdict(list)
     settings: dict[bytes, dict[str, Any]] = {}
-    for run in (load for each in served(runs) for load in each.loads or [each]):
+    for run in (load for each in runs if each.state == "served" for load in each.loads or [each]):
         if load_of(run) is not None:
             values = configuration(run)
             members[key := canonical(values)].append(run)
@@ -171,12 +166,6 @@ def rate_of(lines: Iterable[LoadLine]) -> Metric:
     """Return the rate by which lines are compared: tokens if all points have them, else requests."""
     points = [point for line in lines for point in line.points]
     return next(rate for rate in RATES if all(point.median(rate) is not None for point in points) or rate is RATES[-1])
-
-
-def searches(runs: Iterable[RunResult]) -> list[RunResult]:
-    """Return the runs that searched the highest concurrency within limits, the highest first."""
-    found = [run for run in served(runs) if m.HIGHEST_CONCURRENCY in run.values]
-    return sorted(found, key=lambda run: (-run.values[m.HIGHEST_CONCURRENCY], *order(run)))
 
 
 def concurrency_of(run: RunResult) -> int | None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 from tests.support.imports import modules, refuse_circles, upward
+from tests.support.paths import ROOT
 
 # From the ground up: a room imports itself and what stands before it.
 ROOMS = (
@@ -20,10 +24,23 @@ ROOMS = (
     "compare",
     "logs",
     "load",
+    "report.digest",
     "report.figures",
     "report.sections",
     "report",
 )
+# Functions over all runs, lines or logs, which the digest of a report calls once.
+ONCE = {
+    "fits_of",
+    "leaderboards",
+    "load_lines",
+    "loss_doubts",
+    "measurements",
+    "relative_costs",
+    "scaling_groups",
+    "series_of",
+    "systems_of",
+}
 
 
 def test_a_room_imports_only_what_stands_before_it() -> None:
@@ -32,3 +49,20 @@ def test_a_room_imports_only_what_stands_before_it() -> None:
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
     refuse_circles(modules("analysis"))
+
+
+def test_what_the_digest_computes_is_computed_by_no_section_or_figure() -> None:
+    report = ROOT / "analysis/report"
+    assert names_from_analysis(report / "digest.py") >= ONCE
+    again = {
+        f"{path.relative_to(report)} imports {name}"
+        for room in ("figures", "sections")
+        for path in (report / room).glob("*.py")
+        for name in names_from_analysis(path) & ONCE
+    }
+    assert not again
+
+
+def names_from_analysis(path: Path) -> set[str]:
+    imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    return {alias.name for node in imports if str(node.module).startswith("analysis.") for alias in node.names}

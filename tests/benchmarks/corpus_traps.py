@@ -144,7 +144,7 @@ def speeds_of_growing_models(corpus: Path) -> bool:
     content = build(found(corpus / "megatron/bigscience_gpt2_base_n4_to_n64"))
     said = " ".join(content.headlines)
     given_none = re.search(r"\bno\b[^.]*\befficiency\b", said) is not None
-    return len(content.groups) == 3 and given_none and "% efficiency" not in said
+    return len(content.digest.groups) == 3 and given_none and "% efficiency" not in said
 
 
 def repeats(corpus: Path) -> bool:

@@ -98,8 +98,8 @@ FOUND: Mapping[str, Callable[[Found, Any], Any]] = {
     "headline_must_not_crown": lambda found, name: (
         name if all(name not in each for each in build(found).headlines) else ""
     ),
-    "lines": lambda found, _: len(build(found).groups),
-    "n": lambda found, _: len(build(found).groups[0].points[0].runs),
+    "lines": lambda found, _: len(build(found).digest.groups),
+    "n": lambda found, _: len(build(found).digest.groups[0].points[0].runs),
     "rows": rows,
     "half_rows": lambda found, _: sum(a.MESSAGE_SIZE in each.values for each in measurements(found.logs)),
     "avg_bus_bandwidth_GBps": average_bandwidth,

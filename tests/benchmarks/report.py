@@ -21,6 +21,7 @@ from pathlib import Path
 
 from analysis.compare.loss import loss_doubts
 from analysis.load.discover import read_runs
+from analysis.report.digest import Digest
 from analysis.report.runs_table import rows_of, to_csv
 from analysis.scaling.groups import scaling_groups
 from jobs.frozen import dump_run
@@ -74,7 +75,7 @@ def table(folder: Path) -> str:
     gc.disable()  # as analysis.report.report does
     runs = read_runs([folder], may_spawn=True)
     doubts = loss_doubts(runs)
-    return to_csv(rows_of(runs, scaling_groups(runs, doubts), doubts))
+    return to_csv(rows_of(Digest(runs, scaling_groups(runs, doubts), doubts)))
 
 
 def timed(*command: str) -> tuple[float, float]:

@@ -20,12 +20,11 @@ from analysis.compare.loss import loss_doubts
 from analysis.formatting import published
 from analysis.load.discover import read
 from analysis.load.run_directory import latest, step_records
-from analysis.logs.measurements import measurements
-from analysis.report.measurements_table import measurements_frame
+from analysis.report.digest import Digest
 from analysis.report.points_table import POINT_METRICS, spread_at
-from analysis.report.profile_table import profile_frame
 from analysis.report.runs_columns import Row
 from analysis.report.runs_table import columns_of, rows_of, runs_frame
+from analysis.report.value_tables import measurements_frame, profile_frame
 from analysis.run import RunResult
 from analysis.scaling.groups import Group, scaling_groups
 from analysis.untrusted import number
@@ -57,15 +56,14 @@ def read_frames(paths: Iterable[Path]) -> Frames:
     """Return the frames of all runs below these directories; raise ReportError as `slurmscale report` does."""
     published.cache_clear()
     found = read(paths)
-    runs = found.runs
-    doubts = loss_doubts(runs)
-    groups = scaling_groups(runs, doubts.keys())
+    doubts = loss_doubts(found.runs)
+    digest = Digest(found.runs, scaling_groups(found.runs, doubts.keys()), doubts, found.logs)
     return Frames(
-        typed_runs(rows_of(runs, groups, doubts)),
-        points_frame(groups),
-        steps_frame(runs),
-        typed_table(measurements_frame(measurements(found.logs)), "at", "value"),
-        typed_table(profile_frame(runs), "value"),
+        typed_runs(rows_of(digest)),
+        points_frame(digest.groups),
+        steps_frame(digest.runs),
+        typed_table(measurements_frame(digest.measurements), "at", "value"),
+        typed_table(profile_frame(digest.runs), "value"),
     )
 
 

@@ -29,11 +29,6 @@ def names_of(points: Sequence[tuple[Group, Point]]) -> list[str]:
     return [f"{short(group.label, LONGEST_LABEL)}, {plural(point.ranks, 'rank')}" for group, point in points]
 
 
-def height_of(bars: int) -> int:
-    """Return the height of a figure with these bars, in pixels."""
-    return 150 + 30 * max(4, bars)
-
-
 def stacked(runs: Sequence[RunResult], labels: Sequence[str], parts: Sequence[Part]) -> go.Figure:
     """Return one horizontal bar a run, the first one at the bottom."""
     plot = empty_plot()
@@ -52,7 +47,9 @@ def stacked(runs: Sequence[RunResult], labels: Sequence[str], parts: Sequence[Pa
                 ],
             )
         )
-    plot.update_layout(barmode="stack", bargap=0.35, height=height_of(len(runs)), legend={"traceorder": "normal"})
+    plot.update_layout(
+        barmode="stack", bargap=0.35, height=150 + 30 * max(4, len(runs)), legend={"traceorder": "normal"}
+    )
     ticks = {"tickvals": list(range(len(runs))), "ticktext": [plot_text(label) for label in labels]}
     plot.update_yaxes(**ticks, showgrid=False, ticks="", automargin=True)
     plot.update_xaxes(rangemode="tozero", showgrid=True)

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 import plotly.graph_objects as go
 
 from analysis.formatting import binary_size, plot_text, plural, shown, title, unit, within_sentence, without_unit
-from analysis.logs.measurements import SUBJECTS, Measurement, Series, names_below, series_of
+from analysis.logs.measurements import SUBJECTS, Series, names_below
+from analysis.report.digest import Digest
 from analysis.report.figures.bars import MOST_BARS
 from analysis.report.figures.style import COLOURS, DASHES, SYMBOLS, Figure, empty_plot, legend
 from jobs.metrics import Metric
@@ -23,11 +24,10 @@ APART = 0.12
 LARGEST_LINEAR_RATIO = 16
 
 
-def benchmark_figures(found: Sequence[Measurement]) -> list[Figure]:
+def benchmark_figures(digest: Digest) -> list[Figure]:
     """Return a figure for each merit of each subject that has more than one measurement, in the order of subjects."""
-    series = series_of(found)
     kinds: dict[tuple[str, Metric, Metric | None], list[Series]] = defaultdict(list)
-    for each in series:
+    for each in digest.series:
         kinds[each.subject.name, each.merit, each.axis].append(each)
     order = [subject.name for subject in SUBJECTS]
     return [

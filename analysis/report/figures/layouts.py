@@ -14,7 +14,6 @@ import plotly.graph_objects as go
 
 from analysis.formatting import plot_text, plural, shown, title, unit
 from analysis.metrics.communication import Collective
-from analysis.report.figures.over_ranks import unit_size
 from analysis.report.figures.style import AXIS, Figure, empty_plot, word
 from analysis.scaling.groups import Group, by_task
 from analysis.scaling.layouts import MeasuredLayout, axes_of, layouts_by_ranks
@@ -219,7 +218,7 @@ def segments(rows: Sequence[Row]) -> list[tuple[str, str, list[str]]]:
 
 def add_bytes(plot: go.Figure, rows: Sequence[Row]) -> None:
     """Draw stacked bars of the bytes over each axis, with their sum, or `not recorded`."""
-    size = unit_size(m.COLLECTIVE_BYTES)
+    size = m.COLLECTIVE_BYTES.display.size
     for name, colour, axes in segments(rows):
         parts = [(row, [each for axis in axes for each in row.layout.over(axis)]) for row in rows]
         parts = [(row, collectives) for row, collectives in parts if collectives]

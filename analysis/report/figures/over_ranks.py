@@ -95,7 +95,7 @@ def over_ranks(
         plot.update_yaxes(type="log", dtick=digits, tickformat="~s" if lowest >= 1000 else ",.3~r")
     else:
         top = max(largest, ranks[-1] / ranks[0] if metric is m.SPEEDUP else 0, 1.0 if metric is m.EFFICIENCY else 0)
-        plot.update_yaxes(range=[0, 1.08 * top / unit_size(metric)])
+        plot.update_yaxes(range=[0, 1.08 * top / metric.display.size])
     plot.update_layout(**legend(0 if side_by_side else len(drawn)))
     caption = caption_over_ranks(metric, [group for group, _ in drawn], groups) + extrapolated_words(fits)
     caption += " Both axes are logarithmic." if both_log else ""
@@ -128,7 +128,7 @@ def over_values(
     values = sorted({value for x in places for value in x})
     plot.update_xaxes(**values_axis(axis.title, values, logarithmic=is_logarithmic(values)))
     largest = max(spread.high for _, spreads in drawn for _, spread in spreads)
-    plot.update_yaxes(title_text=title(metric), range=[0, 1.08 * largest / unit_size(metric)])
+    plot.update_yaxes(title_text=title(metric), range=[0, 1.08 * largest / metric.display.size])
     plot.update_layout(**legend(len(drawn)))
     caption = caption_over_ranks(metric, [group for group, _ in drawn], groups)
     where = ", ".join(sorted({point.place for group in groups for point in group.points}))
@@ -164,7 +164,7 @@ def line(
 
     `settings` are hover lines, one per point.
     """
-    size = unit_size(metric)
+    size = metric.display.size
     return go.Scatter(
         name=plot_text(group.label + (f" ({group.mode})" if group.unequal_work else "")),
         x=list(x),
@@ -200,7 +200,7 @@ def add_ideal(plot: go.Figure, metric: Metric, groups: Sequence[Group], ranks: S
     starts = sorted({group.reference.ranks for group in groups if group.reference})
     for start in starts if metric is m.SPEEDUP else starts[:1]:
         x = [count for count in ranks if count >= start]
-        y = [count / start if metric is m.SPEEDUP else 1 / unit_size(metric) for count in x]
+        y = [count / start if metric is m.SPEEDUP else 1 / metric.display.size for count in x]
         named = "ideal" if len(starts) == 1 or metric is m.EFFICIENCY else f"ideal from {plural(start, 'rank')}"
         style = {"color": GREY, "dash": "dash", "width": 1.5}
         plot.add_trace(go.Scatter(name=named, x=x, y=y, mode="lines", line=style, hoverinfo="skip"))
@@ -208,7 +208,7 @@ def add_ideal(plot: go.Figure, metric: Metric, groups: Sequence[Group], ranks: S
 
 def add_extrapolated(plot: go.Figure, metric: Metric, fits: Mapping[str, Fit], styles: dict[str, Style]) -> None:
     """Draw fitted laws beyond the most measured ranks, dotted, in the colours of their lines; one legend entry."""
-    size = unit_size(metric)
+    size = metric.display.size
     for label, fit in fits.items():
         x = np.linspace(fit.ranks[-1], fit.farthest, 9).tolist()
         far = f"{title(metric)}: {shown(metric, fit.throughput(fit.farthest).value)}"
@@ -304,18 +304,17 @@ def caption_over_ranks(metric: Metric, drawn: Sequence[Group], groups: Sequence[
 
 def why_nothing(groups: Sequence[Group], metric: Metric) -> str:
     """Return the reason that a metric has no figure."""
-    if metric is m.SPEEDUP and all(group.mode == WEAK for group in groups if group.reference) and weak(groups):
+    if (
+        metric is m.SPEEDUP
+        and all(group.mode == WEAK for group in groups if group.reference)
+        and any(group.mode == WEAK for group in groups)
+    ):
         return "no speedup is given for weak scaling, where the work grows with the ranks; see efficiency."
     return f"no {metric.name}, because no line has points of different rank counts. " + (
         "Add logs of other rank counts to get one."
         if all(run.log for group in groups for run in group.runs)
         else "Sweep over nodes or ranks_per_node to get one."
     )
-
-
-def weak(groups: Sequence[Group]) -> bool:
-    """Return True if a line is of weak scaling."""
-    return any(group.mode == WEAK for group in groups)
 
 
 def n_of(groups: Sequence[Group]) -> str:
@@ -325,8 +324,3 @@ def n_of(groups: Sequence[Group]) -> str:
     if high == 1:
         return "n = 1, so there is no bar"
     return f"n = {low} each" if low == high else f"n = {low} to {high}"
-
-
-def unit_size(metric: Metric) -> float:
-    """Return the displayed unit in base units."""
-    return metric.display.size

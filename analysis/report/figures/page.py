@@ -13,11 +13,14 @@ import plotly.graph_objects as go
 
 from analysis.formatting import plot_text, plural, shown, title
 from analysis.parsers import log_metrics as a
+from analysis.report.digest import Digest
 from analysis.report.figures.bars import by_line, names_of, stacked
+from analysis.report.figures.benchmarks import benchmark_figures
 from analysis.report.figures.goodput import goodput_bars
 from analysis.report.figures.layouts import side_by_side
 from analysis.report.figures.over_ranks import of, over_ranks
 from analysis.report.figures.profile import profile_bars
+from analysis.report.figures.serving import serving_figures
 from analysis.report.figures.startup import startup_bars
 from analysis.report.figures.step_times import step_time_boxes
 from analysis.report.figures.style import Figure, Style, empty_plot, legend, styles_of, word
@@ -42,8 +45,14 @@ AFTER_STEP_TIME = {
 }
 
 
-def figures(groups: Sequence[Group]) -> list[Figure]:
-    """Return the figures in the order of the page; empty if no run is used."""
+def figures(digest: Digest) -> list[Figure]:
+    """Return the figures in the order of the page: of trainings, of benchmarks in logs, of served loads."""
+    return [*of_trainings(digest), *benchmark_figures(digest), *serving_figures(digest)]
+
+
+def of_trainings(digest: Digest) -> list[Figure]:
+    """Return the figures of lines and runs; empty if no run is used."""
+    groups = digest.groups
     if not groups:
         return []
     styles = styles_of(groups)
@@ -52,9 +61,9 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
         return [*step_time_boxes(groups, styles), *of_runs(groups, styles)]
     return [
         *(
-            over_ranks("Throughput", rate, counted, styles, lambda _, point: point.throughput, fits=best_fits(counted))
+            over_ranks("Throughput", rate, list(fits), styles, lambda _, point: point.throughput, fits=best_fits(fits))
             for rate in RATES
-            if (counted := [group for group in groups if group.rate is rate])
+            if (fits := {group: own for group, own in digest.fits.items() if group.rate is rate})
         ),
         over_ranks("Speedup", m.SPEEDUP, groups, styles, Group.speedup),
         *efficiencies(groups, styles),

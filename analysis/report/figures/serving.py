@@ -10,9 +10,10 @@ import plotly.graph_objects as go
 from analysis.formatting import plot_text, plural, shown, title, unit, within_sentence, without_unit
 from analysis.intervals import Spread
 from analysis.parsers import log_metrics as a
+from analysis.report.digest import Digest
 from analysis.report.figures.style import COLOURS, DASHES, SYMBOLS, Figure, empty_plot, legend, word_of
 from analysis.run import RunResult
-from analysis.scaling.serving import LoadLine, LoadPoint, frontier, latency_of, load_lines, order, rate_of
+from analysis.scaling.serving import LoadLine, LoadPoint, frontier, latency_of, order, rate_of
 from jobs import metrics as m
 from jobs.metrics import Metric
 
@@ -22,9 +23,9 @@ Drawn = Sequence[tuple[LoadPoint, Spread, float]]
 """Points with their value above and the one below."""
 
 
-def serving_figures(runs: Sequence[RunResult]) -> list[Figure]:
+def serving_figures(digest: Digest) -> list[Figure]:
     """Return rate over each load that varies, and latency over rate; none without two points of one line."""
-    lines = [line for line in load_lines(runs) if len(line.points) > 1]
+    lines = [line for line in digest.load_lines if len(line.points) > 1]
     axes = [axis for axis in (a.CONCURRENCY, a.OFFERED_REQUESTS_PER_S) if any(line.axis is axis for line in lines)]
     figures = [over_load(axis, [line for line in lines if line.axis is axis]) for axis in axes]
     return figures + ([pareto] if lines and (pareto := latency_over_rate(lines)) else [])

@@ -8,7 +8,7 @@ from itertools import pairwise
 import plotly.graph_objects as go
 
 from analysis.formatting import plural
-from analysis.metrics.storage import Storage, total
+from analysis.metrics.storage import Storage
 from analysis.report.figures.style import COLOURS, GREY, Figure, empty_plot, legend, word_of
 from analysis.run import RunResult
 from jobs import metrics as m
@@ -25,18 +25,11 @@ COLOUR_OF = {
 }
 
 
-def shown_runs(runs: Sequence[RunResult]) -> list[tuple[RunResult, Storage]]:
-    """Return the runs that recorded their storage, those that moved the most bytes first."""
-    known = [(run, run.storage) for run in runs if run.storage is not None]
-    return sorted(known, key=lambda each: (-sum(total(each[1].whole)), each[0].name))
-
-
-def storage_figure(runs: Sequence[RunResult]) -> Figure | None:
-    """Return the throughput of the run that moved the most bytes; None if no run recorded its storage."""
-    listed = shown_runs(runs)
-    if not listed:
+def storage_figure(stored: Sequence[tuple[RunResult, Storage]]) -> Figure | None:
+    """Return the throughput of the first run, which moved the most bytes; None if no run recorded its storage."""
+    if not stored:
         return None
-    run, storage = listed[0]
+    run, storage = stored[0]
     first, last = min(storage.whole), max(storage.whole)
     width = -(-(last - first + 1) // MOST_POINTS)
     plot = empty_plot()
@@ -66,7 +59,7 @@ def storage_figure(runs: Sequence[RunResult]) -> Figure | None:
     plot.update_layout(**legend(len(m.STORAGE_DIRECTIONS)))
     plot.update_xaxes(title_text="Time since the first record (s)")
     plot.update_yaxes(title_text=f"Throughput ({MEGABYTE_PER_S.name})", rangemode="tozero")
-    others = f" Not drawn: {plural(len(listed) - 1, 'run')} that moved less." if len(listed) > 1 else ""
+    others = f" Not drawn: {plural(len(stored) - 1, 'run')} that moved less." if len(stored) > 1 else ""
     each = "second" if width == 1 else f"{width:,} seconds, the busiest second of them"
     caption = (
         f"{word_of([run])}: {run.name}, all ranks together, one value a {each}. Shaded: phases load, checkpoint (also "

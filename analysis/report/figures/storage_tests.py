@@ -9,7 +9,7 @@ from statistics import median
 import plotly.graph_objects as go
 
 from analysis.formatting import plot_text, plural
-from analysis.metrics.storage_test import rank_rates
+from analysis.metrics.tested_storage import rank_rates
 from analysis.report.figures.style import COLOURS, SYMBOLS, Figure, empty_plot, legend, word_of
 from analysis.run import RunResult
 from jobs import metrics as m

@@ -19,10 +19,10 @@ from analysis.logs.measurements import (
     Measurement,
     Series,
     names_below,
-    series_of,
 )
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Text
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
 from jobs.metrics import Metric
 
@@ -34,14 +34,13 @@ INVALID = {"invalid", "fail"}
 # --- headlines -------------------------------------------------------------------------------------------------
 
 
-def benchmark_headlines(found: Sequence[Measurement]) -> list[str]:
+def benchmark_headlines(digest: Digest) -> list[str]:
     """Return a sentence for each test of a program: of each subject the first MOST_SENTENCES and the number left."""
-    series = series_of(found)
-    names = names_below(series)
+    names = names_below(digest.series)
     sentences = []
     for subject in SUBJECTS:
         sentence = SENTENCES.get(subject.name, tests_of_files)
-        of_subject = list(sentence([each for each in series if each.subject is subject], names))
+        of_subject = list(sentence([each for each in digest.series if each.subject is subject], names))
         more = len(of_subject) - MOST_SENTENCES
         sentences += of_subject[:MOST_SENTENCES]
         sentences += [f"{subject.name}: {plural(more, 'further benchmark')} in the tables below."] if more > 0 else []
@@ -143,10 +142,10 @@ def axis_words(axis: Metric | None, at: float | None, measurement: Measurement) 
 # --- tables ----------------------------------------------------------------------------------------------------
 
 
-def measurement_sections(found: Sequence[Measurement]) -> list[Section]:
+def measurement_sections(digest: Digest) -> list[Section]:
     """Return a section for each format with measurements other than training steps."""
     forms: dict[str, list[Measurement]] = defaultdict(list)
-    for each in found:
+    for each in digest.measurements:
         forms[each.form].append(each)
     return [section(form, rows) for form, rows in sorted(forms.items())]
 

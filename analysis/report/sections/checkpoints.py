@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from analysis.formatting import short, shown, shown_spread, title
 from analysis.intervals import Spread
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
 from analysis.run import RunResult
 from jobs import metrics as m
@@ -24,7 +23,7 @@ def failures(run: RunResult) -> list[str]:
     return [str(event.get("error", "no error text")) for event in run.events if event["event"] == "checkpoint_failed"]
 
 
-def checkpoint_section(runs: Sequence[RunResult]) -> Section | None:
+def checkpoint_section(digest: Digest) -> Section | None:
     """Return a row for each run that wrote a checkpoint or failed to; None without any."""
     note = (
         "One row per run, over all of its starts; size, stall and bandwidth are medians, the latter with the slowest "
@@ -37,10 +36,10 @@ def checkpoint_section(runs: Sequence[RunResult]) -> Section | None:
             f"{written(run):,}",
             *(shown(each, run.values.get(each)) for each in NUMBERS),
             shown_spread(m.CHECKPOINT_BANDWIDTH, bandwidths(run)),
-            failed_words(failures(run)),
+            f"{len(errors):,}: {short(errors[0], LONGEST_ERROR)}" if errors else "none",
         ]
-        for run in runs
-        if written(run) or failures(run)
+        for run in digest.used
+        if (errors := failures(run)) or written(run)
     ]
     headings = ("Run", "Written", *map(title, NUMBERS), title(m.CHECKPOINT_BANDWIDTH), "Failed")
     return Section("Checkpoints", note, headings, rows) if rows else None
@@ -52,8 +51,3 @@ def bandwidths(run: RunResult) -> Spread | None:
         return None
     low, high = run.values[m.CHECKPOINT_BANDWIDTH_LOW], run.values[m.CHECKPOINT_BANDWIDTH_HIGH]
     return Spread(run.values[m.CHECKPOINT_BANDWIDTH], low, high, written(run))
-
-
-def failed_words(errors: Sequence[str]) -> str:
-    """Return the number of failures with the first words of the first: `2: OSError: No space left on device`."""
-    return f"{len(errors):,}: {short(errors[0], LONGEST_ERROR)}" if errors else "none"

@@ -8,50 +8,38 @@ from collections.abc import Sequence
 from analysis.formatting import listed, plural, shown, significant, title
 from analysis.metrics.cost import held_time_s
 from analysis.metrics.energy import LONGEST_GAP_S, Energy
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
 from analysis.run import DEVICES, RunResult, hardware
-from analysis.scaling.cost import relative_costs
-from analysis.scaling.groups import Group
 from jobs import metrics as m
 from jobs.metrics import Metric
 
 HEADING = "Cost"
 # Columns that are left out if no run has a value.
-OPTIONAL = (
-    m.TOKENS_TRAINED,
-    m.RANK_TIME_PER_TOKEN,
-    m.RELATIVE_COST,
-    m.SERVICE_UNITS,
-    m.ENERGY,
-    m.ENERGY_PER_TOKEN,
-)
+OPTIONAL = (m.TOKENS_TRAINED, m.RANK_TIME_PER_TOKEN, m.RELATIVE_COST, m.SERVICE_UNITS, m.ENERGY, m.ENERGY_PER_TOKEN)
 SUMMED = (m.NODE_TIME, m.RANK_TIME, m.TOKENS_TRAINED, m.SERVICE_UNITS, m.ENERGY)
 EXPLAINED = (m.NODE_TIME, m.RELATIVE_COST, m.SERVICE_UNITS, m.ENERGY, m.ENERGY_PER_TOKEN)
 MOST_NAMED = 4
 
 
-def cost_section(groups: Sequence[Group], runs: Sequence[RunResult], unused: int) -> Section | None:
-    """Return a row for each used run with a known cost, and their sum; `unused` runs are in neither."""
-    known = [run for run in runs if m.RANK_TIME in run.values or m.ENERGY in run.values]
+def cost_section(digest: Digest) -> Section | None:
+    """Return a row for each used run with a known cost, and their sum."""
+    known = [run for run in digest.used if m.RANK_TIME in run.values or m.ENERGY in run.values]
     if not known:
         return None
-    ratios = relative_costs(groups)
 
     def value(run: RunResult, metric: Metric) -> float | None:
-        return ratios.get(run.path) if metric is m.RELATIVE_COST else run.values.get(metric)
+        return digest.relative_costs.get(run.path) if metric is m.RELATIVE_COST else run.values.get(metric)
 
     metrics = [m.NODE_TIME, m.RANK_TIME]
     metrics += [each for each in OPTIONAL if any(value(run, each) is not None for run in known)]
     rows = [
-        [
-            run.name,
-            *(shown(each, value(run, each)) for each in metrics),
-            counted_in(run),
-        ]
+        [run.name, *(shown(each, value(run, each)) for each in metrics), counted_in(run)]
         for run in sorted(known, key=lambda run: (-run.values.get(m.RANK_TIME, 0.0), run.name))
     ]
     total = [f"All {plural(len(known), 'run')}", *(shown(each, summed(each, known)) for each in metrics)]
-    rows += [[*total, without(len(runs) - len(known), unused)]] if len(runs) + unused > 1 else []
+    left_out = without(len(digest.used) - len(known), len(digest.runs) - len(digest.used))
+    rows += [[*total, left_out]] if len(digest.runs) > 1 else []
     headings = ("Run", *(heading(each, known) for each in metrics), "Counted in")
     return Section(HEADING, note(known, metrics), headings, rows)
 

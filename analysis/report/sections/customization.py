@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from analysis.formatting import shown, title
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
 from analysis.run import RunResult
 from jobs import metrics as m
@@ -20,13 +19,15 @@ NUMBERS = (
 )
 
 
-def customization_section(runs: Sequence[RunResult]) -> Section | None:
+def customization_section(digest: Digest) -> Section | None:
     """Return a row for each run that is used or evaluated, the fewest trained weights first.
 
     None unless a run froze its weights, and another job is next to it.
     """
     listed = [
-        run for run in runs if run.used or (run.setting("job.train") is False and m.EVALUATION_LOSS in run.values)
+        run
+        for run in digest.runs
+        if run.used or (run.setting("job.train") is False and m.EVALUATION_LOSS in run.values)
     ]
     if not any(run.freezes_weights for run in listed) or len({run.setting("job.name") for run in listed}) < 2:
         return None

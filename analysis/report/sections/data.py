@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from analysis.formatting import plural, shown, title
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
 from analysis.run import RunResult
 from jobs import metrics as m
@@ -12,10 +11,10 @@ from jobs import metrics as m
 HEADING = "Data"
 
 
-def data_section(runs: Sequence[RunResult]) -> Section | None:
+def data_section(digest: Digest) -> Section | None:
     """Return a row for each data set of samples with unequal lengths or of which some are held out; None without."""
     sets: dict[tuple[str, str, tuple[float | None, ...]], list[RunResult]] = {}
-    for run in runs:
+    for run in digest.runs:
         account = tuple(run.values.get(metric) for metric in m.DATA_METRICS)
         if run.values.get(m.DATA_PADDING_SHARE) or run.values.get(m.DATA_SAMPLES_HELD_OUT):
             sets.setdefault((name_of(run), str(run.started.get("data", "")), account), []).append(run)

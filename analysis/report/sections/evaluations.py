@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from analysis.formatting import plural, shown, title
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
 from analysis.run import DEVICES, RunResult, hardware
 from jobs import metrics as m
@@ -13,7 +14,7 @@ from jobs import metrics as m
 NUMBERS = (m.EVALUATION_LOSS, m.EVALUATION_PERPLEXITY, m.EVALUATION_EXACT_MATCH, m.DATA_TOKENS_MEAN, m.DATA_SAMPLES_CUT)
 
 
-def evaluation_section(runs: Sequence[RunResult]) -> Section | None:
+def evaluation_section(digest: Digest) -> Section | None:
     """Return a row for each run that trained nothing and has a loss; None without any."""
     rows = [
         [
@@ -21,9 +22,9 @@ def evaluation_section(runs: Sequence[RunResult]) -> Section | None:
             str(run.setting("data.prompt") or "default of the format"),
             f"{run.setting('data.shots'):,}",
             *(shown(metric, run.values.get(metric)) for metric in NUMBERS),
-            words(run),
+            weights_and_samples(run),
         ]
-        for run in evaluations(runs)
+        for run in digest.evaluations
     ]
     note = (
         "One row per run without training, the lowest loss first. Losses compare only for equal responses. "
@@ -34,16 +35,10 @@ def evaluation_section(runs: Sequence[RunResult]) -> Section | None:
     return Section("Evaluations", note, headings, rows) if rows else None
 
 
-def evaluations(runs: Sequence[RunResult]) -> list[RunResult]:
-    """Return the runs that trained nothing and have a loss, the lowest loss first."""
-    listed = [run for run in runs if run.setting("job.train") is False and m.EVALUATION_LOSS in run.values]
-    return sorted(listed, key=lambda run: (run.values[m.EVALUATION_LOSS], run.name))
-
-
-def evaluation_headlines(runs: Sequence[RunResult]) -> list[str]:
+def evaluation_headlines(digest: Digest) -> list[str]:
     """Return a sentence for each model that was evaluated without training: its lowest loss, by which prompt."""
     models: dict[str, list[RunResult]] = defaultdict(list)
-    for run in evaluations(runs):
+    for run in digest.evaluations:
         models[str(run.setting("model.name"))].append(run)
     return [headline(model, own) for model, own in models.items()]
 
@@ -60,7 +55,7 @@ def headline(model: str, runs: Sequence[RunResult]) -> str:
     )
 
 
-def words(run: RunResult) -> str:
+def weights_and_samples(run: RunResult) -> str:
     """Return the weights, the device and the number of held-out samples and labels of an evaluation."""
     weights = run.setting("job.init_from") or "random weights"
     samples, labels = (int(run.values.get(each, 0)) for each in (m.EVALUATION_SAMPLES, m.EVALUATION_LABELS))

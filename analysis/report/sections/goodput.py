@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from analysis.formatting import plural, shown, significant, title
 from analysis.metrics.goodput import Loss
+from analysis.report.digest import Digest
 from analysis.report.figures.goodput import HEADING, PARTS, shown_runs
 from analysis.report.figures.style import Section
-from analysis.run import RunResult
 from jobs import metrics as m
 
 
@@ -19,9 +19,9 @@ def lost_words(losses: Sequence[Loss]) -> str:
     )
 
 
-def goodput_section(runs: Sequence[RunResult]) -> Section | None:
+def goodput_section(digest: Digest) -> Section | None:
     """Return a row for each run of the figure; parts without time in any run have no column. None without a run."""
-    listed = shown_runs(runs)
+    listed = shown_runs(digest.used)
     spent = [metric for metric, _, _ in PARTS if any(run.values.get(metric) for run in listed)]
     metrics = (m.GOODPUT, m.RUN_TIME, *spent)
     note = (

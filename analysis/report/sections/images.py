@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from analysis.formatting import ABSENT, shown, significant, title
 from analysis.metrics.storage import total
 from analysis.parsers import log_metrics as a
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
 from analysis.run import RunResult, hardware
 from jobs import metrics as m
@@ -28,9 +27,9 @@ DEFINED = (m.DATA_WAIT_SHARE, m.CPU_CORES, m.EVALUATION_TOP1)
 GB = 1e9
 
 
-def image_section(runs: Sequence[RunResult]) -> Section | None:
+def image_section(digest: Digest) -> Section | None:
     """Return a row for each used run on images, by storage and nodes; None without any."""
-    found = [run for run in runs if run.setting("images") is not None]
+    found = [run for run in digest.used if run.setting("images") is not None]
     known = [metric for metric in NUMBERS if any(metric in run.values for run in found)]
     rows = [
         [
@@ -40,7 +39,7 @@ def image_section(runs: Sequence[RunResult]) -> Section | None:
             str(run.setting("nodes")),
             str(run.ranks),
             *(shown(metric, run.values.get(metric)) for metric in known),
-            read_gb(run),
+            ABSENT if run.storage is None else significant(total(run.storage.whole)[0] / GB, 3),
         ]
         for run in sorted(found, key=lambda run: (storage_of(run), run.ranks or 0, run.name))
     ]
@@ -57,8 +56,3 @@ def image_section(runs: Sequence[RunResult]) -> Section | None:
 def storage_of(run: RunResult) -> str:
     """Return the label of a run's storage, else the directory of its images."""
     return str(run.setting("images.storage") or run.setting("images.path") or "run directory, made")
-
-
-def read_gb(run: RunResult) -> str:
-    """Return the bytes that all ranks and their workers read from storage, in GB."""
-    return ABSENT if run.storage is None else significant(total(run.storage.whole)[0] / GB, 3)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.formatting import ABSENT, per_second, plural, shown, significant, title
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section, word
 from analysis.scaling.groups import Group
-from analysis.scaling.laws import EXTRAPOLATED_TIMES, MOST_RESIDUAL, Estimate, Fit, fits_of, reason_for_none
+from analysis.scaling.laws import EXTRAPOLATED_TIMES, MOST_RESIDUAL, Estimate, Fit, reason_for_none
 from jobs import metrics as m
 
 HEADINGS = (
@@ -36,20 +37,19 @@ NOTE = (
 )
 
 
-def fits_section(groups: Sequence[Group]) -> Section | None:
+def fits_section(digest: Digest) -> Section | None:
     """Return one row per law for every line with several rank counts; None if no line has a fit."""
-    scaled = [group for group in groups if group.reference]
-    if not any(map(fits_of, scaled)):
+    scaled = [group for group in digest.groups if group.reference]
+    if not any(digest.fits[group] for group in scaled):
         return None
-    rows = [row for group in scaled for row in rows_of(group)]
-    left_out = len(groups) - len(scaled)
+    rows = [row for group in scaled for row in rows_of(group, digest.fits[group])]
+    left_out = len(digest.groups) - len(scaled)
     without = f" Left out: {plural(left_out, 'line')} of one rank count." if left_out else ""
-    return Section("Fits", f"{word(scaled)}: {NOTE}{without}", HEADINGS, rows) if rows else None
+    return Section("Fits", f"{word(scaled)}: {NOTE}{without}", HEADINGS, rows)
 
 
-def rows_of(group: Group) -> list[list[str]]:
+def rows_of(group: Group, fits: Sequence[Fit]) -> list[list[str]]:
     """Return the rows of a line: its fits, the best one first, or the reason that it has none."""
-    fits = fits_of(group)
     if not fits:
         return [[group.label, *[ABSENT] * (len(HEADINGS) - 2), f"None: {reason_for_none(group)}."]]
     return [[group.label, *cells(group, fit)] for fit in fits]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 
 from analysis.formatting import shown, title
 from analysis.logs.file import LogFile
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -58,16 +58,16 @@ NOTE = (
 )
 
 
-def log_figures_section(logs: Sequence[LogFile]) -> Section | None:
+def log_figures_section(digest: Digest) -> Section | None:
     """Return a row for each of METRICS in each log that no table of benchmarks or jobs has; None without any."""
     rows = [
         [
             f"{log.path.name}: {title(metric)}",
-            *(shown(metric, each) for each in spread(values)),
+            *(shown(metric, each) for each in (statistics.median(values), min(values), max(values))),
             f"{len(values):,}",
             metric.definition,
         ]
-        for log in logs
+        for log in digest.logs
         for metric in METRICS
         if (values := printed(log, metric))
     ]
@@ -87,8 +87,3 @@ def printed(log: LogFile, metric: Metric) -> list[float]:
         if metric in record.values
     ]
     return values or ([log.settings[metric]] if metric in log.settings else [])
-
-
-def spread(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the median, the smallest and the largest value."""
-    return statistics.median(values), min(values), max(values)

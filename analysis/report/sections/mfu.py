@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 
 from analysis.formatting import ABSENT, plural, shown, title
 from analysis.metrics.mfu import reports_flops
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
-from analysis.run import DEVICES, RunResult, hardware
+from analysis.run import DEVICES, hardware
 from jobs import metrics as m
 
 HEADING = "Model FLOPs utilization"
 SHARED = "In all rows with an MFU"
 
 
-def utilization_section(runs: Sequence[RunResult]) -> Section | None:
+def utilization_section(digest: Digest) -> Section | None:
     """Return a row for each run with an MFU, and one for each reason that runs have none; None without any.
 
     Logs without an MFU are included only if they contain the model's shape or FLOPs: image models do not. Runs on CPUs
     have none, because conf/gpu has the peaks of GPUs only.
     """
     known, reasons = [], defaultdict(list)
-    for run in runs:
+    for run in digest.used:
         if (found := run.utilization) is None:
             continue
         if found.values:
             known.append((run, found))
-        elif not on_cpu(run) and (run.log is None or reports_flops(run)):
+        elif DEVICES.get(str(run.started.get("device"))) != "CPU" and (run.log is None or reports_flops(run)):
             reasons["; ".join(found.explanation)].append(run)
     counts = Counter(clause for _, found in known for clause in found.explanation)
     shared = [clause for clause, count in counts.items() if count == len(known) > 1]
@@ -52,8 +52,3 @@ def utilization_section(runs: Sequence[RunResult]) -> Section | None:
     )
     headings = ("Run", "Ranks", title(m.MFU), title(m.HFU), "Inputs, or the reason for no value")
     return Section(HEADING, note, headings, rows) if rows else None
-
-
-def on_cpu(run: RunResult) -> bool:
-    """Return True if a run trained on CPUs."""
-    return DEVICES.get(str(run.started.get("device"))) == "CPU"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from analysis.formatting import ABSENT, plural, shown, shown_spread, significant
 from analysis.intervals import Spread
 from analysis.parsers import log_metrics as a
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
-from analysis.run import RunResult
-from analysis.scaling.mlperf import System, evaluating, systems_of
+from analysis.scaling.mlperf import System, evaluating
 
 NOTE = (
     "One row per system: all results of it that reached the target or stopped before. Score: the fastest and the "
@@ -33,9 +31,9 @@ HEADINGS = (
 )
 
 
-def mlperf_section(runs: Sequence[RunResult]) -> Section | None:
+def mlperf_section(digest: Digest) -> Section | None:
     """Return a row for each system; None without any."""
-    rows = [row(system, line[0]) for line in systems_of(runs) for system in line]
+    rows = [row(system, line[0]) for line in digest.systems for system in line]
     return Section("Time to train (MLPerf)", NOTE, HEADINGS, rows) if rows else None
 
 
@@ -56,7 +54,7 @@ def row(system: System, reference: System) -> list[str]:
         evaluating(system),
         ratio(reference.score_s, system.score_s),
         ratio(system.median(a.SAMPLES_PER_S), reference.median(a.SAMPLES_PER_S)),
-        words(system, reference),
+        remarks_on(system, reference),
     ]
 
 
@@ -65,7 +63,7 @@ def ratio(over: float | None, under: float | None) -> str:
     return ABSENT if over is None or under is None else f"{over / under:.2f}"
 
 
-def words(system: System, reference: System) -> str:
+def remarks_on(system: System, reference: System) -> str:
     """Return remarks on a row: results that do not count, no score, convergence factor, another global batch."""
     remarks: list[str] = []
     remarks += [f"{plural(count, 'result')} {state}" for state, count in sorted(system.missed.items())]

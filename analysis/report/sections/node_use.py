@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from analysis.formatting import ABSENT, plural, shown, title
 from analysis.metrics.node_use import METRICS, can_differ, differences
+from analysis.report.digest import Digest
 from analysis.report.figures.node_use import first_nodes, node_use_figure
 from analysis.report.figures.style import Section
 from analysis.run import RunResult, hardware
@@ -16,9 +17,9 @@ HEADING = "Hardware use"
 MOST_NODES = 16
 
 
-def node_use_section(runs: Sequence[RunResult]) -> Section | None:
+def node_use_section(digest: Digest) -> Section | None:
     """Return a row for each node of each run that recorded its use, with the figure of one run; None without any."""
-    found = [run for run in runs if run.node_use]
+    found = [run for run in digest.recorded if run.node_use]
     known = [metric for metric in METRICS if any(metric in node.means for run in found for node in run.node_use)]
     rows = [
         [

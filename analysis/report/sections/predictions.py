@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from analysis.formatting import ABSENT, significant
 from analysis.metrics.predictions import Compared, compared
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section, word_of
-from analysis.run import RunResult
 
 HEADING = "Predicted and measured"
 NOTE = (
@@ -18,27 +16,25 @@ NOTE = (
 HEADINGS = ("Run", "Quantity", "Predicted", "Interval", "Measured", "Measured / predicted", "Prediction")
 
 
-def predictions_section(runs: Sequence[RunResult]) -> Section | None:
+def predictions_section(digest: Digest) -> Section | None:
     """Return a row for each prediction, by quantity and those furthest from it first; None without any."""
-    found = [(run, each) for run in runs for each in compared(run)]
+    found = [(run, each) for run in digest.used for each in compared(run)]
     if not found:
         return None
     found.sort(key=lambda pair: (pair[1].quantity, -abs(pair[1].residual or 0.0), pair[0].name))
-    predicted = list({id(run): run for run, _ in found}.values())
-    return Section(HEADING, f"{word_of(predicted)}: {NOTE}", HEADINGS, [cells(run, each) for run, each in found])
-
-
-def cells(run: RunResult, each: Compared) -> list[str]:
-    """Return the row of a prediction."""
-    return [
-        run.name,
-        f"{each.quantity} ({each.unit})",
-        shown(each.point),
-        f"{shown(each.low)} to {shown(each.high)}",
-        shown(each.measured),
-        ABSENT if each.residual is None else significant(1 + each.residual, 3),
-        in_words(each),
+    rows = [
+        [
+            run.name,
+            f"{each.quantity} ({each.unit})",
+            four_digits(each.point),
+            f"{four_digits(each.low)} to {four_digits(each.high)}",
+            four_digits(each.measured),
+            ABSENT if each.residual is None else significant(1 + each.residual, 3),
+            in_words(each),
+        ]
+        for run, each in found
     ]
+    return Section(HEADING, f"{word_of(run for run, _ in found)}: {NOTE}", HEADINGS, rows)
 
 
 def in_words(each: Compared) -> str:
@@ -48,6 +44,6 @@ def in_words(each: Compared) -> str:
     return f"{'inside' if each.inside else 'outside'} the interval; {each.basis}"
 
 
-def shown(value: float | None) -> str:
+def four_digits(value: float | None) -> str:
     """Return a number with four digits."""
     return ABSENT if value is None else significant(value, 4)

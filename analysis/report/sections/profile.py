@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from analysis.formatting import percent, shown, significant, title
 from analysis.metrics.profile import RankProfile
+from analysis.report.digest import Digest
 from analysis.report.figures.profile import HEADING, shown_runs
 from analysis.report.figures.style import Section
-from analysis.run import RunResult
 from jobs import metrics as m
 
 MOST_RANKS = 8
@@ -18,7 +16,7 @@ SHARES = (m.COMPUTE_SHARE, m.COMMUNICATION_SHARE, m.EXPOSED_COMMUNICATION_SHARE,
           m.IDLE_SHARE)  # fmt: skip
 
 
-def profile_section(runs: Sequence[RunResult]) -> Section | None:
+def profile_section(digest: Digest) -> Section | None:
     """Return a row for each profiled rank of each run; None without a profile."""
     note = (
         "One row per profiled rank: shares of its profiled steps, which the rates exclude. Communication is exposed or "
@@ -36,7 +34,7 @@ def profile_section(runs: Sequence[RunResult]) -> Section | None:
             shown(m.COMMUNICATION_OVERLAP, profile.overlap),
             collectives_in_words(profile),
         ]
-        for run in shown_runs(runs)
+        for run in shown_runs(digest.used)
         for profile in run.profiles[:MOST_RANKS]
     ]
     headings = ("Run", "MBS", "Rank", title(m.PROFILED_STEP_TIME), *map(title, SHARES), title(m.COMMUNICATION_OVERLAP),
@@ -52,9 +50,9 @@ def collectives_in_words(profile: RankProfile) -> str:
     ) or "none"  # fmt: skip
 
 
-def kernel_section(runs: Sequence[RunResult]) -> Section | None:
+def kernel_section(digest: Digest) -> Section | None:
     """Return a row for each of the kernels with the most time, of the first profiled rank of each run."""
-    listed = [run for run in shown_runs(runs) if run.profiles[0].kernels]
+    listed = [run for run in shown_runs(digest.used) if run.profiles[0].kernels]
     note = (
         "The kernels that take the most time in a profiled step, of the first profiled rank of "
         f"{'each run' if len(listed) <= MOST_KERNEL_RUNS else f'the first {MOST_KERNEL_RUNS} runs'}. "

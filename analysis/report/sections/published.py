@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from analysis.compare.published import Published, figures_for, measured, obstacle
 from analysis.formatting import ABSENT, shown, shown_spread, significant, title
 from analysis.intervals import Spread
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
 from analysis.run import RunResult, hardware
 from analysis.scaling.groups import Group, Point
@@ -20,9 +21,9 @@ HEADINGS = ("Line", "Metric", "n", "Measured", "Published", "Measured / publishe
 NOT_STATED = "not stated"
 
 
-def published_section(groups: Sequence[Group]) -> Section | None:
+def published_section(digest: Digest) -> Section | None:
     """Return a row for each point and each figure published of its experiment or settings; None without any."""
-    points = [(group, point, figures_for(point.runs[0])) for group in groups for point in group.points]
+    points = [(group, point, figures_for(point.runs[0])) for group in digest.groups for point in group.points]
     rows = [row for group, point, figures in points for row in rows_of(group, point, figures)]
     if not rows:
         return None

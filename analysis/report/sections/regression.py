@@ -10,7 +10,7 @@ from pathlib import Path
 
 from analysis.compare.loss import FINAL_LOSS_TOLERANCE
 from analysis.compare.regression import FAILING, WORSE, Check, Regression, Verdict
-from analysis.formatting import ABSENT, one_line, plural, shown, shown_spread, title
+from analysis.formatting import ABSENT, one_line, percent, plural, shown, shown_spread, title
 from analysis.report.figures.style import Section
 from jobs.console import console, plain
 from jobs.fitted_table import FittedTable
@@ -38,11 +38,6 @@ def sentence(found: Regression) -> str:
     if worse:
         return f"REGRESSION {against}: {', '.join(worse)}, of {of}{rest}."
     return f"{'PASS' if found.passed else 'FAIL'} {against}: none worse, of {of}{rest}."
-
-
-def percent(share: float) -> str:
-    """Return a share in per cent: `5 %`."""
-    return f"{share * 100:.3g} %"
 
 
 def change_words(check: Check) -> str:

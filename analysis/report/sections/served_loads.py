@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from analysis.formatting import ABSENT, plural, shown, shown_spread, title
 from analysis.parsers import log_metrics as a
+from analysis.report.digest import Digest
 from analysis.report.figures.serving import replicas_figure
 from analysis.report.figures.style import Section
-from analysis.run import RunResult, hardware, last_event
-from analysis.scaling.serving import (
-    LoadLine,
-    LoadPoint,
-    degrees,
-    frontier,
-    load_lines,
-    order,
-    replicas,
-    searches,
-    served,
-)
+from analysis.run import hardware, last_event
+from analysis.scaling.serving import LoadPoint, degrees, frontier, replicas
 from jobs import metrics as m
 
 SPREADS = (a.OUTPUT_TOKENS_PER_S, a.REQUESTS_PER_S, a.GOOD_REQUESTS_PER_S, m.OUTPUT_TOKENS_PER_S_PER_RANK)
@@ -35,9 +24,9 @@ MEDIANS = (
 COUNTERS = (m.SERVER_REQUESTS, m.SERVER_OUTPUT_TOKENS, m.SERVER_PREEMPTIONS)
 
 
-def load_section(runs: Sequence[RunResult]) -> Section | None:
+def load_section(digest: Digest) -> Section | None:
     """Return a row for each load of each configuration; None unless a configuration has several, or repeats."""
-    lines = load_lines(runs)
+    lines = digest.load_lines
     if not any(len(line.points) > 1 or len(line.points[0].runs) > 1 for line in lines):
         return None
     points = [point for line in lines for point in line.points]
@@ -46,10 +35,10 @@ def load_section(runs: Sequence[RunResult]) -> Section | None:
     rows = [
         [
             line.label,
-            load_words(line, point),
+            f"{point.load:,g}" + ("" if line.axis is a.CONCURRENCY else " requests/s"),
             *(shown_spread(metric, point.spread(metric)) for metric in known[0]),
             *(shown(metric, point.median(metric)) for metric in known[1]),
-            words(point, on_frontier=point in best),
+            repeats_in_words(point, on_frontier=point in best),
         ]
         for line in lines
         for point in line.points
@@ -64,9 +53,10 @@ def load_section(runs: Sequence[RunResult]) -> Section | None:
     return Section("Serving by load", note.strip(), headings, rows)
 
 
-def search_section(runs: Sequence[RunResult]) -> Section | None:
+def search_section(digest: Digest) -> Section | None:
     """Return a row for each search of the highest concurrency within limits; None without any."""
-    listed = searches(runs)
+    found = [run for run in digest.served if m.HIGHEST_CONCURRENCY in run.values]
+    listed = sorted(found, key=lambda run: -run.values[m.HIGHEST_CONCURRENCY])
     rates = [metric for metric in SPREADS if any(metric in run.values for run in listed)]
     rows = [
         [
@@ -85,33 +75,21 @@ def search_section(runs: Sequence[RunResult]) -> Section | None:
         "its loads are in Serving by load. Compare rows of equal hardware, model, requests and limits. "
         f"{m.HIGHEST_CONCURRENCY.name}: {m.HIGHEST_CONCURRENCY.definition}"
     )
-    headings = (
-        "Run",
-        "Replicas",
-        "TP x PP",
-        title(m.HIGHEST_CONCURRENCY),
-        *map(title, rates),
-        "Measured",
-        "Model and answer",
-    )
+    numbers = map(title, [m.HIGHEST_CONCURRENCY, *rates])
+    headings = ("Run", "Replicas", "TP x PP", *numbers, "Measured", "Model and answer")
     return Section("Highest concurrency within limits", note, headings, rows) if rows else None
 
 
-def load_words(line: LoadLine, point: LoadPoint) -> str:
-    """Return the load of a point: its concurrency, or its rate of requests."""
-    return f"{point.load:,g}" if line.axis is a.CONCURRENCY else f"{point.load:,g} requests/s"
-
-
-def words(point: LoadPoint, *, on_frontier: bool) -> str:
+def repeats_in_words(point: LoadPoint, *, on_frontier: bool) -> str:
     """Return the number of repeats, doubts, and whether a point is on the frontier."""
     doubted = f", {plural(len(point.doubted), 'doubtful run')}" if point.doubted else ""
     doubted += " only" if point.doubtful else ""
     return f"n = {len(point.runs)}{doubted}{'; Pareto' if on_frontier else ''}"
 
 
-def replicas_section(runs: Sequence[RunResult]) -> Section | None:
+def replicas_section(digest: Digest) -> Section | None:
     """Return a row for each replica of each run that served; None without any that counted."""
-    listed = [(run, run.served) for run in sorted(served(runs), key=order) if run.served]
+    listed = [(run, run.served) for run in digest.served if run.served]
     rows = [
         [
             run.name,
@@ -135,4 +113,4 @@ def replicas_section(runs: Sequence[RunResult]) -> Section | None:
     )
     gauges = [f"{title(metric)}, peak / mean" for metric in m.GAUGES_OVER_LOAD]
     headings = ("Run", "Replica", "Share of requests (%)", *map(title, COUNTERS), *gauges, "Sampled")
-    return Section("Replicas", note, headings, rows, figure=replicas_figure(runs)) if rows else None
+    return Section("Replicas", note, headings, rows, figure=replicas_figure(digest.served)) if rows else None

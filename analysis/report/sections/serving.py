@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from analysis.formatting import ABSENT, plural, shown, title, unit, within_sentence
 from analysis.parsers import log_metrics as a
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
 from analysis.run import RunResult, hardware
-from analysis.scaling.serving import concurrency_of, degrees, doubts, order, replicas, served
+from analysis.scaling.serving import concurrency_of, degrees, doubts, replicas
 from analysis.untrusted import as_number
 from jobs import metrics as m
 
@@ -31,10 +30,9 @@ NUMBERS = (
 )
 
 
-def serving_section(runs: Sequence[RunResult]) -> Section | None:
+def serving_section(digest: Digest) -> Section | None:
     """Return a row for each run that served and has a result; None without any."""
-    listed = served(runs)
-    metrics = [metric for metric in NUMBERS if any(metric in run.values for run in listed)]
+    metrics = [metric for metric in NUMBERS if any(metric in run.values for run in digest.served)]
     rows = [
         [
             run.name,
@@ -42,9 +40,9 @@ def serving_section(runs: Sequence[RunResult]) -> Section | None:
             " x ".join(map(str, degrees(run))),
             concurrency(run),
             *(shown(metric, run.values.get(metric)) for metric in metrics),
-            words(run),
+            model_and_doubts(run),
         ]
-        for run in sorted(listed, key=order)
+        for run in digest.served
     ]
     note = (
         "One row per run, the highest rate first; runs with failed requests stand last, whatever their rate. Rates and "
@@ -55,10 +53,10 @@ def serving_section(runs: Sequence[RunResult]) -> Section | None:
     return Section("Serving", note, headings, rows) if rows else None
 
 
-def serving_headlines(runs: Sequence[RunResult]) -> list[str]:
+def serving_headlines(digest: Digest) -> list[str]:
     """Return a sentence for each model that was served: the run that stands first, with its load and latencies."""
     first: dict[str, RunResult] = {}
-    for run in sorted(served(runs), key=order):
+    for run in digest.served:
         first.setdefault(str(run.setting("model.name")), run)
     return [sentence(run) for run in first.values()]
 
@@ -101,7 +99,7 @@ def concurrency(run: RunResult) -> str:
     return ABSENT if given is None else f"{given:,}"
 
 
-def words(run: RunResult) -> str:
+def model_and_doubts(run: RunResult) -> str:
     """Return hardware, model, load generator and doubts of a run."""
     found = doubts(run)
     doubtful = f". DOUBTFUL: {'; '.join(found)}" if found else ""

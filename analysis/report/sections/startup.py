@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from analysis.formatting import shown, title
+from analysis.report.digest import Digest
 from analysis.report.figures.startup import HEADING, MEANING, PARTS, shown_runs, spent, whole
 from analysis.report.figures.style import Section
 from analysis.run import RunResult
 from jobs import metrics as m
 
 
-def startup_section(runs: Sequence[RunResult]) -> Section | None:
+def startup_section(digest: Digest) -> Section | None:
     """Return a row for each run that recorded its start-up by cause; None without any."""
-    listed = shown_runs(runs)
+    listed = shown_runs(digest.used)
     metrics = spent(listed)
     note = f"{MEANING} One row per run, those with the longest start-up first."
     rows = [

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from analysis.compare.published import measured
 from analysis.formatting import listed, shown, significant, title
 from analysis.metrics.storage import Storage, total
 from analysis.parsers import log_metrics as a
-from analysis.report.figures.storage import shown_runs, storage_figure
+from analysis.report.digest import Digest
+from analysis.report.figures.storage import storage_figure
 from analysis.report.figures.style import Section
-from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.metrics import StoragePhase
 
@@ -21,10 +19,9 @@ PEAKS = (m.STORAGE_READ_PEAK, m.STORAGE_WRITE_PEAK)
 MOUNT_PEAKS = (m.MOUNT_READ_PEAK, m.MOUNT_WRITE_PEAK)
 
 
-def storage_section(runs: Sequence[RunResult]) -> Section | None:
+def storage_section(digest: Digest) -> Section | None:
     """Return a row for each run that recorded its storage, with the figure of one of them; None without any."""
-    known = shown_runs(runs)
-    mounted = MOUNT_PEAKS if any(storage.mounts for _, storage in known) else ()
+    mounted = MOUNT_PEAKS if any(storage.mounts for _, storage in digest.stored) else ()
     numbers = (a.TRAINING_TIME, m.CHECKPOINT_SIZE, m.CHECKPOINT_WRITE_TIME, *PEAKS, *mounted)
     note = (
         "One row per run, over all of its starts; the training time is that of its steps and checkpoints. "
@@ -39,13 +36,13 @@ def storage_section(runs: Sequence[RunResult]) -> Section | None:
             *(shown(metric, measured(run, metric)) for metric in numbers),
             ", ".join(phase.name for phase in storage.phases),
         ]
-        for run, storage in known
+        for run, storage in digest.stored
     ]
     headings = ("Run", "Nodes", "Steps", *map(title, numbers), "Phases")
-    return Section(HEADING, note, headings, rows, figure=storage_figure(runs)) if rows else None
+    return Section(HEADING, note, headings, rows, figure=storage_figure(digest.stored)) if rows else None
 
 
-def phases_section(runs: Sequence[RunResult]) -> Section | None:
+def phases_section(digest: Digest) -> Section | None:
     """Return a row for each phase of each run that recorded its storage; None without any."""
     rates = [(direction, statistic) for direction in m.STORAGE_DIRECTIONS for statistic in ("peak", "mean")]
     note = (
@@ -62,7 +59,7 @@ def phases_section(runs: Sequence[RunResult]) -> Section | None:
             *(shown(metric, run.values.get(metric)) for metric in (m.STORAGE_RATES[phase, *rate] for rate in rates)),
             nodes_in_words(storage, phase),
         ]
-        for run, storage in shown_runs(runs)
+        for run, storage in digest.stored
         for phase in storage.phases
     ]
     headings = ("Run", "Phase", "Time (s)", "Read (GB)", "Written (GB)", *(f"{direction.title()}, {statistic} (MB/s)"

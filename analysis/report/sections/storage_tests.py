@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from analysis.formatting import shown, title
-from analysis.metrics.storage_test import is_cold
+from analysis.metrics.tested_storage import is_cold
+from analysis.report.digest import Digest
 from analysis.report.figures.storage_tests import rank_figure, workers_figure
-from analysis.report.figures.style import Section
+from analysis.report.figures.style import Figure, Section
 from analysis.run import RunResult, hardware
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -26,41 +27,36 @@ DATA = (*m.DATA_READ_RATES.values(), *m.DATA_READ_WAITING.values(), m.CACHED_SHA
 FIO = (m.FIO_BANDWIDTH, m.FIO_OPERATIONS, m.FIO_LATENCY)
 
 
-def tested(runs: Iterable[RunResult], test: str) -> list[RunResult]:
-    """Return the runs of a test of storage that measured something."""
-    return [run for run in runs if run.state == "tested" and run.setting(f"storage.{test}") is not None]
-
-
-def storage_test_sections(runs: Sequence[RunResult]) -> list[Section]:
-    """Return a table for each kind of test that a run made."""
-    checkpoints, data, fio = (tested(runs, test) for test in ("checkpoint", "data", "fio"))
-    found = (
-        section(
-            "Storage tests: checkpoints",
-            "One row per run, medians over its repeats; those with doubts stand last. Times include directory, "
-            "metadata and rename; a read follows after the caches of the nodes were emptied. "
-            f"{m.CACHED_SHARE.name}: {m.CACHED_SHARE.definition}",
-            checkpoints,
-            CHECKPOINT,
-        ),
-        section(
-            "Storage tests: data",
-            "One row per run: all samples once after the caches were emptied, and once more. Without a time of work "
-            f"for each batch, a rank waits nearly all of its time. {m.CACHED_SHARE.name}: {m.CACHED_SHARE.definition}",
-            data,
-            DATA,
-        ),
-        section("Storage tests: fio", "One row per run, all of its ranks' fio together.", fio, FIO),
+def checkpoint_test_section(digest: Digest) -> Section | None:
+    """Return a row for each run that wrote checkpoints, with the figure of its ranks; None without any."""
+    note = (
+        "One row per run, medians over its repeats; those with doubts stand last. Times include directory, "
+        "metadata and rename; a read follows after the caches of the nodes were emptied. "
+        f"{m.CACHED_SHARE.name}: {m.CACHED_SHARE.definition}"
     )
-    figures = (rank_figure(checkpoints), workers_figure(data), None)
-    return [
-        Section(each.heading, each.note, each.headings, each.rows, figure=figure)
-        for each, figure in zip(found, figures, strict=True)
-        if each is not None
-    ]
+    runs = digest.storage_tests["checkpoint"]
+    return section("Storage tests: checkpoints", note, runs, CHECKPOINT, rank_figure(runs))
 
 
-def section(heading: str, note: str, runs: Sequence[RunResult], numbers: Sequence[Metric]) -> Section | None:
+def data_test_section(digest: Digest) -> Section | None:
+    """Return a row for each run that read data, with the figure over workers; None without any."""
+    note = (
+        "One row per run: all samples once after the caches were emptied, and once more. Without a time of work "
+        f"for each batch, a rank waits nearly all of its time. {m.CACHED_SHARE.name}: {m.CACHED_SHARE.definition}"
+    )
+    runs = digest.storage_tests["data"]
+    return section("Storage tests: data", note, runs, DATA, workers_figure(runs))
+
+
+def fio_test_section(digest: Digest) -> Section | None:
+    """Return a row for each run of fio; None without any."""
+    note = "One row per run, all of its ranks' fio together."
+    return section("Storage tests: fio", note, digest.storage_tests["fio"], FIO)
+
+
+def section(
+    heading: str, note: str, runs: Sequence[RunResult], numbers: Sequence[Metric], figure: Figure | None = None
+) -> Section | None:
     """Return the table of one kind of test; None without a run of it."""
     known = [metric for metric in numbers if any(metric in run.values for run in runs)]
     rows = [
@@ -69,19 +65,23 @@ def section(heading: str, note: str, runs: Sequence[RunResult], numbers: Sequenc
             str(run.setting("nodes")),
             str(run.ranks),
             *(shown(metric, run.values.get(metric)) for metric in known),
-            words(run),
+            test_and_doubts(run),
         ]
         for run in sorted(runs, key=order)
     ]
-    return (
-        Section(heading, note, ("Run", "Nodes", "Ranks", *map(title, known), "Test and doubts"), rows) if rows else None
-    )
+    headings = ("Run", "Nodes", "Ranks", *map(title, known), "Test and doubts")
+    return Section(heading, note, headings, rows, figure) if rows else None
 
 
-def storage_test_headlines(runs: Sequence[RunResult]) -> list[str]:
+def storage_test_headlines(digest: Digest) -> list[str]:
     """Return a sentence for the fastest run of each kind of test."""
-    firsts = [min(found, key=order) for test in ("checkpoint", "data", "fio") if (found := tested(runs, test))]
-    return [f"{hardware([run])}: {words(run).partition(': ')[2]}: {rates_in_words(run)}." for run in firsts]
+    firsts = [min(runs, key=order) for runs in digest.storage_tests.values() if runs]
+    return [
+        f"{test_and_doubts(run)}: "
+        + ", ".join(text.format(shown(rate, run.values[rate])) for rate, text in RATES.items() if rate in run.values)
+        + "."
+        for run in firsts
+    ]
 
 
 RATES = {
@@ -93,18 +93,13 @@ RATES = {
 }
 
 
-def rates_in_words(run: RunResult) -> str:
-    """Return the rates that a run has: `1.2 GB/s written, 3.4 GB/s read`."""
-    return ", ".join(text.format(shown(rate, run.values[rate])) for rate, text in RATES.items() if rate in run.values)
-
-
 def order(run: RunResult) -> tuple[bool, float, str]:
     """Return the key of a row: tests without doubts first, then the highest rate."""
     rates = (m.CHECKPOINT_IO_RATES["write"], m.DATA_READ_RATES["warm", "samples"], m.FIO_BANDWIDTH)
     return bool(doubts(run)), -max(run.values.get(rate, 0.0) for rate in rates), run.name
 
 
-def words(run: RunResult) -> str:
+def test_and_doubts(run: RunResult) -> str:
     """Return hardware, settings and doubts of a test."""
     return f"{hardware([run])}: {', '.join((*settings_in_words(run), *doubts(run)))}"
 

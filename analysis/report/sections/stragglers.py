@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from analysis.formatting import listed, plural, short, shown, significant, title
 from analysis.metrics.stragglers import Straggler
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
 from analysis.report.sections.step_variation import LONGEST_NAME, named
 from analysis.run import RunResult
@@ -55,7 +56,7 @@ def in_words(run: RunResult) -> str:
     return f"waits for {listed(list(map(who, found)), MOST_NAMED)}: {worst}{cost(found[0])}"
 
 
-def straggler_section(runs: Sequence[RunResult]) -> Section | None:
+def straggler_section(digest: Digest) -> Section | None:
     """Return a row for each straggler of these runs; None without any."""
     note = (
         f"Ranks and nodes that the others wait for. {m.STRAGGLER_SHARE.name}: {m.STRAGGLER_SHARE.definition} "
@@ -71,13 +72,9 @@ def straggler_section(runs: Sequence[RunResult]) -> Section | None:
             f"{each.windows:,}",
             f"{who(each)}, {part(each)}",
         ]
-        for run in runs
+        for run in digest.used
         for each in run.stragglers or []
     ]
-    headings = (
-        "Run",
-        *map(title, (m.OWN_TIME, m.OTHERS_OWN_TIME, m.STRAGGLER_SHARE)),
-        "Slow windows",
-        "Straggler, slow part",
-    )
+    numbers = map(title, (m.OWN_TIME, m.OTHERS_OWN_TIME, m.STRAGGLER_SHARE))
+    headings = ("Run", *numbers, "Slow windows", "Straggler, slow part")
     return Section("Stragglers", note, headings, rows) if rows else None

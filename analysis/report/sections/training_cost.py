@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from analysis.formatting import ABSENT, plural, shown, significant
+from analysis.report.digest import Digest, Training
 from analysis.report.figures.style import Section, word
 from analysis.report.sections.cost import heading
 from analysis.scaling.groups import Group, Point
-from analysis.scaling.laws import fits_of, reason_for_none
+from analysis.scaling.laws import Fit, reason_for_none
 from jobs import metrics as m
 from jobs.errors import ReportError
 
@@ -29,18 +29,6 @@ NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class Training:
-    """The training whose cost is asked for."""
-
-    tokens: float
-    ranks: tuple[int, ...] = ()
-    """Further numbers of ranks, measured or not."""
-
-
-DEFAULT = Training(1e9)
-
-
 def training_of(text: str) -> Training:
     """Return the training that `--cost-of` names: `100B`, or `100B@64,128` for these numbers of ranks too."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d{1,2})?)([KMBT]?)(?:@([1-9]\d{0,8}(?:,[1-9]\d{0,8})*))?", text.strip())
@@ -53,10 +41,11 @@ def training_of(text: str) -> Training:
     return Training(tokens, tuple(map(int, found[3].split(","))) if found[3] else ())
 
 
-def training_cost_section(groups: Sequence[Group], training: Training) -> Section | None:
+def training_cost_section(digest: Digest) -> Section | None:
     """Return a row for each believed point of lines in tokens/s, and for each further number of ranks; None without."""
-    lines = [group for group in groups if group.rate is m.TOKENS_PER_S]
-    rows = [row for group in lines for row in rows_of(group, training)]
+    training = digest.training
+    lines = [group for group in digest.groups if group.rate is m.TOKENS_PER_S]
+    rows = [row for group in lines for row in rows_of(group, training, digest.fits[group])]
     if not rows:
         return None
     hours = heading(m.RANK_TIME, [run for group in lines for run in group.runs])
@@ -75,17 +64,17 @@ def tokens_words(training: Training) -> str:
     return f"{training.tokens / SIZES[suffix]:.4g}{suffix}"
 
 
-def rows_of(group: Group, training: Training) -> Iterator[list[str]]:
+def rows_of(group: Group, training: Training, fits: Sequence[Fit]) -> Iterator[list[str]]:
     """Yield the rows of a line: its believed points, then the ranks that are asked for and were not measured."""
     points = [point for point in group.points if not point.doubtful]
     for point in points:
-        yield measured(group, point, training.tokens)
+        yield measured_row(group, point, training.tokens)
     for ranks in training.ranks:
         if points and ranks not in {point.ranks for point in points}:
-            yield fitted(group, ranks, training.tokens)
+            yield predicted_row(group, ranks, training.tokens, fits)
 
 
-def measured(group: Group, point: Point, tokens: float) -> list[str]:
+def measured_row(group: Group, point: Point, tokens: float) -> list[str]:
     """Return the row of a measured point."""
     rate = point.throughput
     hours = tokens / rate.median / HOUR_S
@@ -107,12 +96,12 @@ def measured(group: Group, point: Point, tokens: float) -> list[str]:
     ]
 
 
-def fitted(group: Group, ranks: int, tokens: float) -> list[str]:
+def predicted_row(group: Group, ranks: int, tokens: float, fits: Sequence[Fit]) -> list[str]:
     """Return the row of a number of ranks that was not measured, by the law that fits the line best."""
-    fit = next((fit for fit in fits_of(group) if fit.holds), None)
+    fit = next((fit for fit in fits if fit.holds), None)
     empty = [group.label, f"{ranks:,}", "0", *[ABSENT] * 4]
     if fit is None:
-        why = reason_for_none(group) if not fits_of(group) else "no law is near every point"
+        why = reason_for_none(group) if not fits else "no law is near every point"
         return [*empty, f"not measured, and no law to predict it: {why}"]
     predicted = fit.throughput(ranks)
     rank_hours = tokens * ranks / predicted.value / HOUR_S

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from analysis.compare.tuning import MORE_IS_BETTER, UNITS, Effect, TrialRun, best, effects, tunings
 from analysis.formatting import ABSENT, plural, short, significant
+from analysis.report.digest import Digest
 from analysis.report.figures.style import Section, word_of
-from analysis.run import RunResult
 from analysis.untrusted import as_list
 from jobs.rundir import TUNING, read_records
 
@@ -19,10 +19,10 @@ LONGEST_REASON = 160
 MOST_REFUSALS = 3
 
 
-def tuning_sections(runs: Iterable[RunResult]) -> list[Section]:
+def tuning_sections(digest: Digest) -> list[Section]:
     """Return three tables for each tuning among the runs; empty without any."""
     found = []
-    for folder, trials in sorted(tunings(runs).items()):
+    for folder, trials in sorted(tunings(digest.runs).items()):
         found += [
             trials_section(folder, trials, records(folder)),
             rungs_section(folder, trials),

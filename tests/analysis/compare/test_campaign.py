@@ -730,7 +730,7 @@ def test_in_a_pilot_a_whole_campaign_shares_one_allocation_and_its_nodes(tmp_pat
 def test_figures_and_tables_of_a_campaign_name_its_attempts(tmp_path: Path) -> None:
     a_mixed_campaign(tmp_path)
     content = build(read([tmp_path]))
-    labels = [group.label for group in content.groups]
+    labels = [group.label for group in content.digest.groups]
     assert labels == ["baseline, =<b>hot, again", "fast"]
     (throughput,) = [figure for figure in content.figures if figure.name == "tokens_per_s"]
     assert throughput.plot is not None

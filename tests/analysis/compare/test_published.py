@@ -24,6 +24,7 @@ from analysis.compare.published import (
     table,
 )
 from analysis.load.discover import read_runs
+from analysis.report.digest import Digest
 from analysis.report.report import report
 from analysis.report.sections.published import published_section
 from analysis.scaling.groups import scaling_groups
@@ -127,7 +128,7 @@ def test_a_run_on_another_number_of_gpus_stands_beside_the_nearest_published_siz
     assert ("NVIDIA NeMo", 16) in beside
     assert ("torchtitan, FSDP + torch.compile, selective checkpointing", 8) in beside
     assert {each.precision for each in beside.values()} == {"bfloat16"}
-    section = published_section(scaling_groups(read_runs([tmp_path])))
+    section = published_section(Digest(groups=scaling_groups(read_runs([tmp_path]))))
     assert section is not None
     rows = [row for row in section.rows if row[1] == "Tokens/s/rank"]
     assert rows
@@ -210,7 +211,7 @@ def trained(where: Path, run: Run, overrides: list[str], *, step_time_s: float =
 
 
 def rows(where: Path) -> list[dict[str, str]]:
-    section = published_section(scaling_groups(read_runs([where])))
+    section = published_section(Digest(groups=scaling_groups(read_runs([where]))))
     assert section is not None
     return [dict(zip(section.headings, row, strict=True)) for row in section.rows]
 
@@ -254,7 +255,7 @@ def test_a_cpu_or_emulated_measurement_states_it_first(tmp_path: Path) -> None:
     assert first["Line"].startswith("CPU: llama2_7b")
     assert first["Differences, and the source"].startswith("CPU (Test CPU); published: 8 NVIDIA H100 SXM")
     assert second["Line"].startswith("Emulated nodes on CPU: ")
-    section = published_section(scaling_groups(read_runs([tmp_path / "emulated"])))
+    section = published_section(Digest(groups=scaling_groups(read_runs([tmp_path / "emulated"]))))
     assert section is not None
     assert section.note.startswith("Emulated nodes on CPU: ")
 
@@ -290,7 +291,7 @@ def test_equal_settings_are_recognised_without_the_experiment(tmp_path: Path) ->
     trained(tmp_path / "equal", of_experiment(EXPERIMENT), [])
     assert len(rows(tmp_path / "equal")) == 5
     trained(tmp_path / "other", of_experiment(EXPERIMENT, "parallelism.tensor=4"), ["parallelism.tensor=4"])
-    assert published_section(scaling_groups(read_runs([tmp_path / "other"]))) is None
+    assert published_section(Digest(groups=scaling_groups(read_runs([tmp_path / "other"])))) is None
 
 
 def test_an_epoch_of_unknown_length_has_no_ratio(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from analysis.load.discover import read, read_runs
 from analysis.report.content import build
 from analysis.report.markdown import markdown
 from analysis.report.page import page
+from analysis.report.sections.benchmarks import measurement_sections
 from jobs.errors import ReportError
 from tests.analysis.parsers.reading import SAMPLES
 from tests.support.megatron_logs import megatron, write
@@ -72,7 +73,7 @@ def test_the_account_contains_every_file_once_and_each_where_it_states(
         assert Counter(each.name for each in found.uses) == Counter(names)
         by_use = {use: {each.name for each in found.uses if each.use is use} for use in Use}
         assert by_use[Use.run] == {row.run.name for row in content.rows}
-        rows = {cell for section in content.measurement_sections for row in section.rows for cell in row}
+        rows = {cell for section in measurement_sections(content.digest) for row in section.rows for cell in row}
         assert all(any(name.endswith(cell) for cell in rows if cell) for name in by_use[Use.measurement])
         listed = [each for each in found.uses if each.use is Use.listed]
         assert all(each.reason for each in listed)

@@ -12,6 +12,7 @@ import pytest
 from analysis.load.discover import read_runs
 from analysis.parsers import log_metrics as a
 from analysis.report.caveats import warnings
+from analysis.report.digest import Digest
 from analysis.report.report import report
 from analysis.run import RunResult
 from jobs import metrics as m
@@ -61,7 +62,7 @@ def test_attempts_are_one_training_whose_steps_count_once_and_whose_lost_work_is
     assert last.steady_steps == 49 + 49
     assert last.values[m.LOST_TIME] == pytest.approx(5)
     assert [(loss.cause, round(loss.time_s, 6)) for loss in last.lost_to] == [("unknown", 5.0)]
-    (message,) = [each for each in warnings([last], {}) if "attempts" in each]
+    (message,) = [each for each in warnings(Digest([last])) if "attempts" in each]
     assert message == (
         "slurm-9.out contains the last of 2 attempts of one training (slurm-7.out, slurm-9.out), according to its "
         "resume line. Lost: 5 steps, 5.00 s. Repeated steps count once."
@@ -88,7 +89,7 @@ def test_without_times_that_would_order_them_they_are_left_apart_and_that_is_rep
     attempt(tmp_path / "c.out", range(51, 81), resumed_at=50)
     runs = by_name(tmp_path)
     assert [run.used for run in runs.values()] == [True] * 3
-    message = [each for each in warnings(list(runs.values()), {}) if "is not merged" in each]
+    message = [each for each in warnings(Digest(list(runs.values()))) if "is not merged" in each]
     assert message == [
         f"{one} resumes a training from step 50; it is not merged with a.out and {other}, because their order is "
         "ambiguous."
@@ -111,7 +112,7 @@ def test_of_two_trainings_that_do_not_report_their_checkpoints_none_is_guessed(t
     attempt(tmp_path / "c.out", range(51, 81), resumed_at=50)
     runs = by_name(tmp_path)
     assert [run.used for run in runs.values()] == [True] * 3
-    assert any("is not merged with a.out and b.out" in each for each in warnings(list(runs.values()), {}))
+    assert any("is not merged with a.out and b.out" in each for each in warnings(Digest(list(runs.values()))))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from analysis.logs.measurements import measurements
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Text
 from analysis.report.caveats import warnings
+from analysis.report.digest import Digest
 from analysis.run import RunResult
 from jobs.failures import FailureCause
 from tests.support.megatron_logs import megatron, write
@@ -87,7 +88,7 @@ def test_a_batch_that_grows_makes_segments_and_the_rate_is_that_of_the_last(tmp_
     assert run.values[a.SAMPLES_PER_S] == pytest.approx(50.0)
     (remark,) = run.remarks
     assert "8 in 9 steps (20 samples/s)" in remark.replace("20.00", "20")
-    assert remark in warnings([run], {})
+    assert remark in warnings(Digest([run]))
 
 
 GPUS = ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100-SXM4-40GB", "NVIDIA GH200 480GB", "NVIDIA L40S")

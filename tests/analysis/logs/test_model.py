@@ -11,6 +11,7 @@ import pytest
 from analysis.load.discover import read_runs
 from analysis.metrics.mfu import utilization
 from analysis.report.caveats import warnings
+from analysis.report.digest import Digest
 from analysis.report.report import report
 from analysis.run import RunResult
 from jobs import metrics as m
@@ -148,7 +149,7 @@ def test_above_the_peak_is_an_error_that_names_its_inputs_and_is_not_used(tmp_pa
     run = log(tmp_path, time_ms=200.0)
     assert run.used
     assert m.MFU not in run.values
-    (message,) = [each for each in warnings([run], {}) if "more than the device can do" in each]
+    (message,) = [each for each in warnings(Digest([run])) if "more than the device can do" in each]
     assert message.startswith("job.out: an MFU or HFU of 19")
     assert "(gpu_name is NVIDIA H100 80GB HBM3)" in message
 
@@ -190,14 +191,14 @@ def test_the_formula_that_reproduces_the_printed_flops_is_named(
 
 def test_flops_of_different_formulas_are_not_to_be_compared(tmp_path: Path) -> None:
     full, causal = (claiming(tmp_path / name, flops) for name, flops in (("a", FLOPS), ("b", FLOPS - 6 * 32 * 2**24)))
-    assert not any("TFLOP/s by different" in text for text in warnings([full], {}))
-    (message,) = [text for text in warnings([full, causal], {}) if "TFLOP/s by different" in text]
+    assert not any("TFLOP/s by different" in text for text in warnings(Digest([full])))
+    (message,) = [text for text in warnings(Digest([full, causal])) if "TFLOP/s by different" in text]
     assert "causal attention (6 N + 6 L a s) in 1 log; full attention (6 N + 12 L a s) in 1 log" in message
     assert full.utilization is not None
     either = f"{full.utilization.formula} or full attention with the embedding (6 N' + 12 L a s)"
     unsure = replace(full, utilization=replace(full.utilization, formula=either))
-    assert not any("TFLOP/s by different" in text for text in warnings([full, unsure], {})), "both may be the same"
-    assert any("TFLOP/s by different" in text for text in warnings([causal, unsure], {}))
+    assert not any("TFLOP/s by different" in text for text in warnings(Digest([full, unsure]))), "both may be the same"
+    assert any("TFLOP/s by different" in text for text in warnings(Digest([causal, unsure])))
 
 
 def test_what_no_log_states_a_facts_file_may(tmp_path: Path) -> None:

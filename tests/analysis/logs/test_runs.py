@@ -15,6 +15,7 @@ from analysis.load.discover import read, read_runs
 from analysis.parsers import log_metrics as a
 from analysis.report.caveats import warnings
 from analysis.report.content import build
+from analysis.report.digest import Digest
 from analysis.report.page import page
 from analysis.report.report import report
 from analysis.report.runs_table import rows_of, to_csv
@@ -122,7 +123,7 @@ def test_how_the_work_grows_is_recognised_by_the_batch(
     found = read([tmp_path])
     (group,) = scaling_groups(found.runs)
     assert (group.mode, group.unequal_work) == (mode, work)
-    message = " ".join(warnings(found.runs, {}, [group]))
+    message = " ".join(warnings(Digest(found.runs, [group])))
     html = page(build(found))
     assert (work in message and work in html) if work else "global batch changes" not in message + html
 
@@ -132,7 +133,7 @@ def test_a_log_that_does_not_report_its_ranks_is_measured_and_states_what_to_wri
     found = read([tmp_path])
     assert found.runs[0].used
     assert scaling_groups(found.runs) == []
-    (message,) = known_device(warnings(found.runs, {}))
+    (message,) = known_device(warnings(Digest(found.runs)))
     assert message.startswith("1 log does not contain the number of ranks (job.out)")
     assert message.endswith("Write `ranks: N` into a facts.yaml beside it.")
     answer = (
@@ -171,11 +172,11 @@ def test_a_run_beside_wrong_facts_is_not_used_and_says_why(tmp_path: Path, text:
 def test_a_fact_that_the_log_contradicts_is_used_and_warned_of(tmp_path: Path) -> None:
     write(tmp_path / "job.out", megatron(((step, 1000.0) for step in range(1, 9)), ranks=16))
     write(tmp_path / "facts.yaml", "ranks: 16\nmodel: llama3-8b\n")
-    assert known_device(warnings(read_runs([tmp_path]), {})) == []
+    assert known_device(warnings(Digest(read_runs([tmp_path])))) == []
     write(tmp_path / "facts.yaml", "ranks: 8\nglobal_batch_size: 32\n")
     runs = read_runs([tmp_path])
     assert runs[0].ranks == 8
-    assert known_device(warnings(runs, {})) == [
+    assert known_device(warnings(Digest(runs))) == [
         "facts.yaml has ranks 8, job.out has 16; the value of facts.yaml is used.",
         "facts.yaml has global_batch_size 32, job.out has 16; the value of the log is used.",
     ]
@@ -198,7 +199,7 @@ def test_nodes_that_are_known_of_some_runs_only_are_not_reported_of_all(tmp_path
 def test_more_nodes_than_ranks_in_facts_are_warned_of(tmp_path: Path) -> None:
     write(tmp_path / "job.out", megatron((step, 1000.0) for step in range(1, 9)))
     write(tmp_path / "facts.yaml", "nodes: 16\n")
-    assert known_device(warnings(read_runs([tmp_path]), {})) == [
+    assert known_device(warnings(Digest(read_runs([tmp_path])))) == [
         "With facts.yaml, job.out has 8 ranks on 16 nodes, which is impossible: correct nodes, ranks_per_node or "
         "ranks in facts.yaml."
     ]
@@ -229,7 +230,7 @@ def test_time_to_train_and_throughput_are_distinguished(tmp_path: Path) -> None:
 def test_a_score_that_scales_worse_than_the_throughput_is_refused_with_what_it_is_made_of(tmp_path: Path) -> None:
     system(tmp_path / "one", 1, (10, 10, 10), rate=10.0)
     system(tmp_path / "two", 2, (8, 8, 8), rate=18.0)
-    (message,) = warnings(read_runs([tmp_path]), {})
+    (message,) = warnings(Digest(read_runs([tmp_path])))
     assert message == (
         "llama2_70b_lora from 8 to 16 ranks: 1.80 times the throughput, but only 1.25 times the score in time to "
         "train. Samples to the target: 40 and 40; in evaluations: 1.0 and 1.2 % of the time."
@@ -241,7 +242,7 @@ def test_a_repeat_that_is_far_from_the_others_is_named(tmp_path: Path) -> None:
         write(tmp_path / name / "result_0.txt", result(10, rate=rate))
     write(tmp_path / "facts.yaml", "nodes: 1\nranks_per_node: 8\n")
     runs = read_runs([tmp_path])
-    (message,) = known_device(warnings(runs, {}, scaling_groups(runs)))
+    (message,) = known_device(warnings(Digest(runs, scaling_groups(runs))))
     assert message.startswith(
         "d/result_0.txt has 8.000 samples/s, 20 % from the median of its 5 repeats, llama2_70b_lora"
     )
@@ -328,7 +329,7 @@ def test_a_benchmark_of_collectives_has_a_table(tmp_path: Path) -> None:
     shutil.copy(SAMPLES / "nccl_tests.txt", logs)
     content = build(read([tmp_path]))
     assert (content.title, content.lead) == ("Report: fabric", "1 log without a training run.")
-    section = next(each for each in content.measurement_sections if each.heading == "nccl-tests")
+    section = next(each for each in content.sections if each.heading == "nccl-tests")
     assert section.headings[:2] == ("File", "Message size (B)")
     assert "bus_bandwidth_bytes_per_s" in page(content)
 
@@ -338,7 +339,7 @@ def test_a_log_of_a_failed_run_states_the_line_that_proves_why(tmp_path: Path) -
     write(tmp_path / "job.out", text + "StepId=7.0. Some of the step tasks have been OOM Killed.\n")
     (run,) = read_runs([tmp_path])
     assert run.state == "out of host memory"
-    message = " ".join(warnings([run], {}))
+    message = " ".join(warnings(Digest([run])))
     assert "job.out failed (out of host memory); its steps until then count. job.out:11: slurmstepd: error:" in message
 
 
@@ -347,9 +348,9 @@ def test_what_a_log_does_not_state_a_table_of_sacct_beside_it_may(tmp_path: Path
     write(tmp_path / "sacct.txt", "JobID|State|ExitCode\n7|FAILED|90:0\n7.0|OUT_OF_MEMORY|0:125\n")
     (run,) = read_runs([tmp_path])
     assert run.state == "out of host memory"
-    (sentence,) = [each for each in warnings([run], {}) if "failed (" in each]
+    (sentence,) = [each for each in warnings(Digest([run])) if "failed (" in each]
     assert sentence.endswith("its steps until then count. sacct.txt:3: 7.0 OUT_OF_MEMORY, exit code 0:125")
-    (row,) = csv.DictReader(to_csv(rows_of([run], [], {}, failures([run]))).splitlines())
+    (row,) = csv.DictReader(to_csv(rows_of(Digest([run]), failures([run]))).splitlines())
     assert row["ended_by"] == "out_of_host_memory"
 
 
@@ -439,7 +440,7 @@ def test_one_torn_step_is_named_and_not_in_the_rate(tmp_path: Path) -> None:
     run = one(write(tmp_path / "job.out", megatron(enumerate(times_ms, 1))))
     assert run.values[a.SAMPLES_PER_S] == pytest.approx(16.0, rel=2e-3)
     assert run.far_out_s == {21: 12.0}
-    (sentence,) = [each for each in warnings([run], {}) if "step 21" in each and "not in its rate" in each]
+    (sentence,) = [each for each in warnings(Digest([run])) if "step 21" in each and "not in its rate" in each]
     assert "12.00 s" in sentence
     assert "-35 %" in sentence, "what the rate would be with it"
 
@@ -458,9 +459,9 @@ def test_a_summary_of_the_log_that_differs_from_its_steps_is_named(tmp_path: Pat
     )
     summary = "DLL 2026-01-02 03:05:00.0 - ()  train.total_ips : {} img/s\n"
     found = one(write(tmp_path / "a.log", steps + summary.format(99.0)))
-    assert not [each for each in warnings([found], {}) if "summary" in each]
+    assert not [each for each in warnings(Digest([found])) if "summary" in each]
     found = one(write(tmp_path / "b.log", steps + summary.format(80.0)))
-    (sentence,) = [each for each in warnings([found], {}) if "summary" in each]
+    (sentence,) = [each for each in warnings(Digest([found])) if "summary" in each]
     assert "b.log" in sentence
     assert "80.00" in sentence
 

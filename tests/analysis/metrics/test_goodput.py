@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from analysis.load.discover import read_runs
 from analysis.metrics.goodput import Loss, Start, Step, account
+from analysis.report.digest import Digest
 from analysis.report.figures.page import figures
 from analysis.report.report import report
 from analysis.run import RunResult
@@ -229,7 +230,7 @@ def undisturbed(directory: RunDir) -> None:
 
 def goodput_plot(path: Path) -> go.Figure:
     """The figure of goodput."""
-    (figure,) = [each for each in figures(scaling_groups(read_runs([path]))) if each.name == "goodput"]
+    (figure,) = [each for each in figures(Digest(groups=scaling_groups(read_runs([path])))) if each.name == "goodput"]
     assert figure.plot is not None
     assert figure.caption.startswith("CPU: From the submission")
     return figure.plot

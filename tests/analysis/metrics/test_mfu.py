@@ -12,6 +12,7 @@ import pytest
 
 from analysis.load.discover import read_runs
 from analysis.metrics.mfu import known_gpus, utilization
+from analysis.report.digest import Digest
 from analysis.report.export.paper import drawn
 from analysis.report.figures.page import figures
 from analysis.report.report import report
@@ -274,7 +275,7 @@ def test_what_a_token_costs_and_how_busy_the_devices_were_is_drawn_over_the_rank
         run = replace(a_gpu_run(f"r{ranks}"), ranks_per_node=ranks)
         measured(tmp_path, run, 10_000 * ranks**0.9)
     runs = read_runs([tmp_path])
-    drawn_of = {figure.name: figure for figure in figures(scaling_groups(runs))}
+    drawn_of = {figure.name: figure for figure in figures(Digest(groups=scaling_groups(runs)))}
     for metric, size in ((m.MFU, 0.01), (m.RANK_TIME_PER_TOKEN, 3600 / 1e9)):
         figure = drawn_of[metric.name]
         assert figure.plot is not None
@@ -290,4 +291,4 @@ def test_what_a_token_costs_and_how_busy_the_devices_were_is_drawn_over_the_rank
 
 def test_without_an_mfu_there_is_no_figure_of_it(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run())
-    assert m.MFU.name not in {figure.name for figure in figures(scaling_groups(read_runs([tmp_path])))}
+    assert m.MFU.name not in {figure.name for figure in figures(Digest(groups=scaling_groups(read_runs([tmp_path]))))}

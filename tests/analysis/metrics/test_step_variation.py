@@ -17,6 +17,7 @@ from analysis.load.discover import read_runs
 from analysis.metrics.step_variation import slow_steps, step_variation
 from analysis.parsers import log_metrics as a
 from analysis.report.caveats import warnings
+from analysis.report.digest import Digest
 from analysis.report.report import report
 from jobs import metrics as m
 from tests.support.fake_runs import UNMEASURED_STEPS, a_run, ended, prepared, started, step
@@ -45,7 +46,7 @@ def timed_run(path: Path, name: str, times_s: Sequence[float]) -> None:
 
 
 def sentences(path: Path) -> list[str]:
-    return warnings(read_runs([path]), {})
+    return warnings(Digest(read_runs([path])))
 
 
 @given(st.lists(st.integers(1, 40), min_size=m.DRIFT_FEWEST_STEPS, max_size=90))

@@ -12,6 +12,7 @@ import pytest
 from analysis.load.discover import read_runs
 from analysis.metrics.stragglers import within
 from analysis.report.caveats import warnings
+from analysis.report.digest import Digest
 from analysis.report.report import report
 from analysis.run import RunResult
 from jobs import metrics as m
@@ -61,7 +62,7 @@ def only(path: Path) -> RunResult:
 
 
 def sentences(path: Path) -> list[str]:
-    return [each for each in warnings(read_runs([path]), {}) if each.startswith("Stragglers")]
+    return [each for each in warnings(Digest(read_runs([path]))) if each.startswith("Stragglers")]
 
 
 def slow(ranks: set[int], windows: set[int] | None = None, layers_s: float = 0.6, batch_s: float = 0.01) -> OwnTimes:

@@ -70,7 +70,7 @@ def test_nothing_measured_is_not_reported_beside_a_benchmark(tmp_path: Path) -> 
     shutil.copy(SAMPLES / "nccl_tests.txt", tmp_path)
     write(tmp_path / "job.out", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n")
     content = build(read([tmp_path]))
-    assert content.measurements
+    assert content.digest.measurements
     assert "Nothing measured" not in page(content)
     assert "0 of 1 run can be used" in content.lead
 

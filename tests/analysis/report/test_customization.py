@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.load.run_directory import read_run
+from analysis.report.digest import Digest
 from analysis.report.sections.customization import customization_section
 from jobs.schema import Lora, LoraTarget, PromptTuning, Run
 from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started, with_job
@@ -31,7 +32,7 @@ def test_customizations_stand_side_by_side_with_the_fewest_trained_weights_first
     started(directory, scored)
     event(directory, "evaluated", step=0, evaluation_loss=3.5)
     ended(directory, step=0)
-    section = customization_section([read_run(path) for path in (full, lora, tuned, directory.path)])
+    section = customization_section(Digest([read_run(path) for path in (full, lora, tuned, directory.path)]))
     assert section is not None
     assert section.headings[:4] == ("Run", "Model", "Job", "Parameters trained")
     assert [row[2:4] for row in section.rows] == [
@@ -40,4 +41,4 @@ def test_customizations_stand_side_by_side_with_the_fewest_trained_weights_first
     ]  # fmt: skip
     place = [heading.partition(" (")[0] for heading in section.headings].index("Evaluation loss")
     assert [row[place] for row in section.rows] == ["3.5000", "3.0000", "2.5000", "2.0000"]
-    assert customization_section([read_run(full)]) is None, "nothing is beside it"
+    assert customization_section(Digest([read_run(full)])) is None, "nothing is beside it"

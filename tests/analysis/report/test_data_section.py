@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from analysis.load.run_directory import data_account
+from analysis.report.digest import Digest
 from analysis.report.sections.data import data_section
 from analysis.run import RunResult
 
@@ -31,7 +32,7 @@ def run(name: str, account: object, **data: str) -> RunResult:
 
 def test_runs_of_one_data_set_share_a_row_with_its_account() -> None:
     runs = [run("a", ACCOUNT), run("a", ACCOUNT), run("a", ACCOUNT, prompt="dolly")]
-    section = data_section(runs)
+    section = data_section(Digest(runs))
     assert section is not None
     numbers = ["1,000", "900", "180", "3", "448", "441", "643", "985", "12.5"]
     assert section.rows == [
@@ -43,4 +44,4 @@ def test_runs_of_one_data_set_share_a_row_with_its_account() -> None:
 
 def test_text_of_equal_windows_and_runs_without_an_account_have_no_row() -> None:
     windows = ACCOUNT | {"data_padding_share": 0.0, "data_samples_held_out": 0}
-    assert data_section([run("a", windows), run("b", None), run("c", {"data_samples_used": "many"})]) is None
+    assert data_section(Digest([run("a", windows), run("b", None), run("c", {"data_samples_used": "many"})])) is None

@@ -13,6 +13,7 @@ from analysis.compare.ab import compare_groups
 from analysis.compare.loss import loss_doubts
 from analysis.load.discover import read_runs
 from analysis.report.caveats import warnings
+from analysis.report.digest import Digest
 from analysis.report.figures.page import figures
 from analysis.report.figures.style import Figure
 from analysis.report.headline import headlines
@@ -27,7 +28,7 @@ def said(path: Path) -> tuple[list[str], list[str]]:
     runs = read_runs([path])
     doubts = loss_doubts(runs)
     groups = scaling_groups(runs, doubts)
-    return headlines(groups, runs), warnings(runs, doubts, groups)
+    return headlines(Digest(runs, groups)), warnings(Digest(runs, groups, doubts))
 
 
 def a_point(path: Path, ranks: int, step_times_s: Sequence[float], held: float | None = None, **run: Any) -> None:
@@ -192,12 +193,12 @@ def test_strong_and_weak_scaling_have_figures_and_headlines_of_their_own(tmp_pat
     a_line(tmp_path, weak=True)
     runs = read_runs([tmp_path])
     groups = scaling_groups(runs)
-    found = {figure.name: figure for figure in figures(groups)}
-    assert len(found) == len(figures(groups))
+    found = {figure.name: figure for figure in figures(Digest(groups=groups))}
+    assert len(found) == len(figures(Digest(groups=groups)))
     lines = {name: [each["name"] for each in drawn(found[name])] for name in ("efficiency", "efficiency-weak")}
     assert [sum("ideal" not in each for each in names) for names in lines.values()] == [1, 1]
     assert found["efficiency"].heading == "Efficiency, strong scaling"
-    assert [("strong scaling" in text, "weak scaling" in text) for text in headlines(groups, runs)] == [
+    assert [("strong scaling" in text, "weak scaling" in text) for text in headlines(Digest(runs, groups))] == [
         (True, False),
         (False, True),
     ]
@@ -217,6 +218,6 @@ def test_markers_of_equal_value_stay_visible(tmp_path: Path) -> None:
     for parallelism in ("ddp", "fsdp_full", "tp"):
         finished_run(tmp_path, a_run(parallelism, parallelism=parallelism))
         finished_run(tmp_path, a_run(f"{parallelism}-2", parallelism=parallelism, nodes=2), step_time_s=0.3)
-    (throughput, *_) = figures(scaling_groups(read_runs([tmp_path])))
+    (throughput, *_) = figures(Digest(groups=scaling_groups(read_runs([tmp_path]))))
     sizes = [each["marker"]["size"][0] for each in drawn(throughput) if each["mode"] == "lines+markers"][:3]
     assert sizes == sorted(set(sizes), reverse=True), "the one drawn first lies below and is the largest"

@@ -8,7 +8,7 @@ import pytest
 
 from analysis.load.discover import read
 from analysis.report.content import Report, build
-from analysis.report.points_table import PLACE, SOURCE, point_table
+from analysis.report.points_table import PLACE, SOURCE
 from tests.analysis.parsers.reading import SAMPLES
 from tests.support.fake_runs import a_run, finished_run
 from tests.support.megatron_logs import megatron, write
@@ -22,7 +22,7 @@ def built(path: Path) -> Report:
 
 def column(content: Report, heading: str) -> list[str]:
     """Return a column of the table of results; empty without it."""
-    headings, rows = point_table(content.groups)
+    headings, rows = content.points
     return [row.cells[headings.index(heading)] for row in rows] if heading in headings else []
 
 
@@ -106,7 +106,7 @@ def test_steps_per_second_are_not_divided_over_ranks_nor_compared_between_tasks(
         "The 2 workloads differ in model, data or sequence length, and each ran on one number of ranks, so there is no "
         "ranking, speedup or efficiency."
     ]
-    headings, _ = point_table(content.groups)
+    headings, _ = content.points
     assert [heading for heading in headings if "/s" in heading] == ["Steps/s"]
 
 

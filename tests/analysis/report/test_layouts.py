@@ -15,6 +15,7 @@ import yaml
 from analysis.compare.loss import loss_doubts
 from analysis.load.discover import read_runs
 from analysis.report.caveats import warnings
+from analysis.report.digest import Digest
 from analysis.report.figures.page import figures
 from analysis.report.figures.style import Figure
 from analysis.report.headline import headlines
@@ -46,7 +47,7 @@ RIGHT, WRONG = [5.0, 4.0, 3.0, 2.5, 2.2, 2.0], [5.0] * 6
 def side_by_side(path: Path) -> list[Figure]:
     """The figures of layouts."""
     runs = read_runs([path])
-    shown = figures(scaling_groups(runs, loss_doubts(runs)))
+    shown = figures(Digest(groups=scaling_groups(runs, loss_doubts(runs))))
     return [figure for figure in shown if figure.name.startswith("layouts")]
 
 
@@ -59,7 +60,7 @@ def drawn(path: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def csv_rows(path: Path) -> dict[str, dict[str, str]]:
-    return {row["name"]: row for row in csv.DictReader(to_csv(rows_of(read_runs([path]), [], {})).splitlines())}
+    return {row["name"]: row for row in csv.DictReader(to_csv(rows_of(Digest(read_runs([path])))).splitlines())}
 
 
 # --- side by side ----------------------------------------------------------------------------------------------
@@ -218,11 +219,11 @@ def test_where_engines_differ_every_line_and_the_answer_name_theirs(tmp_path: Pa
     runs = read_runs([tmp_path])
     groups = scaling_groups(runs)
     assert [group.label for group in groups] == ["native fsdp_full", "nemo tp"]
-    assert headlines(groups, runs)[0].startswith("CPU: tiny with nemo tp reaches")
+    assert headlines(Digest(runs, groups))[0].startswith("CPU: tiny with nemo tp reaches")
     assert (
         "Engines differ: native (1 run), nemo (1 run). Between them, a difference in speed is one of code, not only "
         "of layout."
-    ) in warnings(runs, {})
+    ) in warnings(Digest(runs))
 
 
 def test_the_timeout_of_collectives_does_not_part_a_line(tmp_path: Path) -> None:

@@ -40,4 +40,4 @@ def test_each_kind_of_figure_has_a_row(tmp_path: Path, sample: str, figure: str,
 def test_a_table_of_sacct_has_its_own_and_is_not_repeated() -> None:
     report = build(read([SAMPLES / "sacct.txt"]))
     assert HEADING not in {section.heading for section in report.sections}
-    assert any("Host memory peak (GiB)" in section.headings for section in report.measurement_sections)
+    assert any("Host memory peak (GiB)" in section.headings for section in report.sections)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from analysis.report.digest import Digest
 from analysis.report.figures.page import figures
 from analysis.report.figures.style import Figure
 from analysis.run import RunResult
@@ -29,7 +30,7 @@ def a_run(model: str, batch: int, *, micro_batch: int = 1, length: int = 512, no
 
 
 def throughput(*runs: RunResult) -> Figure:
-    (figure,) = [each for each in figures(scaling_groups(runs)) if each.heading == "Throughput"]
+    (figure,) = [each for each in figures(Digest(groups=scaling_groups(runs))) if each.heading == "Throughput"]
     return figure
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from analysis.formatting import ABSENT
 from analysis.load.discover import read_runs
+from analysis.report.digest import Digest
 from analysis.report.sections.predictions import predictions_section
 from jobs.data.batches import TokensOfSample
 from jobs.runtime.steps import Samples
@@ -42,7 +43,7 @@ def test_the_report_compares_with_the_peak_and_the_steps_of_the_configured_gpu(t
     predicted(tmp_path, "other", 1.0, "cuda", "Another GPU")
     predicted(tmp_path, "cpu", 1.0, "cpu", "Test CPU")
     finished_run(tmp_path, a_run("none"))
-    section = predictions_section(read_runs([tmp_path]))
+    section = predictions_section(Digest(read_runs([tmp_path])))
     assert section is not None
     rows = {(row[0], row[1]): row[2:] for row in section.rows}
     assert [row[0] for row in section.rows] == ["far", "near", "other", "cpu", "far", "cpu", "near", "other"]

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import analysis.report
 from analysis.formatting import plot_text
 from analysis.load.discover import read_runs
+from analysis.report.digest import Digest
 from analysis.report.figures.over_ranks import over_ranks
 from analysis.report.figures.page import MOST_CURVE_POINTS, figures, thinned
 from analysis.report.figures.style import styles_of
@@ -171,7 +172,7 @@ def test_the_page_has_its_parts_in_order(tmp_path: Path) -> None:
 
 def test_every_caption_starts_with_the_hardware_and_defines_what_is_shown(tmp_path: Path) -> None:
     a_scaling_sweep(tmp_path)
-    shown = {figure.heading: figure.caption for figure in figures(scaling_groups(read_runs([tmp_path])))}
+    shown = {figure.heading: figure.caption for figure in figures(Digest(groups=scaling_groups(read_runs([tmp_path]))))}
     assert list(shown) == ALL_FIGURES
     assert all(caption.startswith("CPU: ") for caption in shown.values())
     assert m.TOKENS_PER_S.definition in shown["Throughput"]
@@ -183,7 +184,7 @@ def test_gpu_runs_state_gpu_and_emulated_nodes_state_emulated(tmp_path: Path) ->
     a_scaling_sweep(tmp_path / "gpu", device="cuda")
     a_scaling_sweep(tmp_path / "emulated", emulated_nodes=True)
     for name, words in (("gpu", "GPU: "), ("emulated", "Emulated nodes on CPU: ")):
-        shown = figures(scaling_groups(read_runs([tmp_path / name])))
+        shown = figures(Digest(groups=scaling_groups(read_runs([tmp_path / name]))))
         assert shown
         assert all(figure.caption.startswith(words) for figure in shown)
 
@@ -405,7 +406,9 @@ def test_tables_of_very_many_rows_are_cut_and_state_it(tmp_path: Path, monkeypat
 def test_of_very_many_runs_a_loss_curve_a_point_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_scaling_sweep(tmp_path)
     monkeypatch.setattr("analysis.report.figures.page.MOST_CURVES", 7)
-    (loss,) = [figure for figure in figures(scaling_groups(read_runs([tmp_path]))) if figure.name == "loss"]
+    (loss,) = [
+        figure for figure in figures(Digest(groups=scaling_groups(read_runs([tmp_path])))) if figure.name == "loss"
+    ]
     assert loss.plot is not None
     assert len(loss.plot.data) == 4
     assert "One line per point, of the run with the median throughput of its repeats (4 of 8 runs)" in loss.caption

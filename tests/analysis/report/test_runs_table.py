@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from analysis.formatting import csv_cell, is_number, markdown_cell, published, significant
 from analysis.load.discover import read_runs
+from analysis.report.digest import Digest
 from analysis.report.runs_columns import COLUMNS
 from analysis.report.runs_table import markdown_table, rows_of, to_csv
 from analysis.run import RunResult
@@ -307,7 +308,7 @@ def test_a_path_without_runs_is_refused_in_words(tmp_path: Path, make: Callable[
 def test_the_csv_has_every_run_used_or_not_in_full_precision(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("good"), step_time_s=1 / 3, tokens=1000)
     prepared(tmp_path, a_run("idle"))
-    good, idle = csv.DictReader(to_csv(rows_of(read_runs([tmp_path]), [], {})).splitlines())
+    good, idle = csv.DictReader(to_csv(rows_of(Digest(read_runs([tmp_path])))).splitlines())
     assert float(good["tokens_per_s"]) == pytest.approx(3000, rel=1e-15)
     assert float(good["step_time_median_s"]) == 1 / 3
     assert (good["name"], good["dp_replicate"], good["global_batch_size"], good["precision"]) == (
@@ -334,7 +335,7 @@ def test_column_names_are_unique() -> None:
 
 def test_a_name_that_is_a_formula_becomes_text_in_the_csv(tmp_path: Path) -> None:
     directory = finished_run(tmp_path, with_job(a_run('="=1+1"'), steps=6))
-    table = list(csv.DictReader(to_csv(rows_of(read_runs([directory.path]), [], {})).splitlines()))
+    table = list(csv.DictReader(to_csv(rows_of(Digest(read_runs([directory.path])))).splitlines()))
     assert table[0]["name"] == '\'="=1+1"'
 
 
@@ -390,7 +391,7 @@ def test_what_is_shown_is_within_half_a_unit_of_the_last_digit(value: float, dig
 def test_what_a_run_writes_is_what_is_read(tmp_path: Path) -> None:
     directory = finished_run(tmp_path, a_run(nodes=2, parallelism="fsdp_full"))
     plan = json.loads(directory.plan.read_text())
-    (row,) = rows_of([only(tmp_path)], [], {})
+    (row,) = rows_of(Digest([only(tmp_path)]))
     values = {column.name: column.value(row) for column in COLUMNS}
     assert values["dp_shard"] == plan["layout"]["dp_shard"] == 2
     assert (values["nodes"], values["ranks"], values["accumulation"]) == (2, 2, 8)

@@ -11,6 +11,7 @@ import pytest
 from analysis.formatting import ABSENT
 from analysis.metrics.serving import cost_of_tokens, read_served
 from analysis.parsers import log_metrics as a
+from analysis.report.digest import Digest
 from analysis.report.figures.serving import serving_figures
 from analysis.report.sections.served_loads import load_section, replicas_section
 from analysis.run import RunResult
@@ -77,21 +78,21 @@ def test_a_load_costs_the_ranks_and_nodes_that_it_holds() -> None:
 
 
 def test_the_table_by_load_has_the_spread_of_repeats_and_names_doubts_and_frontier() -> None:
-    section = load_section(a_sweep())
+    section = load_section(Digest(a_sweep()))
     assert section is not None
     words = {(row[0][-1], row[1]): row for row in section.rows}
     assert words["1", "8"][-1] == "n = 2, 1 doubtful run; Pareto"
     assert "190.0 (180.0 to 200.0)" in words["1", "8"]
     assert words["2", "8"][-1] == "n = 1"
-    only_failed = load_section([served("a", 4, 9.0, 1.0, failed=1), served("b", 8, 9.0, 1.0, failed=1)])
+    only_failed = load_section(Digest([served("a", 4, 9.0, 1.0, failed=1), served("b", 8, 9.0, 1.0, failed=1)]))
     assert only_failed is not None
     assert only_failed.rows[0][-1] == "n = 1, 1 doubtful run only"
-    assert load_section([served("single", 4, 9.0, 1.0)]) is None
+    assert load_section(Digest([served("single", 4, 9.0, 1.0)])) is None
 
 
 def test_the_figures_draw_rate_over_load_and_latency_over_rate_with_hollow_doubts() -> None:
     doubtful = [served("one-16", 16, 950.0, 0.1, failed=3)]
-    over, pareto = serving_figures([*a_sweep(), *doubtful])
+    over, pareto = serving_figures(Digest([*a_sweep(), *doubtful]))
     assert (over.name, pareto.name) == ("serving-concurrency", "serving-pareto")
     assert over.plot is not None
     assert pareto.plot is not None
@@ -102,9 +103,9 @@ def test_the_figures_draw_rate_over_load_and_latency_over_rate_with_hollow_doubt
     assert list(pareto.plot.data[1].x)[:2] == [50, 95]
     assert "CPU: " in over.caption[:5]
     assert "2 points that no other" in pareto.caption
-    by_rate = serving_figures([served("r1", 64, 50.0, 1.0, rate=1.0), served("r2", 64, 90.0, 1.0, rate=2.0)])
+    by_rate = serving_figures(Digest([served("r1", 64, 50.0, 1.0, rate=1.0), served("r2", 64, 90.0, 1.0, rate=2.0)]))
     assert by_rate[0].name == "serving-offered_requests_per_s"
-    assert serving_figures([served("single", 4, 9.0, 1.0)]) == []
+    assert serving_figures(Digest([served("single", 4, 9.0, 1.0)])) == []
 
 
 def test_samples_of_replicas_become_peaks_means_shares_and_a_figure(tmp_path: Path) -> None:
@@ -127,7 +128,7 @@ def test_samples_of_replicas_become_peaks_means_shares_and_a_figure(tmp_path: Pa
         "requests_running_peak": 10, "requests_running_mean": 9,
         "requests_waiting_peak": 3, "requests_waiting_mean": 1.5,
     }  # fmt: skip
-    section = replicas_section([run])
+    section = replicas_section(Digest([run]))
     assert section is not None
     assert [row[:6] for row in section.rows] == [
         ["run", "0", "60.0", "60", ABSENT, "7"], ["run", "1", "40.0", "40", ABSENT, ABSENT]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from analysis.load.discover import read_runs
+from analysis.report.digest import Digest
 from analysis.report.export.paper import drawn
 from analysis.report.figures.bars import MOST_BARS
 from analysis.report.figures.page import figures
@@ -19,7 +20,7 @@ from tests.support.megatron_logs import megatron, write
 
 
 def figures_of(path: Path) -> list[Figure]:
-    return figures(scaling_groups(read_runs([path])))
+    return figures(Digest(groups=scaling_groups(read_runs([path]))))
 
 
 def boxes_of(path: Path) -> Figure:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from analysis.load.discover import read
-from analysis.report.content import build
-from analysis.report.sections.training_cost import Training, training_cost_section, training_of
+from analysis.report.digest import Training, digest_of
+from analysis.report.sections.training_cost import training_cost_section, training_of
 from jobs.cli import main
 from jobs.errors import ReportError
 from tests.support.fake_runs import a_run, finished_run
@@ -17,7 +17,7 @@ TOKENS_A_STEP = 1024
 
 
 def rows(path: Path, training: Training) -> list[list[str]]:
-    section = training_cost_section(build(read([path])).groups, training)
+    section = training_cost_section(digest_of(read([path]), training))
     assert section is not None
     return [list(row) for row in section.rows]
 

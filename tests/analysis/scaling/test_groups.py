@@ -16,6 +16,7 @@ from analysis.compare.loss import loss_doubts
 from analysis.intervals import Spread
 from analysis.load.discover import read_runs
 from analysis.report.caveats import warnings
+from analysis.report.digest import Digest
 from analysis.report.headline import headlines
 from analysis.report.points_table import point_table
 from analysis.scaling.groups import Group, scaling_groups
@@ -31,7 +32,7 @@ def groups_in(path: Path) -> list[Group]:
 
 def answer_in(path: Path) -> str:
     runs = read_runs([path])
-    return " ".join(headlines(scaling_groups(runs, loss_doubts(runs)), runs))
+    return " ".join(headlines(Digest(runs, scaling_groups(runs, loss_doubts(runs)))))
 
 
 # --- known truths ----------------------------------------------------------------------------------------------
@@ -205,7 +206,10 @@ def test_a_fast_run_with_another_loss_is_not_named_fastest(tmp_path: Path) -> No
         "wrong": "final loss 5 is 150.0 % from 2, the median of 4 runs of the same model, data, job and global batch"
     }
     assert "tiny with ddp reaches 2,048 tokens/s" in answer_in(tmp_path)
-    assert any("never named fastest: a fast wrong run does not win" in message for message in warnings(runs, doubts))
+    assert any(
+        "never named fastest: a fast wrong run does not win" in message
+        for message in warnings(Digest(runs, doubts=doubts))
+    )
 
 
 def test_a_doubted_repeat_does_not_enter_the_median(tmp_path: Path) -> None:
@@ -262,7 +266,7 @@ def test_a_run_of_low_precision_is_held_to_the_loss_of_the_others(tmp_path: Path
 def test_losses_that_part_by_a_thousandth_are_put_into_words(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("a"), losses=RIGHT)
     finished_run(tmp_path, a_run("b", nodes=2), losses=SLIGHTLY_OFF)
-    (message,) = warnings(read_runs([tmp_path]), {})
+    (message,) = warnings(Digest(read_runs([tmp_path])))
     assert message == (
         "2 runs that should compute the same losses differ by up to 0.25 %, at step 6: 2 in a, 2.005 in b. Find out "
         "which is right before comparing their speed: a fast wrong run does not win."
@@ -272,7 +276,7 @@ def test_losses_that_part_by_a_thousandth_are_put_into_words(tmp_path: Path) -> 
 def test_equal_losses_need_no_warning(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("a"), losses=RIGHT)
     finished_run(tmp_path, a_run("b", ranks_per_node=2), losses=RIGHT)
-    assert warnings(read_runs([tmp_path]), {}) == []
+    assert warnings(Digest(read_runs([tmp_path]))) == []
 
 
 # --- the answer ------------------------------------------------------------------------------------------------
@@ -284,7 +288,7 @@ def test_the_answer_names_line_mode_repeats_and_doubt_and_leaves_intervals_to_th
         finished_run(tmp_path, a_run(f"n2-r{repeat}", ranks_per_node=2, repeat=repeat), step_time_s=0.625 * factor)
         finished_run(tmp_path, a_run(f"f-r{repeat}", parallelism="fsdp_full", repeat=repeat), step_time_s=2.0)
     runs = read_runs([tmp_path])
-    assert headlines(scaling_groups(runs, loss_doubts(runs)), runs) == [
+    assert headlines(Digest(runs, scaling_groups(runs, loss_doubts(runs)))) == [
         "CPU: tiny with ddp speeds up 1.39 times from 1 to 2 ranks (69.4 % efficiency, strong scaling, n = 2 each); it "
         "reaches 1,564 tokens/s, the fastest of 3 points.",
         "DOUBTFUL: ddp: repeats lie far apart. See the warnings.",
@@ -311,7 +315,7 @@ def test_throughputs_of_different_models_are_not_ranked(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("a", model="tiny"), step_time_s=0.1)
     finished_run(tmp_path, a_run("b", model="large"), step_time_s=1.0)
     runs = read_runs([tmp_path])
-    (sentence,) = headlines(scaling_groups(runs), runs)
+    (sentence,) = headlines(Digest(runs, scaling_groups(runs)))
     assert "The 2 workloads differ in model, data or sequence length" in sentence
     assert "no ranking" in sentence
     headings, rows = point_table(scaling_groups(runs))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import curve_fit
 
 from analysis.formatting import plot_text
+from analysis.report.digest import Digest
 from analysis.report.figures.over_ranks import EXTRAPOLATED
 from analysis.report.figures.page import figures
 from analysis.report.report import report
@@ -228,33 +229,33 @@ def test_the_table_of_fits_starts_with_the_hardware_and_states_how_it_was_fitted
 
 
 def test_a_share_at_its_bound_is_reported_as_such() -> None:
-    section = fits_section([a_group({count: 1000.0 * count for count in (1, 2, 4)})])
+    section = fits_section(Digest(groups=[a_group({count: 1000.0 * count for count in (1, 2, 4)})]))
     assert section is not None
     assert section.rows[0][-1].endswith("serial share s = 0 %, at its bound")
 
 
 def test_a_rate_on_one_rank_that_was_not_measured_states_extrapolated() -> None:
-    section = fits_section([a_group({count: 1000.0 * count for count in (8, 16, 32)})])
+    section = fits_section(Digest(groups=[a_group({count: 1000.0 * count for count in (8, 16, 32)})]))
     assert section is not None
     assert "R(1) = 1,000 tokens/s, extrapolated; " in section.rows[0][-1]
 
 
 def test_a_line_with_too_few_points_states_why_it_has_no_fit() -> None:
     few = a_group({1: 1000, 2: 1900})
-    assert fits_section([few]) is None
-    section = fits_section([a_group({1: 1000.0, 2: 1900.0, 4: 3400.0}), few])
+    assert fits_section(Digest(groups=[few])) is None
+    section = fits_section(Digest(groups=[a_group({1: 1000.0, 2: 1900.0, 4: 3400.0}), few]))
     assert section is not None
     assert section.rows[-1][-1] == "None: 2 rank counts believed, and a law of 2 parameters needs 3."
 
 
 def test_a_law_that_misses_a_point_by_far_is_reported_not_to_fit_and_extrapolates_nothing() -> None:
     group = a_group({1: 1000.0, 2: 2000.0, 4: 900.0})
-    section = fits_section([group])
+    section = fits_section(Digest(groups=[group]))
     assert section is not None
     (row,) = section.rows
     assert row[6:9] == ["—", "—", "—"]
     assert row[-1].startswith("Does not fit, with a residual beyond 10 %: R(p) = R(1) / (s + (1 - s) / p),")
-    assert best_fits([group]) == {}
+    assert best_fits({group: fits_of(group)}) == {}
 
 
 # Nemotron4 15b, BF16, H100, tokens per second by GPUs: NVIDIA/dgxc-benchmarking at commit 8f5cbb3 (v25.02),
@@ -278,8 +279,8 @@ def test_a_line_of_neither_strong_nor_weak_scaling_has_no_fit() -> None:
 
 def test_lines_of_one_rank_count_are_counted_and_alone_have_no_table() -> None:
     one, several = a_group({1: 1000}), a_group({1: 1000, 2: 1900, 4: 3500})
-    assert fits_section([one]) is None
-    section = fits_section([one, several])
+    assert fits_section(Digest(groups=[one])) is None
+    section = fits_section(Digest(groups=[one, several]))
     assert section is not None
     assert section.note.endswith(" Left out: 1 line of one rank count.")
 
@@ -300,7 +301,7 @@ def test_a_line_named_in_markup_is_text_where_it_is_extrapolated() -> None:
     group = a_group({count: 1000.0 * count for count in (1, 2, 4)})
     label = "<b>bold</b>"
     hostile = Group(label, group.model, group.engine, group.parallelism, group.mode, group.points)
-    plot = figures([hostile])[0].plot
+    plot = figures(Digest(groups=[hostile]))[0].plot
     assert plot is not None
     hovers = [trace.hovertext for trace in plot.data if trace.name == EXTRAPOLATED and trace.hovertext]
     assert hovers

@@ -103,17 +103,17 @@ def test_a_score_lags_only_where_throughput_grows_more_than_a_twentieth_faster(t
     system(tmp_path / "one", 1, (20, 20, 20))
     for i, (minutes, lags) in enumerate(((10, True), (2.6, False), (2.5, False), (2.0, False))):
         system(tmp_path / "eight", 8, [minutes] * 3, rate=80.0)
-        found = scores_lag(read_runs([tmp_path]))
+        found = scores_lag(systems_of(read_runs([tmp_path])))
         assert len(found) == lags, (i, found)
     system(tmp_path / "eight", 8, (10, 10, 10), rate=80.0)
     for name in ("one", "eight"):
         texts = {path: path.read_text() for path in (tmp_path / name).glob("result_*.txt")}
         for path, text in texts.items():
             path.write_text(text.replace("success", "aborted"))
-        assert not scores_lag(read_runs([tmp_path])), "without a score nothing is compared"
+        assert not scores_lag(systems_of(read_runs([tmp_path]))), "without a score nothing is compared"
         for path, text in texts.items():
             path.write_text(text)
-    assert len(scores_lag(read_runs([tmp_path]))) == 1
+    assert len(scores_lag(systems_of(read_runs([tmp_path])))) == 1
 
 
 def test_no_result_is_called_aborted_that_was_not(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.load.discover import read_runs
+from analysis.report.digest import Digest
 from analysis.report.headline import headlines
 from analysis.report.points_table import PLACE, point_table
 from analysis.run import RunResult
@@ -105,7 +106,7 @@ def told(path: Path) -> tuple[str, list[str]]:
     runs = read_runs([path])
     groups = scaling_groups(runs)
     headings, rows = point_table(groups)
-    return " ".join(headlines(groups, runs)), [row.cells[headings.index(PLACE)] for row in rows]
+    return " ".join(headlines(Digest(runs, groups))), [row.cells[headings.index(PLACE)] for row in rows]
 
 
 def noise(mean_s: float, seed: int) -> list[float]:
@@ -127,7 +128,7 @@ def test_a_gain_within_the_noise_of_the_steps_is_none(tmp_path: Path) -> None:
     written(tmp_path, "a", noise(1.06, 1), "ddp")
     written(tmp_path, "b", noise(1.0, 2), "ddp", ranks=2)
     runs = read_runs([tmp_path])
-    (words,) = headlines(scaling_groups(runs), runs)
+    (words,) = headlines(Digest(runs, scaling_groups(runs)))
     assert "gains nothing from 1 to 2 ranks" in words
     assert "times, not distinguishable, " in words
     assert "speeds up" not in words

@@ -14,6 +14,7 @@ import pytest
 from analysis.formatting import ABSENT
 from analysis.load.run_directory import read_run
 from analysis.metrics.node_use import differences
+from analysis.report.digest import Digest
 from analysis.report.sections.node_use import node_use_section, nodes_differ
 from jobs import metrics as m
 from jobs.cli import main
@@ -155,7 +156,7 @@ def test_a_node_whose_gpus_idle_is_named_with_the_median_of_the_others(tmp_path:
     (warning,) = nodes_differ([run])
     assert "in 1 of 1 run, by" in warning
     assert "gpu02 of r" in warning
-    section = node_use_section([run])
+    section = node_use_section(Digest([run]))
     assert section is not None
     assert [row[-1] == "no" for row in section.rows] == [True, True, False, True]
     assert section.figure is not None
@@ -164,7 +165,7 @@ def test_a_node_whose_gpus_idle_is_named_with_the_median_of_the_others(tmp_path:
 def test_a_single_node_is_compared_with_none(tmp_path: Path) -> None:
     directory = finished_run(tmp_path, a_run("r"))
     recorded(directory, 0, gpu=0.4)
-    section = node_use_section([read_run(directory.path)])
+    section = node_use_section(Digest([read_run(directory.path)]))
     assert section is not None
     assert [row[-1] for row in section.rows] == [ABSENT]
 

@@ -10,6 +10,7 @@ import pytest
 
 from analysis.compare.tuning import trial_runs
 from analysis.load.discover import read_runs
+from analysis.report.digest import Digest
 from analysis.report.sections.tuning import tuning_sections
 from jobs.rundir import SweepDir, append_record, read_records
 from jobs.tune.command import Tuning
@@ -94,7 +95,7 @@ def test_a_trial_that_was_stopped_early_does_not_count_and_keeps_its_speed_as_in
     )
     _, stopped = trial_runs(read_runs([tmp_path / "t"]))
     assert (stopped.score, stopped.reason, stopped.score_so_far) == (None, "slow", 3)
-    (table, *_) = tuning_sections(read_runs([tmp_path / "t"]))
+    (table, *_) = tuning_sections(Digest(read_runs([tmp_path / "t"])))
     assert table.rows[-1][-1] == "slow"
 
 

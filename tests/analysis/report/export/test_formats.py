@@ -24,6 +24,7 @@ from PIL import Image
 
 from analysis.formatting import csv_cell
 from analysis.load.discover import read_runs
+from analysis.report.digest import Digest
 from analysis.report.export import formats as exports
 from analysis.report.export.data_frames import typed_runs
 from analysis.report.export.latex import escaped, latex_table
@@ -190,7 +191,7 @@ def test_csv_and_parquet_agree_whatever_the_files_held(found: list[tuple[Any, An
         )
         for i, (name, parameters, rate) in enumerate(found)
     ]
-    rows = rows_of(runs, [], {})
+    rows = rows_of(Digest(runs))
     assert_agree(to_csv(rows), runs_parquet(rows))
 
 
@@ -218,7 +219,7 @@ def test_values_of_mixed_kinds_are_text(tmp_path: Path) -> None:
         directory = finished_run(tmp_path, a_run(name))
         plan = json.loads(directory.plan.read_text()) | {"parameters": parameters}
         directory.plan.write_text(json.dumps(plan))
-    frame = typed_runs(rows_of(read_runs([tmp_path]), [], {}))
+    frame = typed_runs(rows_of(Digest(read_runs([tmp_path]))))
     assert list(frame["parameters"]) == ["12", "many"]
 
 
@@ -228,7 +229,7 @@ def test_values_of_mixed_kinds_are_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sweep", [a_scaling_sweep, a_sweep_of_layouts, a_hostile_sweep, a_disturbed_sweep])
 def test_every_figure_of_the_page_is_drawn_for_a_paper(tmp_path: Path, sweep: Any) -> None:
     sweep(tmp_path)
-    on_page = figures(scaling_groups(read_runs([tmp_path])))
+    on_page = figures(Digest(groups=scaling_groups(read_runs([tmp_path]))))
     files = drawn(on_page, ["svg"])
     assert {name for name in files if name.endswith(".svg")} == {
         f"figures/{figure.name}.svg" for figure in on_page if figure.plot
@@ -254,7 +255,9 @@ def test_a_figure_is_a_column_wide_with_text_as_text(written: Path) -> None:
 def test_a_figure_for_a_paper_holds_the_numbers_of_the_page(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("n1"), step_time_s=1.0)
     finished_run(tmp_path, a_run("n2", nodes=2), step_time_s=0.5)
-    (figure,) = [each for each in figures(scaling_groups(read_runs([tmp_path]))) if each.name == "tokens_per_s"]
+    (figure,) = [
+        each for each in figures(Digest(groups=scaling_groups(read_runs([tmp_path])))) if each.name == "tokens_per_s"
+    ]
     svg = drawn([figure], ["svg"])["figures/tokens_per_s.svg"].decode()
     # y is linear from 0: 1024 and 2048 tokens/s are as far apart as 1024 is from 0.
     xs_ys = [tuple(map(float, pair)) for pair in re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', svg)]
@@ -273,7 +276,7 @@ def test_captions_state_the_hardware_first(written: Path) -> None:
 def test_names_are_drawn_as_they_are(tmp_path: Path) -> None:
     for name in ("$x_1$", "<b>bold</b>&amp;", "日本語"):
         finished_run(tmp_path, a_run(name.replace("/", "_"), parallelism=name))
-    files = drawn(figures(scaling_groups(read_runs([tmp_path]))), ["svg"])
+    files = drawn(figures(Digest(groups=scaling_groups(read_runs([tmp_path])))), ["svg"])
     svg = ET.fromstring(files["figures/loss.svg"])
     texts = {"".join(element.itertext()) for element in svg.iter(f"{SVG}text")}
     assert {"$x_1$", "<b>bold</b>&amp;", "日本語"} <= texts

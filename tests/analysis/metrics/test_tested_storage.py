@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analysis.metrics.storage_test import storage_test_values
+from analysis.metrics.tested_storage import storage_test_values
 from analysis.parsers import log_metrics as a
 from analysis.parsers.benchmarks import fio
 from jobs import metrics as m
