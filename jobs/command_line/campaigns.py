@@ -12,7 +12,7 @@ HEADING = "campaigns and tuning"
 TRIAL = (
     Argument(
         "--campaign",
-        type=Path,
+        type=folder,
         metavar="DIR",
         help="campaign directory (default: the baseline's sweep, later the only one in runs/)",
     ),
@@ -104,7 +104,7 @@ COMMANDS = (
         "run all attempts of a file in turns with their baseline, in one submission",
         campaign,
         (
-            Argument("file", type=Path, metavar="FILE", help="a YAML file of lines NAME: [OVERRIDE, ...]"),
+            Argument("file", type=folder, metavar="FILE", help="a YAML file of lines NAME: [OVERRIDE, ...]"),
             overrides("only launcher=... and its keys, for all attempts"),
             *TRIAL,
         ),
@@ -117,7 +117,7 @@ COMMANDS = (
         "leaderboard",
         "rank the attempts of a campaign; list those that do not count, with the reason",
         leaderboard,
-        (Argument("campaign", type=Path, metavar="DIR", help="campaign directory, such as runs/apac_hpc_ai_2024"),),
+        (Argument("campaign", type=folder, metavar="DIR", help="campaign directory, such as runs/apac_hpc_ai_2024"),),
         heading=HEADING,
         examples=("leaderboard runs/camp",),
         manual="analysis/README.md#leaderboard",

@@ -70,19 +70,23 @@ COMMANDS = (
         report,
         (
             Argument(
-                "paths", type=Path, nargs="*", metavar="DIR", help="sweeps, run directories, or logs of other programs"
+                "paths",
+                type=folder,
+                nargs="*",
+                metavar="DIR",
+                help="sweeps, run directories, or logs of other programs",
             ),
             OneOf(
                 Argument(
                     "--compare",
-                    type=Path,
+                    type=folder,
                     nargs=2,
                     metavar=("A", "B"),
                     help="compare two of them: throughput of B relative to A, with intervals",
                 ),
                 Argument(
                     "--reference",
-                    type=Path,
+                    type=folder,
                     metavar="FILE",
                     help="compare with an earlier runs.csv; exit code 3 if a point got worse",
                 ),

@@ -32,6 +32,8 @@ def calibrate(options: argparse.Namespace) -> int:
     from jobs.plan.calibrate import calibrate_on
     from jobs.plan.measured_table import read_table
 
+    if "" in options.paths:
+        options.grammar.error("'' is not a path; pass sweeps, run directories or tables")
     paths = list(map(Path, options.paths))
     tables = [path for path in paths if path.suffix == ".csv"]
     folders = [path for path in paths if path not in tables]
