@@ -29,6 +29,7 @@ USUAL = {
     "job.weight_decay": 0.1,
     "job.beta1": 0.9,
     "job.beta2": 0.95,
+    "data.max_line_mb": Data.max_line_mb,
 }
 
 # --- single values -------------------------------------------------------------------------------------------
@@ -142,7 +143,7 @@ def hyperparameters_are_in_range(run: Run) -> str | None:
 
 def usual(key: str, low: float, high: float) -> float:
     """Return a usual value of a hyperparameter, or the end of the range that is next to it."""
-    return max(low, min(high, USUAL.get(key, Data.max_line_mb)))
+    return max(low, min(high, USUAL[key]))
 
 
 def adapters_have_a_size(run: Run) -> str | None:
