@@ -120,7 +120,7 @@ class Pseudonyms:
         """The texts with pseudonyms: a page publishes some of them again, and `job 12` would become `job 3`."""
         for run in runs:
             if run.path.is_absolute():
-                # With a blank in it, it has not the shape of a path.
+                # A path with a blank in it is not recognized by its shape.
                 self._learn("path", str(run.path.parent))
             for values in (run.config, run.provenance, list(run.events)):
                 self._learn_fields(values, "")

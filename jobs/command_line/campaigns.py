@@ -6,13 +6,13 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from jobs.command_line.command import OVERRIDES, Argument, Command, chosen, folder, overrides
+from jobs.command_line.command import OVERRIDES, Argument, Command, chosen, given_path, overrides
 
 HEADING = "campaigns and tuning"
 TRIAL = (
     Argument(
         "--campaign",
-        type=Path,
+        type=given_path,
         metavar="DIR",
         help="campaign directory (default: the baseline's sweep, later the only one in runs/)",
     ),
@@ -104,7 +104,7 @@ COMMANDS = (
         "run all attempts of a file in turns with their baseline, in one submission",
         campaign,
         (
-            Argument("file", type=Path, metavar="FILE", help="a YAML file of lines NAME: [OVERRIDE, ...]"),
+            Argument("file", type=given_path, metavar="FILE", help="a YAML file of lines NAME: [OVERRIDE, ...]"),
             overrides("only launcher=... and its keys, for all attempts"),
             *TRIAL,
         ),
@@ -117,7 +117,11 @@ COMMANDS = (
         "leaderboard",
         "rank the attempts of a campaign; list those that do not count, with the reason",
         leaderboard,
-        (Argument("campaign", type=Path, metavar="DIR", help="campaign directory, such as runs/apac_hpc_ai_2024"),),
+        (
+            Argument(
+                "campaign", type=given_path, metavar="DIR", help="campaign directory, such as runs/apac_hpc_ai_2024"
+            ),
+        ),
         heading=HEADING,
         examples=("leaderboard runs/camp",),
         manual="analysis/compare/README.md#leaderboard",
@@ -130,7 +134,7 @@ COMMANDS = (
             overrides(f"values to try, tune.KEY; {OVERRIDES}"),
             Argument(
                 "--next",
-                type=folder,
+                type=given_path,
                 metavar="CAMPAIGN",
                 help="propose the next attempts of a campaign that was made by hand, with reasons; submit nothing",
             ),

@@ -102,7 +102,7 @@ class Command:
         return any(isinstance(each, Argument) and each.names == ("overrides",) for each in self.arguments)
 
 
-def folder(text: str) -> Path:
+def given_path(text: str) -> Path:
     """Return the path of an argument; refuse the empty text that an unset variable of a shell leaves."""
     if not text:
         raise argparse.ArgumentTypeError("'' is not a path; set one, or leave the option out")
@@ -134,5 +134,5 @@ def chosen(options: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 MULTIRUN = Argument("-m", "--multirun", action="store_true", help="make one run per value: nodes=1,2,4")
-SWEEP = Argument("sweep", type=folder, metavar="SWEEP", help="sweep directory, such as runs/demo; or one run in it")
+SWEEP = Argument("sweep", type=given_path, metavar="SWEEP", help="sweep directory, such as runs/demo; or one run in it")
 WAIT = Argument("--wait", action="store_true", help="return when all runs have ended")

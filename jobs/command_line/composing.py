@@ -12,7 +12,7 @@ from jobs.command_line.command import (
     Section,
     chosen,
     complete_key,
-    folder,
+    given_path,
     overrides,
 )
 
@@ -99,7 +99,7 @@ COMMANDS = (
                 action="store_true",
                 help="instead rank all legal layouts of the overrides, such as nodes=1,2,4, by predicted time",
             ),
-            Argument("-o", "--output", type=folder, metavar="FILE.html", help="draw what --search found"),
+            Argument("-o", "--output", type=given_path, metavar="FILE.html", help="draw what --search found"),
             AS_HYDRA,
         ),
         heading=START,
@@ -141,7 +141,7 @@ COMMANDS = (
             overrides(),
             Argument(
                 "--megatron",
-                type=folder,
+                type=given_path,
                 metavar="PREFIX",
                 help="also write text as Megatron's PREFIX.bin and PREFIX.idx, which data=megatron_binary reads",
             ),
@@ -155,7 +155,7 @@ COMMANDS = (
         "make shards of random JPEG images with the sizes of ImageNet's, for job=image_train",
         images,
         (
-            Argument("directory", type=folder, metavar="DIRECTORY", help="new or empty directory"),
+            Argument("directory", type=given_path, metavar="DIRECTORY", help="new or empty directory"),
             Argument("--count", type=int, required=True, metavar="N", help="images; ImageNet has 1281167"),
             Argument("--shards", type=int, default=16, metavar="N", help="files (default 16)"),
             Argument("--mean-kb", type=float, default=115.0, metavar="KB", help="mean size of an image (default 115)"),

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from jobs.command_line.command import START, Argument, Command, OneOf, folder
+from jobs.command_line.command import START, Argument, Command, OneOf, given_path
 
 
 def report(options: argparse.Namespace) -> int:
@@ -70,19 +70,23 @@ COMMANDS = (
         report,
         (
             Argument(
-                "paths", type=Path, nargs="*", metavar="DIR", help="sweeps, run directories, or logs of other programs"
+                "paths",
+                type=given_path,
+                nargs="*",
+                metavar="DIR",
+                help="sweeps, run directories, or logs of other programs",
             ),
             OneOf(
                 Argument(
                     "--compare",
-                    type=Path,
+                    type=given_path,
                     nargs=2,
                     metavar=("A", "B"),
                     help="compare two of them: throughput of B relative to A, with intervals",
                 ),
                 Argument(
                     "--reference",
-                    type=Path,
+                    type=given_path,
                     metavar="FILE",
                     help="compare with an earlier runs.csv; exit code 3 if a point got worse",
                 ),
@@ -113,7 +117,7 @@ COMMANDS = (
             Argument(
                 "-o",
                 "--output",
-                type=folder,
+                type=given_path,
                 help="output directory (default: DIR if only one is given, else this one)",
             ),
             Argument("--open", action="store_true", help="open the page in a browser"),

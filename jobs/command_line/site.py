@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from jobs.command_line.command import Argument, Command, OneOf, chosen, folder, overrides
+from jobs.command_line.command import Argument, Command, OneOf, chosen, given_path, overrides
 
 HEADING = "clusters, files of a site, and the shell"
 SHELLS = ("bash", "zsh", "fish")
@@ -32,6 +32,8 @@ def calibrate(options: argparse.Namespace) -> int:
     from jobs.plan.calibrate import calibrate_on
     from jobs.plan.measured_table import read_table
 
+    if "" in options.paths:
+        options.grammar.error("'' is not a path; pass sweeps, run directories or tables")
     paths = list(map(Path, options.paths))
     tables = [path for path in paths if path.suffix == ".csv"]
     folders = [path for path in paths if path not in tables]
@@ -110,7 +112,9 @@ COMMANDS = (
                 help="fit to N runs, chosen by their configurations, and predict the others",
             ),
             Argument(
-                "--output", type=folder, help="FILE.yaml (default: calibration/CLUSTER-DATE.yaml of SLURMSCALE_SITE)"
+                "--output",
+                type=given_path,
+                help="FILE.yaml (default: calibration/CLUSTER-DATE.yaml of SLURMSCALE_SITE)",
             ),
         ),
         heading=HEADING,
@@ -130,7 +134,7 @@ COMMANDS = (
             ),
             Argument(
                 "--output",
-                type=folder,
+                type=given_path,
                 help="directory or FILE.yaml (default: model/ of SLURMSCALE_SITE, else print it)",
             ),
         ),
@@ -155,7 +159,7 @@ COMMANDS = (
             ),
             Argument(
                 "--output",
-                type=folder,
+                type=given_path,
                 help="directory or FILE.yaml (default: cluster/ of SLURMSCALE_SITE, else print it)",
             ),
         ),

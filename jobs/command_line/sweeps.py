@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from jobs.command_line.command import MULTIRUN, START, SWEEP, WAIT, Argument, Command, chosen, folder, overrides
+from jobs.command_line.command import MULTIRUN, START, SWEEP, WAIT, Argument, Command, chosen, given_path, overrides
 from jobs.command_line.composing import AS_HYDRA, SKIP_ILLEGAL, print_as_hydra
 from jobs.schema import LauncherKind
 
 HEADING = "runs of a sweep"
 SWEEPS = "sweeps on disk"
-RUN = Argument("run", type=folder, metavar="RUN", help="run directory")
+RUN = Argument("run", type=given_path, metavar="RUN", help="run directory")
 NODES = Argument("--nodes", action="store_true", help="also processors, memory, GPUs, network of each running node")
 
 
@@ -191,7 +191,7 @@ COMMANDS = (
         "list",
         "show the sweeps in a directory, newest first: states of their runs, age, size, note",
         list_sweeps,
-        (Argument("directory", type=folder, nargs="?", default=Path("runs"), metavar="DIR", help="default: runs"),),
+        (Argument("directory", type=given_path, nargs="?", default=Path("runs"), metavar="DIR", help="default: runs"),),
         heading=SWEEPS,
         examples=("list", "list runs"),
         manual="jobs/submit/README.md#sweeps-on-disk",
@@ -232,7 +232,7 @@ COMMANDS = (
         "delete sweeps of yours that have ended, or runs of them",
         remove,
         (
-            Argument("sweeps", type=folder, nargs="+", metavar="SWEEP", help="sweep or run directories"),
+            Argument("sweeps", type=given_path, nargs="+", metavar="SWEEP", help="sweep or run directories"),
             Argument("--yes", action="store_true", help="do not ask"),
         ),
         heading=SWEEPS,

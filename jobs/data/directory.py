@@ -58,7 +58,7 @@ def chosen(directory: Path, source: Source) -> Chosen:
     if source is not Source.text and directory / RECORDS_FILE in trained:
         read = [directory / RECORDS_FILE]
     else:
-        # The files nearest to the top decide: docs/LICENSE.txt below the shards of a corpus is none of its text.
+        # The files nearest to the top decide: docs/LICENSE.txt below the shards of a corpus is not part of it.
         depth = min((len(path.relative_to(directory).parts) for path in trained), default=0)
         top = [path for path in trained if len(path.relative_to(directory).parts) == depth]
         kind = next((group for group in groups if any(path.name.endswith(group) for path in top)), ())

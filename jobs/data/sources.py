@@ -28,7 +28,7 @@ STDLIB_SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "
 """Directories that are not part of the library itself, or that contain intentionally invalid files."""
 
 BYTE_ORDER_MARK = "\ufeff"
-"""Some editors begin a file in UTF-8 with it; it is none of its text."""
+"""Some editors begin a file in UTF-8 with it; it is not part of the text."""
 PIECE_BYTES = 1 << 20
 """A longer document is encoded in pieces of about this size, split after a newline, to limit memory."""
 

@@ -48,12 +48,12 @@ class Start:
 
 @dataclass(frozen=True)
 class Accounting:
-    """What accounting has about the jobs that it was asked for."""
+    """The records of accounting about the requested jobs."""
 
     starts: Mapping[str, list[Start]]
     """The starts of each task by its id, the latest last."""
     unknown: str
-    """Why a job that is not among them has no record."""
+    """The reason why a job has no start here."""
 
     @cached_property
     def arrays(self) -> set[str]:
@@ -86,7 +86,7 @@ def accounting_of(job_ids: Iterable[str]) -> Accounting:
     arrays = sorted({job_id.partition("_")[0] for job_id in job_ids if JOB_ID.fullmatch(job_id)})
     starts: dict[str, list[Start]] = defaultdict(list)
     if not arrays:
-        return Accounting(starts, "its id is none of Slurm's")
+        return Accounting(starts, "its id is not one of Slurm's")
     try:
         for start in accounted_starts(arrays):
             for task in tasks_of(start.job_id):

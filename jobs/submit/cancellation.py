@@ -44,7 +44,7 @@ class ForeignJobsError(SubmitError):
 def cancel_jobs(sweep: SweepDir, job_ids: Iterable[str]) -> None:
     """Run scancel once for those of these jobs that are in the queue and the sweep's.
 
-    Raises SubmitError, and cancels none, if an id is none of Slurm's; ForeignJobsError, after the scancel, if Slurm
+    Raises SubmitError, and cancels none, if an id is not one of Slurm's; ForeignJobsError, after the scancel, if Slurm
     knows one as a job of something else.
     """
     asked = list(dict.fromkeys(job_ids))

@@ -85,7 +85,7 @@ class RunState:
     expected_start: str | None = None
     """Expected start of a waiting job, in Slurm's local time."""
     doubt: str = ""
-    """Why a run that recorded its end may go on all the same."""
+    """The reason why a run may continue although it recorded its end; empty if it may not."""
 
 
 def states(sweep: SweepDir) -> list[RunState]:

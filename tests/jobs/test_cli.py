@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 
@@ -31,13 +32,19 @@ from tests.support.paths import ROOT
             "report runs/a --output=",
             "argument -o/--output: '' is not a path; set one, or leave the option out. Usage:\n",
         ),
+        # As an unset variable of a shell leaves it; it would be the current directory.
+        ("report ''", "argument DIR: '' is not a path; "),
+        ("report --compare '' runs/a", "argument --compare: '' is not a path; "),
+        ("leaderboard ''", "argument DIR: '' is not a path; "),
+        ("attempt x --campaign ''", "argument --campaign: '' is not a path; "),
+        ("calibrate runs/a ''", "slurmscale calibrate: '' is not a path; "),
     ],
 )
 def test_a_mistake_on_the_command_line_is_answered_with_the_usage(
     typed: str, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(typed.split())
+        main(shlex.split(typed))
     assert ended.value.code == 2
     err = capsys.readouterr().err
     assert expected in err
