@@ -43,11 +43,11 @@ from jobs.data.dataset import IGNORED, Tokens
 from jobs.data.tokenizer import train_bpe
 from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.parallelize import device_mesh, parallel_model
+from jobs.engines.native.trainer import Trainer
 from jobs.layout import layout_of
 from jobs.plan.compose import compose
 from jobs.runtime.process_group import keep_freed_memory
 from jobs.schema import Batching
-from jobs.work.train.loop import Trainer
 
 MICRO_BATCH, LENGTH, POOL = 32, 512, 8
 BPE = 4096

@@ -120,6 +120,7 @@ ROOMS = {
     "loop": Room(
         (
             "jobs/work/train/loop.py",
+            "jobs/engines/native/trainer.py",
             "jobs/data/batches.py",
             "jobs/data/micro_batches.py",
             "jobs/runtime/steps.py",

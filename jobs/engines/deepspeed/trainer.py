@@ -14,6 +14,7 @@ from jobs.data.batches import StepBatch
 from jobs.engines.deepspeed.checkpoint import Saver
 from jobs.engines.deepspeed.configuration import stage_of
 from jobs.engines.deepspeed.model import engine_of, parameters_held, part
+from jobs.engines.native.trainer import on_device
 from jobs.layout import layout_of
 from jobs.lease import Lease
 from jobs.metrics import Metric
@@ -23,7 +24,6 @@ from jobs.runtime.pace import Pace
 from jobs.runtime.steps import learning_rate
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Kernels, Precision, Run
-from jobs.work.train.loop import on_device
 
 
 class Trainer:

@@ -7,54 +7,36 @@ and status.jsonl. DeepSpeed trains the same model in this loop by a trainer of i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 
 from jobs import metrics as m
 from jobs.data import open_dataset
 from jobs.data.batches import Batches, StepBatch
-from jobs.data.dataset import Tokens
-from jobs.engines.native import checkpoint
-from jobs.engines.native.customization.lora import seed_dropout
-from jobs.engines.native.float8 import plain, scale_weights
-from jobs.engines.native.load_sharded import local_shard
-from jobs.engines.native.loss_scale import LossScale
-from jobs.engines.native.model import layers
-from jobs.engines.native.optimizers.optimizer import optimizer_of
-from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
-from jobs.engines.native.traffic import Traffic, parameters_held
-from jobs.engines.native.weight_decay import decay_groups
+from jobs.engines.native.traffic import Traffic
+from jobs.engines.native.trainer import native_trainer
 from jobs.engines.trainer import Saves, TrainerOf, Trains
-from jobs.layout import layout_of, uses_fsdp
+from jobs.layout import layout_of
 from jobs.lease import Lease
-from jobs.metrics import Metric
-from jobs.parallelism import AXES, PP, TP
 from jobs.plan.cost import checkpoint_bytes
 from jobs.ranks import Rank
 from jobs.runtime.checkpoint_directory import newest_readable
 from jobs.runtime.divergence import DivergedError, refuse_not_finite
-from jobs.runtime.exchange import gather
 from jobs.runtime.garbage import collected_between
 from jobs.runtime.gpu import refuse_unusable_gpu
 from jobs.runtime.machine import StopRequest, process_start
-from jobs.runtime.pace import Pace
 from jobs.runtime.prefetch import pinned, prefetch
-from jobs.runtime.process_group import join, largest_of_ranks, on_host, synchronize
+from jobs.runtime.process_group import join, largest_of_ranks, synchronize
 from jobs.runtime.profiler import StepProfiler
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.startup import Startup, reads_bytes
-from jobs.runtime.steps import batches_of, learning_rate, samples, steps_of
+from jobs.runtime.steps import batches_of, samples, steps_of
 from jobs.runtime.watchdog import Watchdog
-from jobs.schema import Job, Kernels, Precision, Run
+from jobs.schema import Job, Run
 
 
 def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = None) -> None:
@@ -150,109 +132,6 @@ def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = Non
     dist.destroy_process_group()
 
 
-def native_trainer(run: Run, device: torch.device, steps: int, begins: Callable[[Metric], None]) -> Trainer:
-    """Return the native engine's model and optimizer."""
-    begins(m.STARTUP_RENDEZVOUS_TIME)
-    mesh = device_mesh(layout_of(run), device)
-    return Trainer(run, parallel_model(run, mesh, device, begins), device, mesh, steps)
-
-
-@dataclass
-class Trainer:
-    """Model and optimizer, and one step of training."""
-
-    run: Run
-    model: ParallelModel
-    device: torch.device
-    mesh: DeviceMesh
-    steps: int
-
-    def __post_init__(self) -> None:
-        job = self.run.job
-        layout = layout_of(self.run)
-        # FSDP and DDP average gradients over these ranks; step() turns the average into a sum.
-        self.averaged = layout.product(axis for axis in AXES if axis.averages_gradients)
-        # The losses are on the last of PP ranks, a part on each of the averaged ones. Other ranks (TP) compute the
-        # same part, so a sum over all ranks counts it this number of times.
-        self.equal_losses = layout.world_size // (self.averaged * layout.degree(PP))
-        self.pipeline = self.mesh[PP.name]
-        self.loss_scale = LossScale() if job.precision is Precision.float16 else None
-        self.counts = {m.LOSS_SCALE.name: self.loss_scale.state} if self.loss_scale else {}
-        # Ranks of a TP group compute the same activations, and so drop the same ones.
-        place = layout.coordinates(dist.get_rank())
-        self.place = [number for number, axis in zip(place, AXES, strict=True) if axis is not TP]
-        self.pace = Pace(layers(self.model.gpt), layout, self.device, every=self.run.engine.pace_every_steps)
-        self.parameters = by_mesh(p for p in self.model.gpt.parameters() if p.requires_grad)
-        # Created after sharding, so its moments are shards as well. One parameter group per placement (see by_mesh).
-        groups = decay_groups(self.parameters, job, self.model.gpt)
-        self.optimizer = optimizer_of(self.run).build(groups, self.run, self.device)
-
-    def step(self, step: int, batch: StepBatch) -> tuple[float, float | None, float]:
-        """Run one optimizer update; return the global mean loss before it, the gradient norm and the learning rate.
-
-        No norm is returned if the gradients overflowed float16, so that the update was skipped.
-
-        The loss of a step is the mean over all labels of the global batch, so it does not depend on the layout:
-        L = 1/n sum over micro-batches and ranks of summed cross-entropies, n = labels of the global batch.
-
-        The host waits for the device in on_host only, so that it stays ahead of it.
-        """
-        job = self.run.job
-        if job.lora is not None and job.lora.dropout:
-            seed_dropout(job.seed, step, self.place)
-        micro_batches = [
-            micro_batch.converted(lambda tokens: on_device(tokens, self.device)) for micro_batch in batch.micro_batches
-        ]
-        # 1. Gradients. The backend averages over `averaged` ranks, so scaling each summed loss by averaged / n gives
-        #    the gradient of L exactly, whatever the number of labels on a rank.
-        #    The loss scale of float16 (1 without) is a factor of it, which clip() removes.
-        scale = self.loss_scale.value if self.loss_scale else 1.0
-        total = self.model.execution.forward_backward(micro_batches, scale * self.averaged / batch.labels)
-        # 2. Clip by the global norm, then 3. update with this step's learning rate.
-        norm = clip(self.parameters, job.clip_norm, self.pipeline, scale)
-        rate = learning_rate(job, step - (self.loss_scale.skipped if self.loss_scale else 0), self.steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        skipped = self.loss_scale is not None and self.loss_scale.overflows(norm)
-        if not skipped:
-            self.optimizer.step()
-            if self.run.engine.float8 and uses_fsdp(self.run):
-                scale_weights(self.model.gpt)
-        self.optimizer.zero_grad(set_to_none=True)
-        # 4. Sum the losses of all ranks; those without the model's head contribute 0.
-        dist.all_reduce(total)
-        loss, norm_found = on_host(total, norm)
-        return loss / (batch.labels * self.equal_losses), None if skipped else norm_found, rate
-
-    def weights(self) -> Iterator[Tensor]:
-        """Yield this rank's shards of the weights that train."""
-        for group in self.parameters:
-            yield from (local_shard(cast(Tensor, plain(parameter))) for parameter in group)
-
-    @property
-    def kernels(self) -> Kernels:
-        """The kernels in use."""
-        return self.model.kernels
-
-    def saver(self, lease: Lease, watchdog: Watchdog) -> checkpoint.Saver:
-        """Return the writer and reader of checkpoints."""
-        return checkpoint.Saver(self.run, lease, self.model.gpt, self.optimizer, counts=self.counts, watchdog=watchdog)
-
-    def parameters_held(self) -> int:
-        """Return the number of parameters of the rank with the most; every rank calls it."""
-        return parameters_held(self.model.gpt)
-
-    def parameters_trained(self) -> int:
-        """Return the number of parameters that the optimizers of all ranks update; every rank calls it."""
-        # A sharded parameter has the size of the whole. Pipeline ranks hold different ones; theirs is the slowest axis.
-        counts = gather(sum(parameter.numel() for group in self.parameters for parameter in group))
-        return sum(counts[:: len(counts) // self.pipeline.size()])
-
-    def numbers(self) -> dict[Metric, float] | None:
-        """Return the loss scale and the skipped updates of float16."""
-        return None if self.loss_scale is None else self.loss_scale.numbers()
-
-
 def batches_for(
     run: Run, batches: Batches, done: int, steps: int, device: torch.device
 ) -> AbstractContextManager[Iterator[StepBatch]]:
@@ -261,42 +140,6 @@ def batches_for(
     page_locked = depth > 0 and device.type == "cuda"
     make = (lambda step: pinned(batches.step(step))) if page_locked else batches.step
     return prefetch(make, range(done + 1, steps + 1), depth)
-
-
-def on_device(tokens: Tokens, device: torch.device) -> Tensor:
-    """Return tokens on the device; from page-locked memory the copy is asynchronous."""
-    return torch.from_numpy(tokens).to(device, non_blocking=True)
-
-
-def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Group parameters by mesh and placement: TP shards matrices, not norms, and fused kernels take one kind only."""
-    groups: dict[Hashable, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        where = (parameter.device_mesh, parameter.placements) if isinstance(parameter, DTensor) else None
-        groups.setdefault(where, []).append(parameter)
-    # AdamW wants a group, also on a pipeline rank that trains nothing.
-    return list(groups.values()) or [[]]
-
-
-def clip(groups: list[list[nn.Parameter]], max_norm: float | None, pipeline: DeviceMesh, loss_scale: float) -> Tensor:
-    """Divide gradients by the loss scale and limit their global norm to max_norm; return the norm before that limit.
-
-    norm^2 = sum of squares over the groups of by_mesh (full_tensor sums over their shards), then over pipeline ranks.
-    """
-    # A pipeline rank without trained parameters has no norm to add.
-    norms = [nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]) for group in groups if group]
-    squares = [(norm.full_tensor() if isinstance(norm, DTensor) else norm).float() ** 2 for norm in norms]
-    total = torch.stack(squares).sum() if squares else torch.zeros((), device=pipeline.device_type)
-    if pipeline.size() > 1:
-        dist.all_reduce(total, group=pipeline.get_group())
-    norm = total.sqrt() / loss_scale
-    if squares and (max_norm is not None or loss_scale != 1):
-        # Local shards: for DTensors, torch searches a layout for the product of many for seconds in the first step.
-        gradients = [local_shard(p.grad) for group in groups for p in group if p.grad is not None]
-        limit = torch.inf if max_norm is None else max_norm
-        factor = (limit / (norm + 1e-6)).clamp(max=1.0)  # as clip_grads_with_norm_ scales
-        torch._foreach_mul_(gradients, factor / loss_scale)
-    return norm
 
 
 def saved(job: Job, step: int, trainer: Trains, saver: Saves, device: torch.device, *, last: bool) -> float | None:

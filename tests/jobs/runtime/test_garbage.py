@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from jobs.data.batches import StepBatch
-from jobs.work.train.loop import Trainer
+from jobs.engines.native.trainer import Trainer
 from tests.support.real_run import make_run, printed, rank, train
 
 MADE = 100_000
