@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from deepspeed.utils.tensor_fragment import fragment_address
 
 from jobs.engines.deepspeed.configuration import settings_of, stage_of
 from jobs.engines.litgpt.names import litgpt_fields
+from jobs.engines.trainer import Saves
 from jobs.errors import CheckpointError, before_torch_archive
 from jobs.files import opened
 from jobs.lease import Lease
@@ -66,7 +68,7 @@ class Files(TorchCheckpointEngine):  # type: ignore[misc]  # DeepSpeed publishes
         return torch.load(path, map_location=map_location, weights_only=True)
 
 
-class Saver:
+class Saver(Saves):
     """Write checkpoints of DeepSpeed's engine and load them; `ended` returns the results."""
 
     def __init__(self, run: Run, lease: Lease, engine: Any, watchdog: Watchdog) -> None:
@@ -116,15 +118,12 @@ class Saver:
         raise_together(None if found else "a file is missing", f"Checkpoint {path} cannot be read: {{}}.")
         return int(state["step"])
 
-    def finish(self) -> None:
-        """Do nothing: checkpoints are complete when `save` returns."""
-
     def ended(self) -> list[Saved]:
         """Return the results of checkpoints since the last call."""
         outcomes, self.outcomes = self.outcomes, []
         return outcomes
 
-    def export(self, tokenizer_files: list[Path]) -> None:
+    def export(self, tokenizer_files: Sequence[Path]) -> None:
         """Write a LitGPT checkpoint directory: full weights, model_config.yaml, tokenizer; every rank calls it."""
         self.watchdog.begins("writing the export", weights_bytes(self.run))
         with written_aside(self.lease.run.export, self.lease) as writing:

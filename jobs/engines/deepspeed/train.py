@@ -14,7 +14,8 @@ from jobs.errors import ConfigError
 from jobs.lease import Lease
 from jobs.ranks import Rank, torchrun_environment
 from jobs.schema import Run
-from jobs.work.train import loop as native
+from jobs.work.train import loop
+from jobs.work.train.tokens import Tokens
 
 
 def train(run: Run, lease: Lease, rank: Rank) -> None:
@@ -34,4 +35,4 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
         os.environ["DS_ACCELERATOR"] = "cpu"
     from jobs.engines.deepspeed.trainer import Trainer
 
-    native.train(run, lease, rank, Trainer)
+    loop.train(run, lease, rank, Tokens, Trainer)

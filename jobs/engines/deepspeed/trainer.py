@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,7 @@ from jobs.engines.deepspeed.checkpoint import Saver
 from jobs.engines.deepspeed.configuration import stage_of
 from jobs.engines.deepspeed.model import engine_of, parameters_held, part
 from jobs.engines.native.trainer import on_device
+from jobs.engines.trainer import Trains
 from jobs.layout import layout_of
 from jobs.lease import Lease
 from jobs.metrics import Metric
@@ -24,17 +25,18 @@ from jobs.runtime.pace import Pace
 from jobs.runtime.steps import learning_rate
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Kernels, Precision, Run
+from jobs.work.train.tokens import Tokens
 
 
-class Trainer:
+class Trainer(Trains):
     """DeepSpeed's engine, and one step of training."""
 
-    kernels = Kernels.torch
+    facts: Mapping[str, str] = {"kernels": Kernels.torch.name}
 
-    def __init__(self, run: Run, device: torch.device, steps: int, begins: Callable[[Metric], None]) -> None:
+    def __init__(self, run: Run, device: torch.device, data: Tokens, begins: Callable[[Metric], None]) -> None:
         self.run = run
         self.device = device
-        self.steps = steps
+        self.steps = data.steps
         self.engine = engine_of(run, device, begins)
         # Layers wait for the parameters of other ranks at stage 3, so their times would not show a slow rank.
         self.pace = Pace([], layout_of(run), device, every=0)
@@ -98,10 +100,10 @@ class Trainer:
         """Return the number of all parameters."""
         return parameters(self.run.model)
 
-    def numbers(self) -> dict[Metric, float] | None:
+    def numbers(self) -> dict[Metric, float]:
         """Return the loss scale and the skipped updates of float16."""
         if self.run.job.precision is not Precision.float16:
-            return None
+            return {}
         return {m.LOSS_SCALE: float(self.engine.optimizer.cur_scale), m.SKIPPED_UPDATES: self.engine.skipped_steps}
 
     def saver(self, lease: Lease, watchdog: Watchdog) -> Saver:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -179,7 +179,7 @@ class Saver:
         outcomes, self.outcomes = self.outcomes, []
         return outcomes
 
-    def export(self, tokenizer_files: list[Path]) -> None:
+    def export(self, tokenizer_files: Sequence[Path]) -> None:
         """Write a LitGPT checkpoint directory: full weights, model_config.yaml, tokenizer; every rank calls it.
 
         Adapters are added to the weights, and next to them in files of their own (customization.lora_files).

@@ -62,7 +62,7 @@ class Native(Engine):
 
         # Only here: the other engines start as their own programs do, and ours is measured against LitGPT's start.
         import_litgpt_alone()
-        from jobs.work.train.loop import train
+        from jobs.engines.native.trainer import train
 
         return train
 

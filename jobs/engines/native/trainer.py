@@ -25,27 +25,39 @@ from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.engines.native.traffic import parameters_held
 from jobs.engines.native.weight_decay import decay_groups
+from jobs.engines.trainer import Trains
 from jobs.layout import layout_of, uses_fsdp
 from jobs.lease import Lease
 from jobs.metrics import Metric
 from jobs.parallelism import AXES, PP, TP
+from jobs.ranks import Rank
 from jobs.runtime.exchange import gather
 from jobs.runtime.pace import Pace
 from jobs.runtime.process_group import on_host
 from jobs.runtime.steps import learning_rate
 from jobs.runtime.watchdog import Watchdog
-from jobs.schema import Kernels, Precision, Run
+from jobs.schema import Precision, Run
+from jobs.work.train import loop
+from jobs.work.train.tokens import Tokens as Samples
 
 
-def native_trainer(run: Run, device: torch.device, steps: int, begins: Callable[[Metric], None]) -> Trainer:
-    """Return the native engine's model and optimizer."""
+def train(run: Run, lease: Lease, rank: Rank) -> None:
+    """Train one run to its end, or stop at a step boundary after a signal.
+
+    Raise SupersededError on all ranks, at a step boundary, if another start takes the run over.
+    """
+    loop.train(run, lease, rank, Samples, trainer_of)
+
+
+def trainer_of(run: Run, device: torch.device, data: Samples, begins: Callable[[Metric], None]) -> Trainer:
+    """Return the model and optimizer of a rank."""
     begins(m.STARTUP_RENDEZVOUS_TIME)
     mesh = device_mesh(layout_of(run), device)
-    return Trainer(run, parallel_model(run, mesh, device, begins), device, mesh, steps)
+    return Trainer(run, parallel_model(run, mesh, device, begins), device, mesh, data.steps)
 
 
 @dataclass
-class Trainer:
+class Trainer(Trains):
     """Model and optimizer, and one step of training."""
 
     run: Run
@@ -57,6 +69,7 @@ class Trainer:
     def __post_init__(self) -> None:
         job = self.run.job
         layout = layout_of(self.run)
+        self.facts = {"kernels": self.model.kernels.name}
         # FSDP and DDP average gradients over these ranks; step() turns the average into a sum.
         self.averaged = layout.product(axis for axis in AXES if axis.averages_gradients)
         # The losses are on the last of PP ranks, a part on each of the averaged ones. Other ranks (TP) compute the
@@ -116,11 +129,6 @@ class Trainer:
         for group in self.parameters:
             yield from (local_shard(cast(Tensor, plain(parameter))) for parameter in group)
 
-    @property
-    def kernels(self) -> Kernels:
-        """The kernels in use."""
-        return self.model.kernels
-
     def saver(self, lease: Lease, watchdog: Watchdog) -> checkpoint.Saver:
         """Return the writer and reader of checkpoints."""
         return checkpoint.Saver(self.run, lease, self.model.gpt, self.optimizer, counts=self.counts, watchdog=watchdog)
@@ -135,9 +143,9 @@ class Trainer:
         counts = gather(sum(parameter.numel() for group in self.parameters for parameter in group))
         return sum(counts[:: len(counts) // self.pipeline.size()])
 
-    def numbers(self) -> dict[Metric, float] | None:
+    def numbers(self) -> dict[Metric, float]:
         """Return the loss scale and the skipped updates of float16."""
-        return None if self.loss_scale is None else self.loss_scale.numbers()
+        return {} if self.loss_scale is None else self.loss_scale.numbers()
 
 
 def on_device(tokens: Tokens, device: torch.device) -> Tensor:

@@ -8,7 +8,9 @@
     decoding   crops, pixels by Pillow, and what DALI gets instead
     dali       pixels by NVIDIA DALI
     resnet     the model
+    jpegs      the images of a run: read or made, divided among its ranks
     trainer    model and optimizer of a rank, validation, and checkpoints
 
-jobs.work.images.train trains. Only loader, decoding, dali, resnet and trainer import torch.
+jobs.work.train.loop trains with the data of jpegs and the steps of trainer. Only loader, decoding, dali, resnet, jpegs
+and trainer import torch.
 """

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from jobs.data.batches import Work
 from jobs.errors import DataError
 from jobs.failures import STOPS
 from jobs.settings.images import ImageDecoder, ImageTraining
@@ -61,6 +62,8 @@ class Images(IterableDataset[Batch | Encoded | DataError]):
         self.taken = 0
         """Micro-batches that the rank has used."""
         self.positions = [Position()] * self.workers
+        self.other_order = False
+        """The images after a checkpoint are not those that an uninterrupted run would have seen."""
 
     @property
     def order(self) -> list[int]:
@@ -72,8 +75,13 @@ class Images(IterableDataset[Batch | Encoded | DataError]):
         positions = [position.numbers for position in self.positions]
         return {"order": self.order, "seed": self.seed, "taken": self.taken, "positions": positions}
 
-    def continue_from(self, state: Mapping[str, Any]) -> None:
-        """Continue at the place of a state of this rank and order."""
+    def continue_from(self, state: Mapping[str, Any], step: int) -> None:
+        """Continue with the images after those of a checkpoint; of another order, or without one, with other images."""
+        self.other_order = state.get("order") != self.order
+        if self.other_order:
+            # Not those of the start again.
+            self.seed += step
+            return
         self.seed, self.taken = int(state["seed"]), int(state["taken"])
         self.positions = [Position.of(list(map(int, numbers))) for numbers in state["positions"]]
 
@@ -176,13 +184,20 @@ def loaded(images: Images | HeldOut, device: torch.device) -> Generator[Batch]:
             found._shutdown_workers()  # type: ignore[attr-defined]  # noqa: SLF001
 
 
-def steps_of(images: Images, count: int, device: torch.device) -> Generator[list[Batch]]:
-    """Yield for each step its `count` micro-batches, without end, and note that they are used."""
+@dataclass(frozen=True, kw_only=True)
+class StepImages(Work):
+    """The micro-batches of a rank in one optimizer step, and the size of the whole global batch."""
+
+    micro_batches: list[Batch]
+
+
+def steps_of(images: Images, count: int, samples: int, device: torch.device) -> Generator[StepImages]:
+    """Yield the `count` micro-batches of each step, without end, and note that they are used."""
     ready = loaded(images, device)
     try:
         while True:
-            batch = list(islice(ready, count))
-            for each in batch:
+            batch = StepImages(samples=samples, micro_batches=list(islice(ready, count)))
+            for each in batch.micro_batches:
                 images.used(each)
             yield batch
     finally:

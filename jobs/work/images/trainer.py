@@ -1,12 +1,16 @@
-"""The network and optimizer of one rank of a run on images, its validation, and its checkpoints."""
+"""A residual network on JPEG images: data parallel by DDP, SGD with momentum, validation, and checkpoints.
+
+Its loop and record are those of a language model (jobs.work.train.loop), with images in place of tokens. Ranks read
+without end, so all make the same number of steps; a restart continues with the images that would have followed.
+"""
 
 from __future__ import annotations
 
 import json
 import time
 import zlib
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 
 import torch
@@ -16,11 +20,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from jobs import metrics as m
 from jobs.engines.native.loss_scale import LossScale
+from jobs.engines.trainer import Saves, Trains
 from jobs.errors import CheckpointError
 from jobs.files import read_object
+from jobs.layout import layout_of
 from jobs.lease import Lease
-from jobs.metrics import Metric
+from jobs.metrics import Metric, StoragePhase
 from jobs.plan.cost import checkpoint_bytes
+from jobs.ranks import Rank
+from jobs.runtime import storage_io
 from jobs.runtime.checkpoint_directory import (
     Saved,
     group_of_files,
@@ -32,13 +40,18 @@ from jobs.runtime.checkpoint_directory import (
     written_aside,
 )
 from jobs.runtime.checkpoint_pickles import MALFORMED, load_weights
-from jobs.runtime.process_group import on_host
+from jobs.runtime.divergence import DivergedError, is_finite
+from jobs.runtime.pace import Pace
+from jobs.runtime.process_group import largest_of_ranks, on_host
+from jobs.runtime.recorder import Recorder
 from jobs.runtime.steps import learning_rate
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Precision, Run
 from jobs.work.images.decoding import Batch
-from jobs.work.images.loader import Images
+from jobs.work.images.jpegs import Jpegs
+from jobs.work.images.loader import StepImages, loaded
 from jobs.work.images.resnet import ResNet
+from jobs.work.train import loop
 
 STATE = "state.pt"
 MOST_GUESSES = 5
@@ -47,12 +60,24 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and deviation of ImageNet's channels, in shares of 255 (https://docs.pytorch.org/vision/stable/models.html)."""
 
 
-class Trainer:
+def train(run: Run, lease: Lease, rank: Rank) -> None:
+    """Train one run to its end, or stop at a step boundary after a signal.
+
+    Raise DataError for images that cannot be used, and SupersededError on all ranks, at a step boundary, if another
+    start takes the run over.
+    """
+    loop.train(run, lease, rank, Jpegs, Trainer)
+
+
+class Trainer(Trains):
     """Network and optimizer of one rank."""
 
-    def __init__(self, run: Run, device: torch.device, steps: int) -> None:
+    shows_collectives = False  # those of DDP
+
+    def __init__(self, run: Run, device: torch.device, data: Jpegs, begins: Callable[[Metric], None]) -> None:
+        begins(m.STARTUP_MODEL_TIME)
         assert run.images is not None
-        self.run, self.images, self.device, self.steps = run, run.images, device, steps
+        self.run, self.images, self.device, self.data = run, run.images, device, data
         torch.manual_seed(run.job.seed)
         network = ResNet(run.images.network, run.images.classes).to(device)
         if run.images.channels_last:
@@ -66,7 +91,6 @@ class Trainer:
                 bucket_cap_mb=run.parallelism.bucket_mb,
             )  # fmt: skip
         weights = list(network.parameters())
-        self.parameters = sum(weight.numel() for weight in weights)
         # Neither normalization nor biases decay.
         groups = [
             {"params": [each for each in weights if each.ndim > 1], "weight_decay": run.job.weight_decay},
@@ -77,20 +101,22 @@ class Trainer:
         self.mean, self.deviation = (255 * torch.tensor(values, device=device) for values in (MEAN, DEVIATION))
         self.criterion = nn.CrossEntropyLoss(label_smoothing=run.images.label_smoothing)
         self.loss_scale = LossScale() if run.job.precision is Precision.float16 else None
+        self.pace = Pace(list(network.stages), layout_of(run), device, every=run.engine.pace_every_steps)
 
-    def step(self, step: int, batch: list[Batch]) -> tuple[float, float | None, float]:
+    def step(self, step: int, batch: StepImages) -> tuple[float, float | None, float]:
         """Run one update; return the mean loss of the global batch before it, the gradient norm and the rate.
 
         No norm is returned if the gradients overflowed float16, so that the update was skipped.
         """
         job, scale = self.run.job, self.loss_scale.value if self.loss_scale else 1.0
-        total = torch.zeros((), device=self.device)
-        for number, (pixels, labels, _) in enumerate(batch, 1):
-            waits = isinstance(self.model, DistributedDataParallel) and number < len(batch)
+        total, micro_batches = torch.zeros((), device=self.device), batch.micro_batches
+        for number, (pixels, labels, _) in enumerate(micro_batches, 1):
+            waits = isinstance(self.model, DistributedDataParallel) and number < len(micro_batches)
             with self.model.no_sync() if waits else nullcontext():  # type: ignore[operator]  # DDP has it
                 with self.arithmetic():
                     logits = self.model(self.normalised(pixels))
-                    loss = self.criterion(logits.float(), labels.to(self.device, non_blocking=True)) / len(batch)
+                    loss = self.criterion(logits.float(), labels.to(self.device, non_blocking=True))
+                    loss = loss / len(micro_batches)
                 (loss * scale).backward()
             total += loss.detach()
         gradients = [each.grad for each in self.network.parameters() if each.grad is not None]
@@ -100,7 +126,7 @@ class Trainer:
             factor *= min(1.0, job.clip_norm / (float(norm) + 1e-6))
         if factor != 1:
             torch._foreach_mul_(gradients, factor)
-        rate = learning_rate(job, step - (self.loss_scale.skipped if self.loss_scale else 0), self.steps)
+        rate = learning_rate(job, step - (self.loss_scale.skipped if self.loss_scale else 0), self.data.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         skipped = self.loss_scale is not None and self.loss_scale.overflows(norm)
@@ -122,7 +148,31 @@ class Trainer:
             return nullcontext()
         return torch.autocast(self.device.type, getattr(torch, precision.name))
 
-    def validate(self, batches: Iterable[Batch]) -> dict[Metric, float]:
+    def validate(self, step: int, recorder: Recorder, watchdog: Watchdog, *, last: bool = False) -> None:
+        """Record loss and accuracy on the held-out images if they are due after a step; every rank calls it.
+
+        Raise DivergedError if the loss is not finite.
+        """
+        held_out, every_steps = self.data.held_out, self.images.validate_every_steps
+        due = last or (every_steps is not None and step % every_steps == 0)
+        if held_out is None or not due:
+            return
+        size_bytes = sum(file.stat().st_size for file in {part.file for part in held_out.parts})
+        watchdog.begins(f"validating after step {step}", size_bytes)
+        recorder.node_load(step)
+        storage_io.begin(StoragePhase.validate)
+        fence = time.perf_counter()
+        with closing(loaded(held_out, self.device)) as batches:
+            values = self.loss_and_accuracy(batches)
+        (values[m.EVALUATION_TIME],) = largest_of_ranks([time.perf_counter() - fence], self.device)
+        storage_io.begin(StoragePhase.train)
+        # The times of the layers are those of steps.
+        self.pace.clock.read()
+        if not is_finite(values[m.EVALUATION_LOSS]):
+            raise DivergedError(step, f"the loss on the held-out images is {values[m.EVALUATION_LOSS]}")
+        recorder.evaluated(step, values)
+
+    def loss_and_accuracy(self, batches: Iterable[Batch]) -> dict[Metric, float]:
         """Return the loss and accuracy on this rank's micro-batches and those of all others; every rank calls it.
 
         Ranks may have different numbers of micro-batches. The running means of normalization are the first rank's, as
@@ -160,26 +210,37 @@ class Trainer:
         return images if self.images.channels_last else images.contiguous()
 
     def numbers(self) -> dict[Metric, float]:
-        """Return the loss scale and the skipped updates of float16."""
-        return {} if self.loss_scale is None else self.loss_scale.numbers()
+        """Return the longest wait of a rank for images, and the loss scale and the skipped updates of float16."""
+        (waited_s,) = largest_of_ranks([self.pace.batch_time_s], self.device)
+        return {m.DATA_WAIT_TIME: waited_s, **({} if self.loss_scale is None else self.loss_scale.numbers())}
+
+    def parameters_held(self) -> int:
+        """Return the number of weights: every rank has all."""
+        return sum(weight.numel() for weight in self.network.parameters())
+
+    def parameters_trained(self) -> int:
+        """Return the number of weights."""
+        return self.parameters_held()
+
+    def saver(self, lease: Lease, watchdog: Watchdog) -> Saver:
+        """Return the writer and reader of checkpoints."""
+        return Saver(self.run, lease, self, watchdog)
 
 
-class Saver:
+class Saver(Saves):
     """Write checkpoints in the foreground, the state by the first rank and its images' order by each; load them."""
 
-    def __init__(self, run: Run, lease: Lease, trainer: Trainer, images: Images, watchdog: Watchdog) -> None:
+    def __init__(self, run: Run, lease: Lease, trainer: Trainer, watchdog: Watchdog) -> None:
         self.job, self.lease, self.trainer, self.watchdog = run.job, lease, trainer, watchdog
-        self.images, self.order = images, f"order-{dist.get_rank():05d}.json"
-        self.other_order = False
-        """The images after the checkpoint are not those that an uninterrupted run would have seen."""
+        self.images, self.order = trainer.data.images, f"order-{dist.get_rank():05d}.json"
         self.size_bytes = checkpoint_bytes(run)
         self.group = group_of_files(run, self.size_bytes) if run.job.checkpoint_every_steps is not None else None
         self.outcomes: list[Saved] = []
         self.sums: dict[str, int] = {}
         """The sums of this rank's files of the latest checkpoint (checkpoint_sums)."""
 
-    def save(self, step: int) -> float:
-        """Write the state after a step; return the seconds it took. Every rank calls it."""
+    def save(self, step: int, *, last: bool) -> None:  # noqa: ARG002 (the native engine writes others in the background)
+        """Write the state after a step; every rank calls it."""
         self.watchdog.begins(f"writing the checkpoint of step {step}", self.size_bytes)
         fence, first = time.perf_counter(), dist.get_rank() == 0
         final = self.lease.run.checkpoints / f"step-{step:08d}"
@@ -193,7 +254,6 @@ class Saver:
             if first:
                 keep_newest(self.lease.run.checkpoints, self.job.keep_checkpoints)
             self.outcomes.append(Saved(step, time.perf_counter() - fence, size_bytes(final) if first else 0))
-        return time.perf_counter() - fence
 
     def write(self, step: int, directory: Path, *, first: bool) -> None:
         """Write this rank's files, and keep their sums."""
@@ -221,21 +281,11 @@ class Saver:
             self.trainer.optimizer.load_state_dict(state["optimizer"])
             if self.trainer.loss_scale is not None and state["scaler"] is not None:
                 self.trainer.loss_scale.state.copy_(state["scaler"])
-            self.load_order(path, int(state["step"]))
-            return int(state["step"])
+            order, step = path / self.order, int(state["step"])
+            self.images.continue_from(read_object(order) if order.is_file() else {}, step)
         except (OSError, RuntimeError, *MALFORMED) as error:
             raise CheckpointError(f"Checkpoint {path} cannot be read: {error}.") from error
-
-    def load_order(self, path: Path, step: int) -> None:
-        """Continue with the images after those of a checkpoint; of another order, or without one, with other images."""
-        file = path / self.order
-        state = read_object(file) if file.is_file() else {}
-        self.other_order = state.get("order") != self.images.order
-        if self.other_order:
-            # Not those of the start again.
-            self.images.seed = self.job.seed + step
-        else:
-            self.images.continue_from(state)
+        return step
 
     def ended(self) -> list[Saved]:
         """Return the results of checkpoints since the last call."""

@@ -27,7 +27,7 @@ NOT_READ = {
 class Images(Work):
     """Training on JPEG files."""
 
-    entry_point = "jobs.work.images.train:train_images"
+    entry_point = "jobs.work.images.trainer:train"
     rules = "jobs.work.images.rules"
     not_read = NOT_READ
     has_batch = True
@@ -100,7 +100,7 @@ class Images(Work):
                 )
             refuse_full(sweep, run.images.count, run.images.mean_kb)
         for key, path in run.images.directories.items():
-            # A path of the nodes alone is examined there (jobs.work.images.train).
+            # A path of the nodes alone is examined there (jobs.work.images.jpegs).
             if Path(path).exists() or run.launcher.kind.on_this_machine:
                 shards_of(Path(path), key)
 

@@ -1,46 +1,49 @@
-"""Training by the native engine: from an empty process to the recorded end, on one page for every parallelism.
+"""Training: from an empty process to the recorded end, on one page for every model and parallelism.
 
-`Trainer.step` is the arithmetic of a step, and the two fences in `train` define its time. Rank 0 writes metrics.jsonl
-and status.jsonl. DeepSpeed trains the same model in this loop by a trainer of its own (jobs.engines.trainer).
+`step` of a trainer is the arithmetic of a step, and the two fences in `train` define its time. Rank 0 writes
+metrics.jsonl and status.jsonl. The data, the trainer and its checkpoints are protocols (jobs.engines.trainer): the
+native engine and DeepSpeed train language models in this loop, jobs.work.images.trainer an image classifier.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import torch
 import torch.distributed as dist
 
 from jobs import metrics as m
-from jobs.data import open_dataset
-from jobs.data.batches import Batches, StepBatch
 from jobs.engines.native.traffic import Traffic
-from jobs.engines.native.trainer import native_trainer
-from jobs.engines.trainer import Saves, TrainerOf, Trains
+from jobs.engines.trainer import Data, DataOf, Saves, TrainerOf, Trains
 from jobs.layout import layout_of
 from jobs.lease import Lease
 from jobs.plan.cost import checkpoint_bytes
 from jobs.ranks import Rank
+from jobs.rundir import RunDir
 from jobs.runtime.checkpoint_directory import newest_readable
 from jobs.runtime.divergence import DivergedError, refuse_not_finite
 from jobs.runtime.garbage import collected_between
 from jobs.runtime.gpu import refuse_unusable_gpu
 from jobs.runtime.machine import StopRequest, process_start
-from jobs.runtime.prefetch import pinned, prefetch
 from jobs.runtime.process_group import join, largest_of_ranks, synchronize
 from jobs.runtime.profiler import StepProfiler
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.startup import Startup, reads_bytes
-from jobs.runtime.steps import batches_of, samples, steps_of
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Job, Run
 
 
-def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = None) -> None:
-    """Train one run to its end, or stop at a step boundary after a signal; without `trainer_of` by the native engine.
+def train(
+    run: Run,
+    lease: Lease,
+    rank: Rank,
+    data_of: Callable[[Run, Rank, RunDir, Startup], DataOf],
+    trainer_of: TrainerOf[DataOf],
+) -> None:
+    """Train one run to its end, or stop at a step boundary after a signal.
 
     Raise SupersededError on all ranks, at a step boundary, if another start takes the run over.
     """
@@ -55,13 +58,10 @@ def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = Non
 
     # --- data -------------------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_DATA_TIME)
-    startup.reads_data(samples(run, directory))
-    dataset = open_dataset(samples(run, directory, check=rank.is_first))
-    batches = batches_of(run, dataset, rank.rank)
-    steps = steps_of(run.job, batches)
+    data = data_of(run, rank, directory, startup)
 
     # --- model and optimizer ----------------------------------------------------------------------------------
-    trainer = (trainer_of or native_trainer)(run, device, steps, startup.begins)
+    trainer, steps = trainer_of(run, device, data, startup.begins), data.steps
 
     # --- resume -----------------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_CHECKPOINT_TIME)
@@ -69,14 +69,15 @@ def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = Non
     done = newest_readable(directory, saver.load, trainer.weights)
     startup.begins(m.STARTUP_OTHER_TIME)
     recorder = Recorder(run, lease, rank, startup=startup, steps=steps, from_step=done)
-    recorder.started(device, dataset.description, kernels=trainer.kernels.name)
+    recorder.started(device, data.description(), **trainer.facts)
 
     # --- loop -------------------------------------------------------------------------------------------------
     # Counting collectives slows a step down, so it happens in a step that steady values exclude.
-    traffic, counted = Traffic(layout_of(run)), done + min(2, run.job.unmeasured_steps)
+    counted = done + min(2, run.job.unmeasured_steps)
+    traffic = Traffic(layout_of(run)) if trainer.shows_collectives else None
     with (
         recorder.progress(),
-        batches_for(run, batches, done, steps, device) as ready,
+        data.batches(done, device) as ready,
         StepProfiler(run, directory, rank, device, steps) as profiler,
         last_finite_checkpoint(run, saver, recorder, watchdog),
     ):
@@ -88,7 +89,7 @@ def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = Non
                 synchronize(device)
                 fence = time.perf_counter()
                 batch = trainer.pace.batch(ready)
-                with traffic if step == counted else nullcontext():
+                with traffic if traffic and step == counted else nullcontext():
                     loss, norm, rate = trainer.step(step, batch)
                 synchronize(device)
                 seconds = time.perf_counter() - fence
@@ -111,35 +112,34 @@ def train(run: Run, lease: Lease, rank: Rank, trainer_of: TrainerOf | None = Non
                 further=trainer.numbers(),
             )
             if step == counted:
-                recorder.layout(
-                    step, trainer.parameters_held(), traffic.of_busiest_rank(), trainer.parameters_trained()
-                )
+                collectives = traffic.of_busiest_rank() if traffic else None
+                recorder.layout(step, trainer.parameters_held(), collectives, trainer.parameters_trained())
             recorder.pace(step, trainer.pace.step(measured=recorder.is_steady(step)))
             recorder.profile(step, profiler.report(step))
             recorder.checkpoints(saver.ended())
             if last:
                 break
+            trainer.validate(step, recorder, watchdog)
 
     # --- end --------------------------------------------------------------------------------------------------
+    if recorder.last_step == steps:
+        trainer.validate(steps, recorder, watchdog, last=True)
     watchdog.begins("finishing")
-    if recorder.last_step < steps:
-        recorder.stopped(stopping)
+    if recorder.last_step == steps:
+        finish(run, data, saver, recorder)
     else:
-        if run.job.export:
-            saver.export(dataset.tokenizer_files)
-        recorder.finished()
+        recorder.stopped(stopping)
     watchdog.stop()
     dist.destroy_process_group()
 
 
-def batches_for(
-    run: Run, batches: Batches, done: int, steps: int, device: torch.device
-) -> AbstractContextManager[Iterator[StepBatch]]:
-    """Return the batches of the steps after `done`, in order; prefetch engine.prefetch_batches of them."""
-    depth = run.engine.prefetch_batches
-    page_locked = depth > 0 and device.type == "cuda"
-    make = (lambda step: pinned(batches.step(step))) if page_locked else batches.step
-    return prefetch(make, range(done + 1, steps + 1), depth)
+def finish(run: Run, data: Data, saver: Saves, recorder: Recorder) -> None:
+    """Export, and record the end of a run that has done all its steps; every rank calls it."""
+    if run.job.export:
+        saver.export(data.tokenizer_files)
+    recorder.finished()
+    if recorder.writes:
+        data.clear()
 
 
 def saved(job: Job, step: int, trainer: Trains, saver: Saves, device: torch.device, *, last: bool) -> float | None:

@@ -676,7 +676,7 @@ def test_a_trial_of_changed_code_runs_beside_the_code_of_the_baseline(tmp_path: 
     how = ["--campaign", str(path), "--repeats", "1", "--wait"]
     done = typed_in(ROOT, "attempt", "baseline", *TINY, f"data.cache_dir={tmp_path}/cache", *how)
     assert done.returncode == 0, done.stdout + done.stderr
-    edit = ("jobs/work/train/loop.py", "kernels=trainer.kernels.name", 'kernels="mine"')
+    edit = ("jobs/engines/native/trainer.py", "self.model.kernels.name", '"mine"')
     done = typed_in(edited_checkout(tmp_path / "edited", *edit), "attempt", "mine", "--changed-code", *how)
     assert done.returncode == 0, done.stdout + done.stderr
     kernels = {run.name: run.started["kernels"] for run in read_runs([path])}

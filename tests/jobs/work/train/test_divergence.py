@@ -17,6 +17,7 @@ import torch
 
 from analysis.report.report import report
 from jobs.engines.native import loss_scale
+from jobs.engines.native import trainer as native
 from jobs.errors import RunDirError
 from jobs.failures import FailureCause, recorded_cause
 from jobs.rundir import RunDir, SweepDir, read_records
@@ -29,7 +30,7 @@ from jobs.submit.requeue import planned_restart
 from jobs.submit.states import states
 from jobs.submit.submissions import submission_by_hand
 from jobs.work.images import trainer as image_trainer
-from jobs.work.train import loop as native
+from jobs.work.train import loop
 from tests.support.cli import printed_words
 from tests.support.real_run import SMALL, events, make_run, printed, steps, train
 from tests.support.required import skip_or_fail
@@ -151,7 +152,7 @@ def test_a_checkpoint_with_weights_that_are_not_finite_is_not_continued_from(tmp
     run = make_run(tmp_path, *SINGLE, *EVERY_STEP)
     with pytest.MonkeyPatch.context() as patch:
         # As a release without the check wrote them.
-        patch.setattr(native, "refuse_not_finite", lambda *_: None)
+        patch.setattr(loop, "refuse_not_finite", lambda *_: None)
         patch.setattr(native, "learning_rate", infinite_at(6))
         assert train(run) == [0], printed(run)
     assert checkpoints(run) == ["step-00000005", "step-00000006"]

@@ -20,11 +20,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from jobs.data import open_dataset
 from jobs.data.dataset import IGNORED
 from jobs.engines.native import loss_scale
+from jobs.engines.native import trainer as native
 from jobs.engines.native.customization import lora
 from jobs.engines.native.loss_scale import LossScale
 from jobs.rundir import RunDir, load_run
 from jobs.runtime.steps import batches_of, samples
-from jobs.work.train import loop as native
 from tests.support.real_run import events, losses, make_run, printed, steps, train
 from tests.support.tiny_data import ALPACA, huggingface_tokenizer, tokenizer_config, write_json
 from tests.support.training import assert_equal, rewind
