@@ -18,11 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from jobs.data.batches import StepBatch
 from jobs.engines.native import attention
+from jobs.engines.native import trainer as workload
 from jobs.engines.native.attention import mask
 from jobs.engines.native.trainer import Trainer
 from jobs.rundir import RunDir
 from jobs.runtime.process_group import on_host
-from jobs.work.train import loop as workload
 from tests.support.real_run import make_run, printed, rank, train
 from tests.support.training import long
 
