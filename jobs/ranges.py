@@ -38,6 +38,11 @@ class Range:
         return self.most not in {MOST_NODES, MOST_COUNT, math.inf}
 
     @property
+    def is_count(self) -> bool:
+        """True if other rules divide by the number or count up to it."""
+        return self.most in {MOST_NODES, MOST_COUNT}
+
+    @property
     def in_words(self) -> str:
         """The range as text: `1 or more`, `above 0`, `0 to 1000`."""
         if self.is_bounded:
@@ -95,17 +100,17 @@ def ranges_of(section: Any) -> dict[str, Range]:
     return {name: each for name, each in found.items() if each is not None}
 
 
-def out_of_range(section: Any, prefix: str = "") -> Iterator[str]:
-    """Yield the refusal of each number of a configuration that is outside its range, and of nan and inf."""
+def out_of_range(section: Any, prefix: str = "", *, counts: bool) -> Iterator[str]:
+    """Yield the refusal of each count of a configuration that is outside its range and of nan and inf, or of others."""
     kind: Any = type(section)
     ranges = ranges_of(kind)
     for name, value in vars(section).items():
+        key = f"{prefix}{name}"
         if is_dataclass(value):
-            yield from out_of_range(value, f"{prefix}{name}.")
-        elif name in ranges:
-            if value is not None and not ranges[name].has(value):
-                yield ranges[name].refusal(prefix + name, value)
+            yield from out_of_range(value, f"{key}.", counts=counts)
         elif isinstance(value, float) and not math.isfinite(value):
             # It compares with every limit as if it were in range.
-            key = f"{prefix}{name}"
-            yield f"{key}={value:g} is not a number to calculate with. Set {key}=NUMBER, which is finite."
+            if counts:
+                yield f"{key}={value:g} is not a number to calculate with. Set {key}=NUMBER, which is finite."
+        elif name in ranges and ranges[name].is_count is counts and value is not None and not ranges[name].has(value):
+            yield ranges[name].refusal(key, value)

@@ -113,7 +113,7 @@ def common_global_batch(runs: list[Run]) -> int | None:
     None if it is beyond reason, as for nodes=1,2,...,30. Runs with another mistake are left out.
     """
     least = max((run.global_batch_size for run in runs), default=1)
-    runs = [run for run in runs if not any(broken((values.numbers_are_in_range, *layout.RULES), run))]
+    runs = [run for run in runs if not any(broken((values.counts_are_in_range, *layout.RULES), run))]
     if not any(any(broken(batch.RULES, run)) for run in runs):
         return least
     unit = math.lcm(*(run.job.micro_batch_size * data_degree(run) * run.parallelism.pipeline for run in runs))

@@ -25,9 +25,14 @@ MIN_LEARNING_RATE = 3e-5
 # --- single values -------------------------------------------------------------------------------------------
 
 
+def counts_are_in_range(run: Run) -> str | None:
+    """Require the ranges of the schema for counts, and finite numbers, on which all other rules rely."""
+    return "\n".join(out_of_range(run, counts=True)) or None
+
+
 def numbers_are_in_range(run: Run) -> str | None:
-    """Require the ranges of the schema."""
-    return "\n".join(out_of_range(run)) or None
+    """Require the ranges of the schema for all other numbers."""
+    return "\n".join(out_of_range(run, counts=False)) or None
 
 
 def rate_falls(run: Run) -> str | None:
@@ -405,8 +410,9 @@ def tuning_is_a_command(run: Run) -> str | None:
 
 
 # Later rules calculate with the counts.
-COUNTS: tuple[Rule, ...] = (config_holds_no_secret, numbers_are_in_range)
+COUNTS: tuple[Rule, ...] = (config_holds_no_secret, counts_are_in_range)
 OTHERS: tuple[Rule, ...] = (
+    numbers_are_in_range,
     rate_falls,
     adapters_have_a_size,
     one_customization,

@@ -17,7 +17,7 @@ def one_test(run: Run) -> str | None:
     given = [name for name in TESTS if getattr(run.storage, name) is not None]
     if len(given) != 1:
         return (
-            f"storage has {' and '.join(given) or 'no test'}, and a run makes one. Set job={either(TESTS.values())}, "
+            f"storage has {' and '.join(given) or 'no test'}; a run needs one. Set job={either(TESTS.values())}, "
             "and no other section of storage."
         )
     if run.job.train:

@@ -243,7 +243,7 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
         ("job.learning_rate=-1", "job.learning_rate=-1 is outside 0 to 1000"),
         ("cluster.memory_gb_per_node=-4", "cluster.memory_gb_per_node=-4 is negative."),
         ("job.seed=-1", "job.seed=-1 is outside 0 to 2147483647. Set job.seed=1234, or another in that range."),
-        ("job.clip_norm=0", "job.clip_norm=0 is not positive"),
+        ("job.clip_norm=0", "job.clip_norm=0 is not a positive number. Set job.clip_norm=1, another above 0, or null."),
         ("parallelism.sharding=FULL_SHARD", "have no meaning with strategy=ddp"),
         ("scaling.sequences_per_rank=4", "has no meaning with scaling=strong"),
         ("name=a/b", "name='a/b' cannot be a directory name"),

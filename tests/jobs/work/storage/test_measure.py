@@ -210,7 +210,7 @@ def test_a_storage_that_the_nodes_do_not_see_ends_every_rank_with_the_reason(tmp
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["job=checkpoint_io", "storage.checkpoint.fraction=2"], "Set storage.checkpoint.fraction=1, or a number"),
+        (["job=checkpoint_io", "storage.checkpoint.fraction=2"], "storage.checkpoint.fraction=1, or another"),
         (["job=checkpoint_io", "storage.checkpoint.repeats=0"], "Set storage.checkpoint.repeats=1 or more"),
         (["job=checkpoint_io", "engine=litgpt"], "engine=litgpt is chosen. Set engine=native"),
         (["job=checkpoint_io", "job.export=true"], "job=checkpoint_io trains nothing. Set job.export=false"),
