@@ -13,13 +13,13 @@ import torch
 
 from jobs import metrics as m
 from jobs.data.batches import StepBatch
+from jobs.engines.native import trainer as workload
 from jobs.engines.native.trainer import Trainer
 from jobs.rundir import RunDir
 from jobs.runtime.node_use import NodeUse
 from jobs.runtime.process_group import on_host
 from jobs.versions import is_missing
 from jobs.work.images.make import make_images
-from jobs.work.train import loop as workload
 from tests.support.paths import ROOT
 from tests.support.real_run import events, losses, make_run, printed, rank, steps, train
 from tests.support.training import interrupted
