@@ -21,7 +21,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TextIO, cast
 
-from jobs.errors import RunDirError
+from jobs.errors import RunDirError, SuiteError
 from jobs.pieces import Pieces
 from jobs.secrets import redact, redacted_traceback
 
@@ -231,6 +231,16 @@ def print_errors_redacted() -> None:
 
     sys.excepthook = lambda _type, error, _traceback: show(error)
     threading.excepthook = lambda thread: show(thread.exc_value)
+
+
+@contextmanager
+def own_program() -> Iterator[None]:
+    """Guard the standard streams of a program, and end it with the text of a SuiteError inside this context."""
+    outlive_full_disk()
+    try:
+        yield
+    except SuiteError as error:
+        sys.exit(f"slurmscale: {error}")
 
 
 def outlive_full_disk() -> None:

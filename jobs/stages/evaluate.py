@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from jobs.errors import RunDirError, SuiteError
+from jobs.errors import RunDirError
 from jobs.metrics import StoragePhase
-from jobs.output import outlive_full_disk
+from jobs.output import own_program
 from jobs.run import refuse_other_code
 from jobs.run_events import run_events
 from jobs.rundir import RunDir, load_run
@@ -44,8 +44,5 @@ def refuse_unfinished(directory: RunDir) -> None:
 
 
 if __name__ == "__main__":
-    outlive_full_disk()
-    try:
+    with own_program():
         main(sys.argv[1])
-    except SuiteError as error:
-        sys.exit(f"slurmscale: {error}")

@@ -9,9 +9,8 @@ import os
 import sys
 from pathlib import Path
 
-from jobs.errors import SuiteError
 from jobs.failures import cause_of
-from jobs.output import outlive_full_disk
+from jobs.output import own_program
 from jobs.ranks import node_name
 from jobs.rundir import RunDir, SweepDir, append_event, load_run, read_plan, write_json
 from jobs.runtime.steps import Samples, samples_of
@@ -52,8 +51,5 @@ def complete(directory: RunDir, samples: Samples) -> None:
 
 
 if __name__ == "__main__":
-    outlive_full_disk()
-    try:
+    with own_program():
         main(sys.argv[1], sys.argv[2:])
-    except SuiteError as error:
-        sys.exit(f"slurmscale: {error}")

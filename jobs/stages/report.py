@@ -8,8 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from jobs.errors import SuiteError
-from jobs.output import outlive_full_disk
+from jobs.output import own_program
 from jobs.rundir import SweepDir
 from jobs.stages.record import on_record
 
@@ -24,8 +23,5 @@ def main(sweep_path: str) -> None:
 
 
 if __name__ == "__main__":
-    outlive_full_disk()
-    try:
+    with own_program():
         main(sys.argv[1])
-    except SuiteError as error:
-        sys.exit(f"slurmscale: {error}")

@@ -9,11 +9,11 @@ import os
 import sys
 from pathlib import Path
 
-from jobs.errors import RunDirError, SuiteError
+from jobs.errors import RunDirError
 from jobs.failures import cause_of, latest_attempt, record_failure
 from jobs.frozen import dump_run
 from jobs.lease import Lease
-from jobs.output import outlive_full_disk, own_directory, write_file
+from jobs.output import own_directory, own_program, write_file
 from jobs.ranks import Rank, node_name
 from jobs.run import refuse_other_code
 from jobs.run_events import run_events
@@ -48,8 +48,5 @@ def main(run_directory: str) -> None:
 
 
 if __name__ == "__main__":
-    outlive_full_disk()
-    try:
+    with own_program():
         main(sys.argv[1])
-    except SuiteError as error:
-        sys.exit(f"slurmscale: {error}")

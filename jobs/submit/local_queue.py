@@ -30,7 +30,7 @@ from jobs import run as entry
 from jobs.errors import SuiteError
 from jobs.failures import FailureCause, record_failure
 from jobs.lease import successor
-from jobs.output import outlive_full_disk
+from jobs.output import own_program
 from jobs.plan.rules.stages import OF_EACH_RUN, stages_of_each_run
 from jobs.plan.time_limit import stop_before_limit_s
 from jobs.ranks import LOCAL_RESTART_COUNT, START, node_name, restart_count
@@ -223,10 +223,7 @@ def rank_main(run_directory: str) -> None:
 
 
 if __name__ == "__main__":
-    outlive_full_disk()
     # The submitting shell blocked signals while it wrote its record; a child inherits the mask.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
-    try:
+    with own_program():
         main(sys.argv[1], json.load(sys.stdin))
-    except SuiteError as error:
-        sys.exit(f"slurmscale: {error}")

@@ -21,7 +21,7 @@ from typing import Any
 from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.failures import FailureCause, blames_node, record_failure, recorded_cause
 from jobs.lease import successor
-from jobs.output import open_to_append, outlive_full_disk
+from jobs.output import open_to_append, own_program
 from jobs.plan.time_limit import stop_before_limit_s
 from jobs.ranks import LOCAL_RESTART_COUNT, hosts, node_name, restart_count, slurm_job_id
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_record, read_events
@@ -290,8 +290,5 @@ def main(sweep_path: str, codes: Mapping[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    outlive_full_disk()
-    try:
+    with own_program():
         main(sys.argv[1], json.load(sys.stdin))
-    except SuiteError as error:
-        sys.exit(f"slurmscale: {error}")

@@ -23,7 +23,7 @@ from filelock import Timeout
 from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.failures import FailureCause, blames_node, cause_of_task, latest_attempt, record_failure, recorded_cause
 from jobs.lease import successor
-from jobs.output import outlive_full_disk
+from jobs.output import own_program
 from jobs.ranks import hosts, node_name, restart_count, slurm_job_id
 from jobs.run_events import events_or_failure
 from jobs.rundir import RunDir, SweepDir, append_event, load_run
@@ -329,9 +329,5 @@ def its_submission(sweep: SweepDir, job_id: str) -> Submission | None:
 
 
 if __name__ == "__main__":
-    outlive_full_disk()
-    try:
-        with patience(BATCH_S):
-            main(sys.argv[1])
-    except SuiteError as error:
-        sys.exit(f"slurmscale: {error}")
+    with own_program(), patience(BATCH_S):
+        main(sys.argv[1])

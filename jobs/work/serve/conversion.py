@@ -18,8 +18,9 @@ from litgpt.scripts.convert_lit_checkpoint import copy_weights_llama
 from safetensors.torch import save_file
 
 from jobs.data.tokenizer import GENERATION_CONFIG, read_json, special_tokens, tokenizer_files
-from jobs.errors import ConfigError, SuiteError
+from jobs.errors import ConfigError
 from jobs.files import opened, read_yaml
+from jobs.output import own_program
 from jobs.work.serve.weights import LITGPT_CONFIG, LITGPT_WEIGHTS
 
 
@@ -109,7 +110,5 @@ def config_json(config: Any, source: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    try:
+    with own_program():
         convert(Path(sys.argv[1]), Path(sys.argv[2]))
-    except SuiteError as error:
-        sys.exit(f"slurmscale: {error}")
