@@ -5,8 +5,8 @@ are in SI base units and full precision; display units and rounding apply where 
 absent: no 0, -1, inf or NaN stands for it.
 
 A constant here gives a metric its column in runs.csv (with `on_page` also on the page) and its definition on the page.
-Its value comes from one function, in analysis/metrics/ or analysis/load/run_directory.py; a new module there is called
-in analysis/load/discover.py. No other file changes.
+Its value comes from one function, in analysis/metrics/ or analysis/load/kinds/; a new module there is called in
+analysis/load/discover.py. No other file changes.
 """
 
 from __future__ import annotations

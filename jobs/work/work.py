@@ -49,6 +49,8 @@ class Work(ABC):
     """The function of a rank, MODULE:NAME: torch takes seconds to import, and NeMo twenty."""
     not_read: Mapping[str, str] = {}
     """Keys of other sections that it does not read, with the only values that they may have."""
+    meaningless: tuple[str, ...] = ()
+    """Settings of `job` that mean nothing to it, although every run has them; reports leave them out."""
     paths: tuple[str, ...] = ()
     """Keys of paths, which are made absolute: a job may start in another directory."""
     first_phase: StoragePhase | None = StoragePhase.load
@@ -147,8 +149,13 @@ class Work(ABC):
 
 def kind_of(run: Run | DictConfig) -> str:
     """Return the name of the kind of work that a run does, also of a configuration that is no run yet."""
-    named = (kind for section, kind in KINDS.items() if getattr(run, section) is not None)
-    return next(named, "train" if run.job.train else "evaluate")
+    return kind_in({section: getattr(run, section) for section in KINDS}, trains=run.job.train)
+
+
+def kind_in(sections: Mapping[str, object], *, trains: bool) -> str:
+    """Return the name of the kind of work with these sections, as values or as plain data."""
+    named = (kind for section, kind in KINDS.items() if sections.get(section) is not None)
+    return next(named, "train" if trains else "evaluate")
 
 
 def work_of(run: Run | DictConfig) -> Work:

@@ -19,7 +19,7 @@ from pandas.api.types import infer_dtype
 from analysis.compare.loss import loss_doubts
 from analysis.formatting import published
 from analysis.load.discover import read
-from analysis.load.run_directory import latest, step_records
+from analysis.load.kinds.train import latest, step_records
 from analysis.report.digest import Digest
 from analysis.report.points_table import POINT_METRICS, spread_at
 from analysis.report.runs_columns import Row

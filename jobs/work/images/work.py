@@ -31,6 +31,7 @@ class Images(Work):
     rules = "jobs.work.images.rules"
     not_read = NOT_READ
     has_batch = True
+    meaningless = ("sequence_length",)
     paths = ("images.path", "images.validation_path")
 
     def unread(self, run: object) -> dict[str, str]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from analysis.load.kinds.serve import client_values
 from analysis.load.run_files import UnusableError
-from analysis.load.serving import client_values
 from jobs import metrics as m
 from jobs.failures import FailureCause, KnownCauseError
 from jobs.metrics import Metric

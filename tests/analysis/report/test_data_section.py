@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analysis.load.run_directory import data_account
+from analysis.load.kinds.evaluate import data_account
 from analysis.report.digest import Digest
 from analysis.report.sections.data import data_section
 from analysis.run import RunResult

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from analysis.load.kinds.serve import client_values
 from analysis.load.run_directory import read_run
-from analysis.load.serving import client_values
 from analysis.parsers import log_metrics as a
 from analysis.report.report import report
 from jobs import metrics as m

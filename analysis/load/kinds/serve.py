@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from analysis.load.run_files import UnusableError
+from analysis.load.ended import Submissions, refuse_unfinished
+from analysis.load.run_files import Contents, UnusableError
+from analysis.metrics.node_use import node_use_values, read_node_use
 from analysis.metrics.serving import cost_of_tokens, read_served
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Line, Record
@@ -24,11 +26,19 @@ from jobs.settings.serving import LoadGenerator
 SERVED = "served requests and trained nothing (job=serve); its results are in the section Serving"
 
 
-def served_run(run: RunResult) -> RunResult:
-    """Return a run with its latest load, or with that of the answer of its search.
+def read(run: RunResult, _contents: Contents, _submissions: Submissions) -> RunResult:
+    """Return a run with its latest load, or with that of the answer of its search, and the use of its nodes.
 
-    Raise UnusableError if the result is missing or has no completed request.
+    Raise UnusableError if it has not ended, or if the result is missing or has no completed request.
     """
+    refuse_unfinished(run, last=None)
+    nodes = read_node_use(RunDir(run.path))
+    served = latest_load(replace(run, node_use=nodes))
+    return replace(served, values={**served.values, **node_use_values(nodes)})
+
+
+def latest_load(run: RunResult) -> RunResult:
+    """Return a run with its latest load, or with that of the answer of its search."""
     event = last_event(run.events, "served")
     highest = number(event, m.HIGHEST_CONCURRENCY)
     if highest is None:
