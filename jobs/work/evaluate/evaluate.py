@@ -89,7 +89,12 @@ def trained_model(run: Run, directory: RunDir, device: torch.device) -> tuple[De
         # The checkpoint contains what trained only.
         values = with_first_values(values_of(run.job.init_from, run.job.seed), gpt, run.job)
     load_sharded(gpt, device, values, tensor=1, tied=tied)
-    step = newest_readable(directory, partial(checkpoint.load_weights, gpt, checkpoint.options_of(run)), gpt.parameters)
+    step = newest_readable(
+        directory,
+        partial(checkpoint.load_weights, gpt, checkpoint.options_of(run)),
+        # A frozen weight in 4 bits is packed into numbers that need not be finite.
+        lambda: (parameter for parameter in gpt.parameters() if parameter.requires_grad),
+    )
     if step == 0:
         raise CheckpointError(f"{directory.checkpoints} has no checkpoint to evaluate, and the run left no export.")
     return gpt, step
