@@ -5,33 +5,12 @@ from __future__ import annotations
 import pytest
 
 from analysis.parsers import log_metrics as a
-from analysis.parsers.base import Kind, Line, Record, Text
+from analysis.parsers.base import Kind, Line, Record
 from analysis.parsers.benchmarks import all_reduce_bench
-from tests.analysis.parsers.reading import SAMPLES, column, records
-
-NAME = "all_reduce_bench.py"
-SAMPLE = SAMPLES / "all_reduce_bench.txt"
 
 
 def parsed(*lines: str) -> list[Record]:
     return list(all_reduce_bench.parse(Line(number, text) for number, text in enumerate(lines, 1)))
-
-
-def test_a_trial_of_a_rank_is_a_measurement_in_bytes_per_second() -> None:
-    first, second = records(SAMPLE, NAME)[:2]
-    assert (first.rank, second.rank) == (1, 0)
-    assert first.values == pytest.approx({
-        a.MESSAGE_SIZE: 4e9, a.COLLECTIVE_TIME: 0.05, a.ALGORITHM_BANDWIDTH: 80e9, a.BUS_BANDWIDTH: 80e9,
-    })  # fmt: skip
-    assert first.texts == {Text.benchmark: "all_reduce"}
-
-
-def test_figures_of_interleaving_ranks_are_read_without_a_rank() -> None:
-    mixed = records(SAMPLE, NAME)[2:]
-    assert [each.rank for each in mixed] == [None] * len(mixed)
-    assert column(mixed, Kind.measurement, a.COLLECTIVE_TIME) == [0.04, 0.0401]
-    assert column(mixed, Kind.measurement, a.ALGORITHM_BANDWIDTH) == pytest.approx([100e9, 99.750625e9])
-    assert column(mixed, Kind.measurement, a.BUS_BANDWIDTH) == [100e9], "nan is no bandwidth"
 
 
 def test_later_versions_name_the_host_and_no_bits() -> None:

@@ -7,24 +7,10 @@ from pathlib import Path
 import pytest
 
 from analysis.parsers import log_metrics as a
-from analysis.parsers.base import Kind, Text
-from tests.analysis.parsers.reading import SAMPLES, column, records, texts
+from analysis.parsers.base import Kind
+from tests.analysis.parsers.reading import column, records
 
 NAME = "nccl-tests"
-
-
-def test_each_row_is_two_measurements_in_base_units() -> None:
-    found = records(SAMPLES / "nccl_tests.txt", NAME)
-    rows = [each for each in found if each.kind is Kind.measurement]
-    assert [each.texts[Text.variant] for each in rows] == ["out-of-place", "in-place"] * 2
-    assert {each.texts[Text.benchmark] for each in rows} == {"all_reduce"}
-    assert rows[0].values == pytest.approx({
-        a.MESSAGE_SIZE: 1 << 20, a.COLLECTIVE_TIME: 41.3e-6, a.ALGORITHM_BANDWIDTH: 25.39e9, a.BUS_BANDWIDTH: 25.39e9,
-        a.WRONG_VALUES: 0,
-    })  # fmt: skip
-    assert rows[2].values[a.COLLECTIVE_TIME] == pytest.approx(13042e-6)
-    assert a.WRONG_VALUES not in rows[3].values, "N/A is not 0"
-    assert column(found, Kind.summary, a.BUS_BANDWIDTH) == [pytest.approx(21.515e9)]
 
 
 @pytest.mark.parametrize("wrong", ["9" * 400, "²", "1e-07"])
@@ -36,31 +22,6 @@ def test_anything_but_a_count_of_wrong_values_is_absent(wrong: str, tmp_path: Pa
     outside, inside = (each.values for each in records(log, NAME))
     assert outside[a.WRONG_VALUES] == 0
     assert a.WRONG_VALUES not in inside
-
-
-def test_the_devices_name_host_and_gpu_of_each_rank() -> None:
-    found = [each for each in records(SAMPLES / "nccl_tests.txt", NAME) if each.kind is Kind.setting]
-    devices = [each for each in found if Text.gpu_name in each.texts]
-    assert [(each.rank, each.host) for each in devices] == [(0, "gpu01"), (1, "gpu01")]
-    assert texts(devices, Text.gpu_name) == ["NVIDIA H100 80GB HBM3"] * 2
-
-
-def test_tables_of_before_2_13_have_neither_a_root_nor_a_count_of_wrong_values() -> None:
-    found = records(SAMPLES / "nccl_tests_versions.txt", NAME)
-    old = [each for each in found if each.kind is Kind.measurement and each.rank == 0]
-    assert column(old, Kind.measurement, a.MESSAGE_SIZE) == [1 << 10, 1 << 10, 1 << 20, 1 << 20, 1 << 30, 1 << 30]
-    assert column(old, Kind.measurement, a.WRONG_VALUES) == [], "5e-07 is an error and no count"
-    assert max(column(old, Kind.measurement, a.BUS_BANDWIDTH)) == pytest.approx(203.97e9)
-    assert column(found, Kind.summary, a.BUS_BANDWIDTH) == [pytest.approx(69.5933e9)], (
-        "no version prints GB/s behind it"
-    )
-
-
-def test_a_bandwidth_rounded_to_0_is_absent_and_its_time_is_not() -> None:
-    new = [each for each in records(SAMPLES / "nccl_tests_versions.txt", NAME) if each.rank is None]
-    assert column(new, Kind.measurement, a.COLLECTIVE_TIME) == pytest.approx([30.25e-6, 29.75e-6])
-    assert column(new, Kind.measurement, a.BUS_BANDWIDTH) == []
-    assert texts(new, Text.benchmark) == ["all_gather"] * 2
 
 
 def row(size: int, algorithm: float, ratio: float) -> str:

@@ -7,43 +7,11 @@ import pytest
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Line, Record, Text
 from analysis.parsers.cluster import nvidia_smi
-from jobs import metrics as m
-from tests.analysis.parsers.reading import SAMPLES, column, records, texts
-
-NAME = "nvidia-smi"
-SAMPLE = SAMPLES / "nvidia_smi.txt"
-MIB = 1 << 20
+from tests.analysis.parsers.reading import column, texts
 
 
 def parsed(*lines: str) -> list[Record]:
     return list(nvidia_smi.parse(Line(number, text) for number, text in enumerate(lines, 1)))
-
-
-def test_a_row_of_a_query_is_a_sample_in_base_units() -> None:
-    first, second, third = records(SAMPLE, NAME)[:3]
-    assert first.values == pytest.approx({
-        a.GPU_BUSY: 0.98, a.GPU_MEMORY_USED: 40960 * MIB, a.TEMPERATURE: 61, a.POWER: 640.25, m.GPU_CLOCK: 1755e6,
-    })  # fmt: skip
-    assert first.texts == {
-        Text.timestamp: "2026/03/01 12:00:00.123",
-        Text.device: "0",
-        Text.gpu_name: "NVIDIA H100 80GB HBM3",
-    }
-    assert set(second.values) == {a.GPU_MEMORY_USED, a.TEMPERATURE, m.GPU_CLOCK}, "not supported is not 0"
-    assert m.GPU_CLOCK not in third.values, "a number without its unit is torn"
-
-
-def test_a_row_of_dmon_is_a_sample_and_a_repeated_header_is_not() -> None:
-    rows = records(SAMPLE, NAME)[3:]
-    assert [each.texts for each in rows] == [
-        {Text.timestamp: time, Text.device: gpu}
-        for time, gpu in (("12:01:00", "0"), ("12:01:00", "1"), ("12:01:01", "0"))
-    ]
-    assert rows[0].values == pytest.approx({
-        a.POWER: 119, a.TEMPERATURE: 59, a.GPU_BUSY: 1, a.GPU_MEMORY_BUSY: 0.4, a.GPU_MEMORY_CLOCK: 2619e6,
-        m.GPU_CLOCK: 1755e6, a.GPU_MEMORY_USED: 40960 * MIB,
-    })  # fmt: skip
-    assert {each.kind for each in rows} == {Kind.sample}
 
 
 def test_a_query_without_units_and_with_one_column_is_read() -> None:

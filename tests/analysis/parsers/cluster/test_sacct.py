@@ -5,69 +5,12 @@ from __future__ import annotations
 import pytest
 
 from analysis.parsers import log_metrics as a
-from analysis.parsers.base import Kind, Line, Record, Text
+from analysis.parsers.base import Line, Record, Text
 from analysis.parsers.cluster import sacct
-from tests.analysis.parsers.reading import SAMPLES, records
-
-NAME = "sacct"
-SAMPLE = SAMPLES / "sacct.txt"
 
 
 def parsed(*lines: str) -> list[Record]:
     return list(sacct.parse(Line(number, text) for number, text in enumerate(lines, 1)))
-
-
-def rows(first: int, last: int) -> dict[str, Record]:
-    """Return the rows of the sample on these lines, by job."""
-    return {each.texts[Text.job_id]: each for each in records(SAMPLE, NAME) if first <= each.line <= last}
-
-
-def test_a_row_between_bars_is_a_job_or_a_step() -> None:
-    found = rows(1, 14)
-    assert found["31800"].kind is Kind.job
-    assert found["31800"].values == {a.NODES: 2, a.CPUS: 2, a.GPUS: 8, a.JOB_TIME: 3, a.TIME_LIMIT: 1800}
-    assert found["31800"].texts == {
-        Text.job_id: "31800",
-        Text.job_name: "toy-finetune",
-        Text.partition: "gpu",
-        Text.state: "COMPLETED",
-        Text.exit_code: "0:0",
-        Text.submitted: "2026-11-22T02:25:34",
-        Text.started: "2026-11-22T02:25:35",
-        Text.ended: "2026-11-22T02:25:38",
-        Text.nodes: "node[01-02]",
-    }
-    assert found["31800.0"].values == {a.NODES: 2, a.RANKS: 2, a.CPUS: 2, a.GPUS: 8, a.JOB_TIME: 3}
-    assert found["31803.batch"].values[a.HOST_MEMORY_PEAK] == 3244 * 1024
-
-
-def test_jobs_end_in_the_states_of_slurm() -> None:
-    states = {job: each.texts[Text.state] for job, each in rows(1, 14).items()}
-    assert {job: state for job, state in states.items() if "." not in job} == {
-        "31800": "COMPLETED", "31801": "CANCELLED", "31802": "CANCELLED", "31803": "TIMEOUT", "31808": "NODE_FAIL",
-    }  # fmt: skip
-
-
-def test_a_job_that_never_began_has_no_start_and_no_nodes() -> None:
-    never = rows(1, 14)["31801"]
-    assert {Text.started, Text.nodes}.isdisjoint(never.texts)
-    assert never.values == {a.NODES: 1, a.JOB_TIME: 0, a.TIME_LIMIT: 2 * 86400}
-
-
-def test_of_fixed_width_what_was_cut_is_completed_where_it_can_be() -> None:
-    found = rows(15, 31)
-    assert len(found) == 14
-    assert found["31802"].texts[Text.state] == "CANCELLED"
-    assert found["31804_0.batch"].values == {a.CPUS: 1}
-    assert found["31800"].texts[Text.job_name] == "toy-finet+"
-
-
-def test_what_was_cut_is_else_absent() -> None:
-    found = rows(32, 99)
-    assert Text.state not in found["31800"].texts, "COMPLETED or COMPLETING"
-    assert found["31808"].texts == {Text.job_id: "31808", Text.state: "NODE_FAIL"}, "node+ is no node"
-    assert found["31808"].values == {a.CPUS: 2, a.JOB_TIME: 5}
-    assert found["31808.0"].values == {a.CPUS: 2, a.GPUS: 16, a.JOB_TIME: 6}
 
 
 def test_bars_at_the_end_and_raw_columns_are_read() -> None:

@@ -7,22 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind
 from analysis.parsers.detect import read_log
 from jobs import metrics as m
-from tests.analysis.parsers.reading import SAMPLES, column, records
+from tests.analysis.parsers.reading import column, records
 
 NAME = "Megatron-LM golden values"
-
-
-def test_the_series_are_joined_by_step_and_nan_is_absent() -> None:
-    first, fifth = records(SAMPLES / "megatron_golden.json", NAME)
-    assert first.values == {
-        m.STEP: 1, m.LOSS: 10.875, a.MEMORY_ALLOCATED: 512000512, m.MEMORY_PEAK: 3600000000,
-    }  # fmt: skip
-    assert fifth.values[m.STEP] == 5
-    assert fifth.values[m.STEP_TIME] == 0.125
 
 
 def test_in_the_older_layout_the_first_value_is_that_of_step_1(tmp_path: Path) -> None:

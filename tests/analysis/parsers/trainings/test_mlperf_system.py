@@ -9,22 +9,9 @@ import pytest
 
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Text
-from tests.analysis.parsers.reading import SAMPLES, column, records
+from tests.analysis.parsers.reading import column, records
 
 NAME = "MLPerf system description"
-
-
-def test_the_size_of_a_system_is_the_stated_one_and_not_the_one_in_its_name() -> None:
-    (found,) = records(SAMPLES / "mlperf_system.json", NAME)
-    assert (found.kind, found.line) == (Kind.setting, 0)
-    assert found.values == {a.NODES: 8, a.GPUS_PER_NODE: 4}
-    assert found.texts == {
-        Text.organization: "us",
-        Text.system: "toy_n64",
-        Text.gpu_name: "NVIDIA H100 80GB HBM3",
-        Text.software: "PyTorch 2.7",
-        Text.interfaces: "4x 200 Gb/s InfiniBand",
-    }
 
 
 def test_what_is_left_open_is_absent(tmp_path: Path) -> None:

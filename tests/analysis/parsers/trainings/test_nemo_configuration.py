@@ -21,26 +21,6 @@ def changed(path: Path, old: str, new: str) -> Path:
     return path / "job.out"
 
 
-def test_what_nemo_1_prints_of_its_experiment_is_its_model_its_layout_and_its_data() -> None:
-    (found,) = records(SAMPLES / "nemo_configuration.txt", NAME, beside=("NeMo",))
-    assert found.values == {
-        a.LAYERS: 32, a.HIDDEN_SIZE: 4096, a.HEADS: 32, a.KV_HEADS: 32, a.INTERMEDIATE_SIZE: 11008, a.GATED: 1,
-        a.TIED_EMBEDDINGS: 0, a.NODES: 2, a.RANKS_PER_NODE: 8, a.RANKS: 16, a.PLANNED_STEPS: 100,
-        a.MICRO_BATCH_SIZE: 1, a.GLOBAL_BATCH_SIZE: 16, a.TENSOR_PARALLEL_SIZE: 2, a.PIPELINE_PARALLEL_SIZE: 1,
-        a.SEQUENCE_LENGTH: 4096, a.SEED: 1234, a.FULL_SAMPLES: 1,
-    }  # fmt: skip
-    assert found.texts == {Text.precision: "bf16"}
-
-
-def test_the_model_of_a_checkpoint_of_nemo_2_has_neither_precision_nor_layout() -> None:
-    (found,) = records(SAMPLES / "nemo_model.yaml", NAME)
-    assert found.values == {
-        a.LAYERS: 2, a.HIDDEN_SIZE: 16, a.HEADS: 4, a.KV_HEADS: 2, a.INTERMEDIATE_SIZE: 32, a.GATED: 1,
-        a.TIED_EMBEDDINGS: 0, a.SEQUENCE_LENGTH: 32,
-    }  # fmt: skip
-    assert found.texts == {}
-
-
 def test_an_expression_is_no_number(tmp_path: Path) -> None:
     path = changed(tmp_path, "ffn_hidden_size: 11008", "ffn_hidden_size: ${multiply:4,${.hidden_size}}")
     (found,) = records(path, NAME, beside=("NeMo",))

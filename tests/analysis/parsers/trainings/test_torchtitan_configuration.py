@@ -27,24 +27,6 @@ def changed(path: Path, old: str, new: str, *, times: int = -1) -> Record:
     return records(path / "job.out", NAME)[0]
 
 
-def test_a_configuration_has_its_model_and_its_precision() -> None:
-    plain, _ = records(SAMPLE, NAME)
-    assert (plain.line, plain.values) == (1, MODEL)
-    assert plain.texts == {Text.precision: "bfloat16"}
-
-
-def test_only_a_line_before_the_configuration_reports_quantization() -> None:
-    _, quantized = records(SAMPLE, NAME)
-    assert quantized.values == MODEL | {a.LAYERS: 1}
-    assert quantized.texts == {Text.uncovered: "LoRA"}, "and no precision"
-
-
-def test_until_0_2_a_configuration_has_quantization_and_no_shape() -> None:
-    plain, *quantized = records(SAMPLES / "torchtitan_configuration_0_2.txt", NAME)
-    assert (plain.values, plain.texts) == ({}, {Text.precision: "bfloat16"})
-    assert quantized == []
-
-
 def test_queries_may_share_keys_and_embeddings_may_be_tied(tmp_path: Path) -> None:
     shared = changed(tmp_path, '            "n_kv_heads": null', '            "n_kv_heads": 4')
     assert shared.values == MODEL | {a.KV_HEADS: 4}

@@ -1,0 +1,79 @@
+"""What every format keeps: its samples give exactly these records; torn, empty and foreign files give no others.
+
+A format that is added to FORMATS needs a sample and its records in sample_records.txt: a block for each sample, with
+the file's name, remarks behind `#`, and under the name of each format that finds something its records, line by line.
+`SLURMSCALE_UPDATE_GOLDEN=1 python -m pytest tests/analysis/parsers/test_formats.py` writes the records again, not the
+remarks.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from analysis.parsers.base import DocumentFormat, LineFormat
+from analysis.parsers.detect import FORMATS, LINE_FORMATS
+from tests.analysis.parsers.reading import SAMPLE_NAMES, SAMPLES, in_words, read
+from tests.support.paths import ROOT
+
+EXPECTED = SAMPLES.parent / "sample_records.txt"
+
+
+def blocks() -> dict[str, list[str]]:
+    """Return the lines below each heading of the expected records."""
+    named = (block.splitlines() for block in EXPECTED.read_text().split("== ")[1:])
+    return {lines[0]: [line for line in lines[1:] if line] for lines in named}
+
+
+def found_in(path: Path) -> list[str]:
+    """Return the formats of a file and their records, as lines of sample_records.txt."""
+    return [line for name, rows in read(path).items() for line in (name, *(f"  {in_words(row)}" for row in rows))]
+
+
+@pytest.mark.parametrize("name", SAMPLE_NAMES)
+def test_a_sample_gives_these_records_and_none_of_another_format(name: str) -> None:
+    expected, found = blocks(), found_in(SAMPLES / name)
+    if os.environ.get("SLURMSCALE_UPDATE_GOLDEN") == "1":
+        expected[name] = [line for line in expected.get(name, []) if line.startswith("#")] + found
+        EXPECTED.write_text("\n".join(f"== {each}\n" + "".join(f"{row}\n" for row in expected[each])
+                                      for each in sorted(expected)))  # fmt: skip
+    assert found == [line for line in expected[name] if not line.startswith("#")]
+
+
+def test_every_format_has_a_sample_with_records() -> None:
+    assert {each.name for each in FORMATS} <= {line for block in blocks().values() for line in block}
+
+
+@pytest.mark.parametrize("name", SAMPLE_NAMES)
+def test_a_torn_last_line_changes_no_record_of_the_lines_before(name: str, tmp_path: Path) -> None:
+    content = (SAMPLES / name).read_bytes()
+    lines = content.split(b"\n")
+    last = max(row.line for rows in read(SAMPLES / name).values() for row in rows)
+    torn, ended = tmp_path / "torn", tmp_path / "ended"
+    before = b"".join(line + b"\n" for line in lines[: last - 1])
+    torn.write_bytes(before + lines[last - 1][: len(lines[last - 1]) // 2] if last else content[: len(content) // 2])
+    ended.write_bytes(before)
+
+    def earlier(path: Path) -> list[tuple[str, str]]:
+        rows = [(form, row) for form, found in read(path).items() for row in found if row.line < last]
+        return [(form, in_words(row._replace(line=0))) for form, row in rows]  # of a single line JSON is a document
+
+    assert earlier(torn) == earlier(ended)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "\n", "{}", "[]", '{"": null}', "Traceback (most recent call last):\n", (ROOT / "LICENSE").read_text()],
+)
+def test_an_empty_or_foreign_file_gives_no_record(content: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(content)
+    assert read(tmp_path / "log") == {}
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+def test_every_format_cites_the_code_that_writes_it_and_how_it_is_found(form: LineFormat | DocumentFormat) -> None:
+    assert [each.name for each in FORMATS].count(form.name) == 1
+    assert form.upstream.startswith("https://")
+    assert form not in LINE_FORMATS or form.markers or form.section_start or form.is_header is not None
