@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from analysis.parsers.base import Kind, LocalRank, Record, Text
+from analysis.parsers.base import Kind, Line, LocalRank, Record, Text
 from analysis.parsers.detect import read_log
 from jobs.metrics import Metric
 
@@ -24,6 +25,11 @@ def records(path: Path, form: str, *, beside: tuple[str, ...] = ()) -> list[Reco
     by_format = read(path)
     assert [name for name in by_format if name not in (*ANYWHERE - {form}, *beside)] == [form]
     return by_format[form]
+
+
+def parsed(parse: Callable[[Iterable[Line]], Iterator[Record]], *lines: str) -> list[Record]:
+    """Return the records of these lines."""
+    return list(parse(Line(number, text) for number, text in enumerate(lines, 1)))
 
 
 def column(found: list[Record], kind: Kind, metric: Metric) -> list[float]:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from analysis.parsers.base import DocumentFormat, LineFormat
+from analysis.parsers.benchmarks import all_reduce_bench
+from analysis.parsers.cluster import nccl_info, nvidia_smi, sacct
 from analysis.parsers.detect import FORMATS, LINE_FORMATS
-from tests.analysis.parsers.reading import SAMPLE_NAMES, SAMPLES, in_words, read
+from tests.analysis.parsers.reading import SAMPLE_NAMES, SAMPLES, in_words, parsed, read
 from tests.support.paths import ROOT
 
 EXPECTED = SAMPLES.parent / "sample_records.txt"
@@ -61,6 +64,41 @@ def test_a_torn_last_line_changes_no_record_of_the_lines_before(name: str, tmp_p
         return [(form, in_words(row._replace(line=0))) for form, row in rows]  # of a single line JSON is a document
 
     assert earlier(torn) == earlier(ended)
+
+
+JOBS = "JobID|State|ExitCode|Elapsed|NodeList\n"
+NCCL = "node1:700:731 [0] NCCL INFO "
+TORN = {
+    all_reduce_bench: ["3:", "0 data size: 4.0 GB", " busbw: 64", " algo throughput: 1280000000000.0000 bps, 12"],
+    nccl_info: [
+        f"{NCCL}Channel 00/0 : 3[1] -> 0[0] [receive] via NET/I",
+        f"{NCCL}Channel 00/0 : 3[1] -> 0[0] via P2P/CUM",
+        f"{NCCL}NCCL_IB_TIMEOUT set by environment to 2",
+        f"{NCCL}ncclCommInitRank comm 0x55d0 rank 0 nranks 4",
+        f"{NCCL}comm 0x55d0 rank 0 nRanks 4 nNodes 2",
+        f"{NCCL}8 coll channels, 0 collnet channels, 0 nvls channels, 16 p2p channels",
+        f"{NCCL}NET/IB : No device found.",
+    ],
+    nvidia_smi: [
+        "# gpu    pwr\n# Idx      W\n    0      -",
+        "# gpu    pwr\n# Idx      W\n    0    abc",
+        "index, power.draw [W]\n0, nan W",
+        "index, power.draw [W]\n0",
+        "0, 300.5 W",
+    ],
+    sacct: [
+        f"{JOBS}12|FAILED|1:0|00:01",
+        f"{JOBS}12|FAILED|1:0|00:01:00|node1|more",
+        f"{JOBS}twelve|FAILED|1:0|00:01:00|node1",
+        f"{JOBS}12|has failed|1:0|00:01:00|node1",
+        f"{JOBS}| grep | 1:0 | 2 | node1",
+    ],
+}
+
+
+@pytest.mark.parametrize(("form", "text"), [(form, text) for form, texts in TORN.items() for text in texts])
+def test_a_torn_or_foreign_line_or_an_absent_value_gives_no_record(form: ModuleType, text: str) -> None:
+    assert parsed(form.parse, *text.splitlines()) == []
 
 
 @pytest.mark.parametrize(
