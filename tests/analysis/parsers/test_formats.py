@@ -17,7 +17,7 @@ import pytest
 from analysis.parsers.base import DocumentFormat, LineFormat
 from analysis.parsers.benchmarks import all_reduce_bench
 from analysis.parsers.cluster import nccl_info, nvidia_smi, sacct
-from analysis.parsers.detect import FORMATS, LINE_FORMATS
+from analysis.parsers.detect import FORMATS
 from tests.analysis.parsers.reading import SAMPLE_NAMES, SAMPLES, in_words, parsed, read
 from tests.support.paths import ROOT
 
@@ -114,4 +114,4 @@ def test_an_empty_or_foreign_file_gives_no_record(content: str, tmp_path: Path) 
 def test_every_format_cites_the_code_that_writes_it_and_how_it_is_found(form: LineFormat | DocumentFormat) -> None:
     assert [each.name for each in FORMATS].count(form.name) == 1
     assert form.upstream.startswith("https://")
-    assert form not in LINE_FORMATS or form.markers or form.section_start or form.is_header is not None
+    assert not isinstance(form, LineFormat) or form.markers or form.section_start or form.is_header is not None
