@@ -1,16 +1,30 @@
-"""Made runs with known losses and times."""
+"""Made runs with known losses and times, and runs as they are read."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from analysis.load.discover import read_runs
 from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.rundir import RunDir
 from tests.support.fake_runs import a_run, ended, started, step
 
 RIGHT, SLIGHTLY_OFF, WRONG = [5.0, 4.0, 3.0, 2.5, 2.2, 2.0], [5.0, 4.0, 3.0, 2.5, 2.2, 2.005], [5.0, 5, 5, 5, 5, 5]
+
+
+def one_run(path: Path) -> RunResult:
+    """Return the only run at a path."""
+    (run,) = read_runs([path])
+    return run
+
+
+def only(path: Path) -> RunResult:
+    """Return the only run at a path, which is used."""
+    run = one_run(path)
+    assert run.used, run.reason
+    return run
 
 
 def resumed(directory: RunDir) -> None:

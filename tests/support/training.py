@@ -14,8 +14,6 @@ import torch
 from _pytest.mark import ParameterSet
 
 from jobs.data import Batches, open_dataset, prepare
-from jobs.errors import ConfigError
-from jobs.plan.compose import compose
 from jobs.rundir import RunDir, load_run
 from tests.support.real_run import events, make_run, printed, train
 from tests.support.required import skip_or_fail
@@ -23,12 +21,6 @@ from tests.support.required import skip_or_fail
 PAGE_BYTES = mmap.PAGESIZE
 # Four layers, so that a pipeline has something to cut.
 DEEP = ("model.layers=4", "model.heads=8", "model.kv_heads=4", "model.head_size=8", "model.hidden_size=64")
-
-
-def refusal(*overrides: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        compose(list(overrides), multirun=False)
-    return str(caught.value)
 
 
 def long(*values: object) -> ParameterSet:

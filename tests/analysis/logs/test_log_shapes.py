@@ -10,28 +10,22 @@ import pytest
 
 import analysis
 from analysis.failures.verdict import verdict_on
-from analysis.load.discover import read, read_runs
+from analysis.load.discover import read
 from analysis.logs.measurements import measurements
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Text
 from analysis.report.caveats import warnings
 from analysis.report.digest import Digest
-from analysis.run import RunResult
 from jobs.failures import FailureCause
+from tests.support.measured_runs import one_run
 from tests.support.megatron_logs import megatron, write
-
-
-def one(path: Path) -> RunResult:
-    """The only run at a path."""
-    (run,) = read_runs([path])
-    return run
 
 
 @pytest.mark.parametrize("cut", [*range(10, 200, 12)])
 def test_a_torn_last_line_takes_nothing_from_the_run(tmp_path: Path, cut: int) -> None:
     whole = megatron([(step, 500.0) for step in range(1, 12)], batch=24)
     torn = megatron([(12, 500.0)], batch=24, ranks=None)[:cut]
-    run = one(write(tmp_path / "job.out", whole + torn))
+    run = one_run(write(tmp_path / "job.out", whole + torn))
     assert run.plan["global_batch_size"] == 24
     assert run.values[a.SAMPLES_PER_S] == pytest.approx(48.0)
 
@@ -51,7 +45,7 @@ def test_a_batch_of_litgpt_is_that_of_all_nodes_by_its_micro_batches(
             update = " (step)" if done % accumulation == 0 else ""
             text += f"Epoch 1 | iter {done} step {done // accumulation} | loss train: 2.50, val: n/a | "
             text += f"iter time: 250.00 ms{update}\n"
-    run = one(write(tmp_path / "job.out", text))
+    run = one_run(write(tmp_path / "job.out", text))
     batch = nodes * devices * micro * accumulation
     assert run.plan["global_batch_size"] == batch
     if every == 1 or accumulation == 1:
@@ -73,7 +67,7 @@ def test_a_batch_of_a_short_or_coarse_log_of_litgpt_is_counted_only_if_its_lines
         f"{' (step)' if done % accumulation == 0 else ''}\n"
         for done in lines
     )
-    run = one(write(tmp_path / "job.out", text))
+    run = one_run(write(tmp_path / "job.out", text))
     assert run.plan["global_batch_size"] == (expected or 32)
     assert any("not the" in each for each in run.remarks) is (expected is not None)
 
@@ -83,7 +77,7 @@ def test_a_batch_that_grows_makes_segments_and_the_rate_is_that_of_the_last(tmp_
     text = megatron([])
     for first, batch, time_ms in parts:
         text += megatron([(step, time_ms) for step in range(first, first + 10)], batch=batch, ranks=None)
-    run = one(write(tmp_path / "job.out", text))
+    run = one_run(write(tmp_path / "job.out", text))
     assert run.plan["global_batch_size"] == 40
     assert run.values[a.SAMPLES_PER_S] == pytest.approx(50.0)
     (remark,) = run.remarks
@@ -106,13 +100,15 @@ TABLES = {
 def test_the_gpus_of_every_nvidia_smi_are_named(tmp_path: Path, table: str, name: str) -> None:
     rows = [TABLES[table].format(i=i, name=name, bus=f"{i + 3:02X}") for i in range(4)]
     head = "" if table == "list" else "| NVIDIA-SMI 575.51.03   Driver Version: 575.51.03   CUDA Version: 12.9 |\n"
-    run = one(write(tmp_path / "job.out", head + "\n".join(rows) + "\n" + megatron([(s, 500.0) for s in range(1, 9)])))
+    run = one_run(
+        write(tmp_path / "job.out", head + "\n".join(rows) + "\n" + megatron([(s, 500.0) for s in range(1, 9)]))
+    )
     assert name.removeprefix("NVIDIA ")[:4] in run.started["device_name"]
 
 
 def test_unlike_gpus_of_one_log_are_both_named(tmp_path: Path) -> None:
     rows = [TABLES["list"].format(i=i, name=name, bus=f"{i:02d}") for i, name in enumerate(GPUS[:2])]
-    run = one(write(tmp_path / "job.out", "\n".join(rows) + "\n" + megatron([(s, 500.0) for s in range(1, 9)])))
+    run = one_run(write(tmp_path / "job.out", "\n".join(rows) + "\n" + megatron([(s, 500.0) for s in range(1, 9)])))
     assert run.started["device_name"] == f"{GPUS[0]} and {GPUS[1]}"
 
 
@@ -212,19 +208,19 @@ def test_torchruns_summary_alone_is_a_failure_with_its_rank(tmp_path: Path) -> N
 @pytest.mark.parametrize("at", [15, 30, 42])
 def test_steps_that_become_slower_for_good_are_remarked(tmp_path: Path, factor: float, at: int) -> None:
     times_ms = [2000.0] + [500.0 * (factor if step >= at else 1) + step % 3 for step in range(2, 61)]
-    run = one(write(tmp_path / "job.out", megatron(enumerate(times_ms, 1))))
+    run = one_run(write(tmp_path / "job.out", megatron(enumerate(times_ms, 1))))
     assert any(f"from step {at} on its steps take {abs(100 * factor - 100):.0f} %" in each for each in run.remarks)
 
 
 def test_noise_and_single_slow_steps_are_no_lasting_change(tmp_path: Path) -> None:
     times_ms = [500.0 + 60 * ((7 * step) % 11) / 11 + (900 if step == 40 else 0) for step in range(60)]
-    assert not one(write(tmp_path / "job.out", megatron(enumerate(times_ms, 1)))).remarks
+    assert not one_run(write(tmp_path / "job.out", megatron(enumerate(times_ms, 1)))).remarks
 
 
 def test_a_contradiction_of_facts_yaml_is_a_reservation(tmp_path: Path) -> None:
     write(tmp_path / "job.out", megatron([(step, 500.0) for step in range(1, 9)]))
     write(tmp_path / "facts.yaml", "ranks: 64\n")
-    assert one(tmp_path).reservations == ["facts.yaml has ranks 64, the log 8"]
+    assert one_run(tmp_path).reservations == ["facts.yaml has ranks 64, the log 8"]
 
 
 def test_a_file_with_speeds_that_no_parser_reads_is_no_mere_description(tmp_path: Path) -> None:

@@ -19,19 +19,13 @@ from analysis.report.digest import Digest
 from analysis.report.page import page
 from analysis.report.report import report
 from analysis.report.runs_table import rows_of, to_csv
-from analysis.run import RunResult
 from analysis.scaling.groups import scaling_groups
 from analysis.scaling.mlperf import systems_of
 from jobs import metrics as m
 from tests.analysis.parsers.reading import SAMPLES
+from tests.support.measured_runs import one_run
 from tests.support.megatron_logs import megatron, write
 from tests.support.mlperf_logs import logged, result, system
-
-
-def one(path: Path) -> RunResult:
-    """The only run at a path."""
-    (run,) = read_runs([path])
-    return run
 
 
 def known_device(messages: list[str]) -> list[str]:
@@ -41,7 +35,7 @@ def known_device(messages: list[str]) -> list[str]:
 
 def test_the_first_step_and_slow_ones_after_it_are_not_measured(tmp_path: Path) -> None:
     times_ms = [9000, 3000, *[1000] * 8]
-    run = one(write(tmp_path / "job.out", megatron(enumerate(times_ms, 1))))
+    run = one_run(write(tmp_path / "job.out", megatron(enumerate(times_ms, 1))))
     assert run.steady_steps == 8
     assert run.values[m.STEP_TIME_MEDIAN] == 1.0
     assert run.values[m.FIRST_STEP_TIME] == 9.0
@@ -49,14 +43,14 @@ def test_the_first_step_and_slow_ones_after_it_are_not_measured(tmp_path: Path) 
 
 
 def test_at_most_three_quarters_of_an_attempt_are_warm_up(tmp_path: Path) -> None:
-    run = one(write(tmp_path / "job.out", megatron(enumerate([4000, 3000, 2000, 1800, 1400, 1000], 1))))
+    run = one_run(write(tmp_path / "job.out", megatron(enumerate([4000, 3000, 2000, 1800, 1400, 1000], 1))))
     assert run.steady_steps == 2
 
 
 def test_steps_that_a_later_attempt_made_again_count_once_and_its_first_is_warm_up(tmp_path: Path) -> None:
     first = megatron([(step, 1000.0) for step in range(1, 11)])
     again = megatron([(6, 5000.0)] + [(step, 2000.0) for step in range(7, 16)])
-    run = one(write(tmp_path / "job.out", first + again))
+    run = one_run(write(tmp_path / "job.out", first + again))
     assert run.losses.keys() == set(range(1, 16))
     # Steps 2 to 5 of the first attempt and 7 to 15 of the second.
     assert run.steady_steps == 4 + 9
@@ -69,7 +63,7 @@ def test_of_ranks_that_report_of_one_step_the_slowest_counts(tmp_path: Path) -> 
         for step in range(1, 9)
         for rank in (0, 1, 2)
     )
-    run = one(write(tmp_path / "job.out", megatron([]) + lines))
+    run = one_run(write(tmp_path / "job.out", megatron([]) + lines))
     assert run.steady_steps == 7
     assert run.values[m.STEP_TIME_MEDIAN] == pytest.approx(1.2)
     assert run.values[a.SAMPLES_PER_S] == pytest.approx(16 / 1.2)
@@ -249,7 +243,7 @@ def test_a_repeat_that_is_far_from_the_others_is_named(tmp_path: Path) -> None:
 
 
 def test_an_aborted_result_is_listed_and_not_measured(tmp_path: Path) -> None:
-    run = one(write(tmp_path / "result_0.txt", result(10, status="aborted")))
+    run = one_run(write(tmp_path / "result_0.txt", result(10, status="aborted")))
     assert (run.state, run.reason) == ("aborted", "the log reports its end as: aborted")
 
 
@@ -320,7 +314,7 @@ def test_a_report_beside_logs_is_no_log_of_the_next_report(tmp_path: Path) -> No
 
 def test_a_single_log_may_be_given(tmp_path: Path) -> None:
     path = write(tmp_path / "job.out", megatron((step, 1000.0) for step in range(1, 9)))
-    assert one(path).name == "job.out"
+    assert one_run(path).name == "job.out"
 
 
 def test_a_benchmark_of_collectives_has_a_table(tmp_path: Path) -> None:
@@ -370,7 +364,7 @@ OUT_OF_MEMORY = (
 
 
 def test_a_job_that_died_before_its_first_step_is_listed_with_what_proves_why(tmp_path: Path) -> None:
-    run = one(write(tmp_path / "slurm-7.out", OUT_OF_MEMORY))
+    run = one_run(write(tmp_path / "slurm-7.out", OUT_OF_MEMORY))
     assert (run.state, run.reason, run.used) == ("out of gpu memory", "it ended before it reported any step", False)
     assert build(read([tmp_path])).headlines == [
         "No result from slurm-7.out (out of gpu memory): it ended before it reported any step."
@@ -381,7 +375,7 @@ def test_a_job_that_died_before_its_first_step_is_listed_with_what_proves_why(tm
 
 def test_transports_that_nccl_printed_before_a_death_are_no_result(tmp_path: Path) -> None:
     transports = "n1:7:8 [0] NCCL INFO Channel 02/0 : 0[0] -> 1[1] via P2P/IPC\n"
-    run = one(write(tmp_path / "slurm-7.out", transports + OUT_OF_MEMORY))
+    run = one_run(write(tmp_path / "slurm-7.out", transports + OUT_OF_MEMORY))
     assert (run.state, run.used) == ("out of gpu memory", False)
     assert len(failures([run])) == 1
 
@@ -406,7 +400,7 @@ def test_errors_in_a_file_of_their_own_report_why_the_training_beside_them_ended
     assert run.used
     (ended,) = failures([run]).values()
     assert ended.proof == f"{errors}:3: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
-    assert failures([one(log)]) == {}, "without that file there is no evidence"
+    assert failures([one_run(log)]) == {}, "without that file there is no evidence"
 
 
 def test_a_traceback_beside_a_training_may_be_one_that_it_went_on_after(tmp_path: Path) -> None:
@@ -437,7 +431,7 @@ def test_files_whose_names_are_no_text_are_read_and_named(tmp_path: Path) -> Non
 
 def test_one_torn_step_is_named_and_not_in_the_rate(tmp_path: Path) -> None:
     times_ms = [*[1000 + (i % 3) for i in range(20)], 12000]
-    run = one(write(tmp_path / "job.out", megatron(enumerate(times_ms, 1))))
+    run = one_run(write(tmp_path / "job.out", megatron(enumerate(times_ms, 1))))
     assert run.values[a.SAMPLES_PER_S] == pytest.approx(16.0, rel=2e-3)
     assert run.far_out_s == {21: 12.0}
     (sentence,) = [each for each in warnings(Digest([run])) if "step 21" in each and "not in its rate" in each]
@@ -447,7 +441,7 @@ def test_one_torn_step_is_named_and_not_in_the_rate(tmp_path: Path) -> None:
 
 def test_slow_steps_that_come_again_and_again_are_in_the_rate(tmp_path: Path) -> None:
     times_ms = [3000 if i % 5 == 0 else 1000 + (i % 3) for i in range(40)]
-    run = one(write(tmp_path / "job.out", megatron(enumerate(times_ms, 1))))
+    run = one_run(write(tmp_path / "job.out", megatron(enumerate(times_ms, 1))))
     assert run.far_out_s == {}
     assert run.values[a.SAMPLES_PER_S] == pytest.approx(16 / 1.4, rel=0.05)
 
@@ -458,9 +452,9 @@ def test_a_summary_of_the_log_that_differs_from_its_steps_is_named(tmp_path: Pat
         for i in range(1, 12)
     )
     summary = "DLL 2026-01-02 03:05:00.0 - ()  train.total_ips : {} img/s\n"
-    found = one(write(tmp_path / "a.log", steps + summary.format(99.0)))
+    found = one_run(write(tmp_path / "a.log", steps + summary.format(99.0)))
     assert not [each for each in warnings(Digest([found])) if "summary" in each]
-    found = one(write(tmp_path / "b.log", steps + summary.format(80.0)))
+    found = one_run(write(tmp_path / "b.log", steps + summary.format(80.0)))
     (sentence,) = [each for each in warnings(Digest([found])) if "summary" in each]
     assert "b.log" in sentence
     assert "80.00" in sentence
@@ -470,7 +464,9 @@ def test_a_time_that_several_nodes_print_is_that_of_the_slowest(tmp_path: Path) 
     text = (SAMPLES / "litgpt_two_nodes.txt").read_text()
     first, second = (line for line in text.splitlines() if "Training time" in line)
     turned = text.replace(first, "").replace(second, f"{second}\n{first}")
-    times = {one(write(tmp_path / f"{i}.log", each)).values[a.TRAINING_TIME] for i, each in enumerate((text, turned))}
+    times = {
+        one_run(write(tmp_path / f"{i}.log", each)).values[a.TRAINING_TIME] for i, each in enumerate((text, turned))
+    }
     assert times == {32.5}
 
 
@@ -485,22 +481,22 @@ def test_steps_that_a_log_does_not_count_are_no_axis(tmp_path: Path) -> None:
 
 def test_a_rate_of_one_digit_is_no_step_time(tmp_path: Path) -> None:
     bar = "Epoch 0:   5%|5    | {0}/100 [{1:02d}:00<01:00, {2}it/s, v_num=, loss=9.0, global_step={0}.0]\n"
-    rounded = one(write(tmp_path / "a.log", "".join(bar.format(i, i, "0.02") for i in range(1, 9))))
+    rounded = one_run(write(tmp_path / "a.log", "".join(bar.format(i, i, "0.02") for i in range(1, 9))))
     assert m.STEP_TIME_MEDIAN not in rounded.values
-    exact = one(write(tmp_path / "b.log", "".join(bar.format(i, i, "2.53") for i in range(1, 9))))
+    exact = one_run(write(tmp_path / "b.log", "".join(bar.format(i, i, "2.53") for i in range(1, 9))))
     assert exact.values[m.STEP_TIME_MEDIAN] == pytest.approx(1 / 2.53)
 
 
 def test_a_launcher_adds_the_nodes_that_the_program_does_not_state(tmp_path: Path) -> None:
     log = "NNODES: 2\nGPUS_PER_NODE: 4\n" + megatron([(step, 1000.0) for step in range(1, 9)])
-    run = one(write(tmp_path / "job.out", log))
+    run = one_run(write(tmp_path / "job.out", log))
     assert run.setting("ranks") == 8
     assert (run.setting("nodes"), run.setting("ranks_per_node")) == (2, 4)
 
 
 def test_a_launcher_that_contradicts_the_program_adds_nothing(tmp_path: Path) -> None:
     log = "NNODES: 3\n" + megatron([(step, 1000.0) for step in range(1, 9)])
-    run = one(write(tmp_path / "job.out", log))
+    run = one_run(write(tmp_path / "job.out", log))
     assert (run.setting("ranks"), run.setting("nodes")) == (8, None)
 
 
@@ -524,9 +520,9 @@ def micro_batches(log_every: int = 1) -> str:
 
 
 def test_a_step_takes_the_time_of_its_micro_batches_if_all_of_them_are_logged(tmp_path: Path) -> None:
-    run = one(write(tmp_path / "job.out", micro_batches()))
+    run = one_run(write(tmp_path / "job.out", micro_batches()))
     assert run.values[m.STEP_TIME_MEDIAN] == pytest.approx(0.26)
     assert run.values[a.STEPS_PER_S] == pytest.approx(1 / 0.26)
     assert list(run.losses) == list(range(1, 13))
-    every_second = one(write(tmp_path / "other" / "job.out", micro_batches(log_every=2)))
+    every_second = one_run(write(tmp_path / "other" / "job.out", micro_batches(log_every=2)))
     assert every_second.reason == "it reports the times of micro-batches, not of whole steps"

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from analysis.load.discover import read_runs
 from analysis.metrics.energy import LONGEST_GAP_S, energy_j
 from analysis.report.report import report
-from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.rundir import RunDir
 from tests.support.fake_events import clock, compute, killed_once, meet
 from tests.support.fake_runs import a_run, ended, prepared
+from tests.support.measured_runs import only
 
 # --- the integral ----------------------------------------------------------------------------------------------
 
@@ -131,13 +131,6 @@ def power_log(directory: RunDir, seconds: range, watts: float = 400.0, node: str
     ]
     text = "\n".join(["timestamp, index, power.draw [W]", *rows, ""])
     (directory.path / f"power-{node}.csv").write_text(text)
-
-
-def only(path: Path) -> RunResult:
-    """The single run below a path, which is used."""
-    (run,) = read_runs([path])
-    assert run.used, run.reason
-    return run
 
 
 def row_of(path: Path) -> dict[str, str]:

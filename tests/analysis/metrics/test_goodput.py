@@ -24,15 +24,9 @@ from jobs import metrics as m
 from jobs.rundir import RunDir
 from tests.support.fake_events import clock, compute, killed_once, meet, submit
 from tests.support.fake_runs import a_run, ended, event, prepared, started
+from tests.support.measured_runs import only
 
 PARTS = set(m.GOODPUT_PARTS)
-
-
-def only(path: Path) -> RunResult:
-    """The single run below a path, which is used."""
-    (run,) = read_runs([path])
-    assert run.used, run.reason
-    return run
 
 
 def parts(run: RunResult) -> dict[str, float]:

@@ -16,13 +16,13 @@ from analysis.report.digest import Digest
 from analysis.report.export.paper import drawn
 from analysis.report.figures.page import figures
 from analysis.report.report import report
-from analysis.run import RunResult
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
 from jobs.plan.cost import parameters
 from jobs.rundir import RunDir
 from jobs.schema import ActivationCheckpointing, Gpu, Lora, Mlp, Model, Precision, Run
 from tests.support.fake_runs import a_run, finished_run, with_engine, with_job
+from tests.support.measured_runs import only
 
 H100 = Gpu(name="h100", source="a data sheet", device_name="NVIDIA H100 80GB HBM3", peak_bf16_tflops=989)
 LLAMA2_7B = Model(
@@ -60,13 +60,6 @@ def measured(sweep: Path, run: Run, tokens_per_s: float, *, tokens: int | None =
 def planned(directory: RunDir, **values: Any) -> None:
     """Change a plan."""
     directory.plan.write_text(json.dumps(json.loads(directory.plan.read_text()) | values))
-
-
-def only(path: Path) -> RunResult:
-    """The single run below a path, which is used."""
-    (run,) = read_runs([path])
-    assert run.used, run.reason
-    return run
 
 
 def of(path: Path, run: Run, tokens_per_s: float = 40_000, **fields: Any) -> dict[str, float]:

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.parsers.base import LineFormat
-from analysis.parsers.detect import FORMATS, LINE_FORMATS
+from analysis.parsers.detect import LINE_FORMATS
 from analysis.parsers.search import LONGEST_LINE, Search
 from tests.analysis.parsers.reading import SAMPLES
 from tests.support.any_content import CONTENTS, MARKERS, ODD, read_all
@@ -76,10 +75,3 @@ def test_no_line_takes_a_parser_seconds(filler: str) -> None:
                 list(each.parse([line]))
                 # A pattern that tries again from every place takes minutes.
                 assert time.process_time() - started_s < 5, (each.name, mark, text[:40])
-
-
-def test_every_format_cites_the_code_that_writes_it() -> None:
-    assert len({each.name for each in FORMATS}) == len(FORMATS)
-    for each in FORMATS:
-        assert each.upstream.startswith("https://")
-        assert not isinstance(each, LineFormat) or each.markers or each.section_start or each.is_header is not None

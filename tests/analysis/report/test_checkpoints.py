@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from analysis.load.discover import read_runs
 from analysis.report.report import report
-from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.rundir import RunDir
 from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started, step
+from tests.support.measured_runs import only
 
 FULL = "OSError: [Errno 28] No space left on device: 'checkpoints/.step-00000006.writing/__0_0.distcp' " + "x" * 200
 
@@ -37,13 +36,6 @@ def saving(directory: RunDir) -> None:
     event(directory, "checkpoint_failed", attempt=2, step=6, error=FULL)
     saved(directory, 8, 3e9, 2.0, attempt=2)
     ended(directory, attempt=2)
-
-
-def only(path: Path) -> RunResult:
-    """The single run below a path, which is used."""
-    (run,) = read_runs([path])
-    assert run.used, run.reason
-    return run
 
 
 def test_stalls_sizes_and_bandwidth_are_those_of_all_starts(tmp_path: Path) -> None:

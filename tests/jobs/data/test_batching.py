@@ -21,8 +21,6 @@ from jobs.engines.native import attention
 from jobs.engines.native.loss import chunked, whole
 from jobs.engines.native.model import Decoder
 from jobs.engines.native.parallelize import wrap_layers
-from jobs.errors import ConfigError
-from jobs.plan.compose import compose
 from jobs.plan.legality import warnings
 from jobs.rundir import RunDir
 from jobs.schema import ActivationCheckpointing, Batching
@@ -368,27 +366,6 @@ def test_micro_batches_of_a_bucket_have_similar_lengths_on_all_ranks(tmp_path: P
 
 
 # --- what is refused, and what is shown -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("overrides", "text"),
-    [
-        (("job.bucket_batches=4",), "job.bucket_batches=4 has no meaning with job.batching=padded. Set "
-         "job.bucket_batches=null, or job.batching=bucketed."),
-        (("job.bucket_batches=0", "job.batching=bucketed"), "job.bucket_batches=0 is not a positive number"),
-        (("cluster=xe9680_h100", "parallelism=cp_fsdp", "nodes=1", "job.batching=packed", "job.micro_batch_size=2",
-          "scaling.global_batch_size=32"), "ranks, whose ring attention cannot. Set job.batching=padded, or "
-         "parallelism.context=1."),
-        (("engine=nemo", "job.batching=packed"), "job.batching=packed is only supported by engine=native, not by "
-         "engine=nemo. Set job.batching=padded, or engine=native."),
-        (("engine=litgpt", "engine.loss=chunked"), "engine.loss=chunked is only supported by engine=native, not by "
-         "engine=litgpt. Set engine.loss=null, or engine=native."),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_batched_so_is_refused(overrides: tuple[str, ...], text: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        compose(list(overrides), multirun=False)
-    assert text in str(refused.value)
 
 
 def test_packing_single_samples_is_warned_of() -> None:

@@ -226,16 +226,6 @@ def test_a_record_without_a_field_of_the_template_is_refused_by_its_id(tmp_path:
     )
 
 
-def test_bad_json_is_refused_with_line_and_column(tmp_path: Path) -> None:
-    text = refusal(tmp_path / "a.json", '[\n {"instruction": "x", "output": }\n]')
-    assert text == f"{tmp_path}/a.json is not JSON at line 2, column 33: Expecting value."
-
-
-def test_bad_json_lines_are_refused_with_the_line(tmp_path: Path) -> None:
-    text = refusal(tmp_path / "a.jsonl", '{"instruction": "x", "output": "y"}\n\n{"instruction"}\n')
-    assert text == f"{tmp_path}/a.jsonl is not JSON at line 3, column 15: Expecting ':' delimiter."
-
-
 def test_json_lines_are_read_under_any_name(tmp_path: Path) -> None:
     path = tmp_path / "dataset.json"
     path.write_text('{"instruction": "x", "output": "1"}\n{"instruction": "y", "output": "2"}\n')
@@ -243,42 +233,38 @@ def test_json_lines_are_read_under_any_name(tmp_path: Path) -> None:
     assert refusal(path, '{"instruction": "x"}\nmore\n').startswith(f"{path} is not JSON at line 2, column 1: ")
 
 
-@pytest.mark.parametrize("content", ["[" * 100_000, "[" + "9" * 5000 + "]"], ids=["brackets", "digits"])
-def test_json_that_python_refuses_to_read_is_refused(tmp_path: Path, content: str) -> None:
-    assert refusal(tmp_path / "a.json", content).startswith(
-        f"{tmp_path}/a.json is not JSON that Python can parse, from line 1: "
-    )
+READS = (
+    "data.source=alpaca reads a list, or lines, of objects with instruction, output and optionally input, in JSON or "
+    "Parquet, or a directory with such a train.json or such .parquet, .jsonl or .json files."
+)
 
 
-def test_records_that_are_not_utf8_are_refused_with_the_byte(tmp_path: Path) -> None:
-    text = refusal(tmp_path / "a.json", b'[{"instruction": "caf\xe9", "output": "y"}]')
-    assert text.startswith(f"{tmp_path}/a.json is not UTF-8: byte 21 is 0xe9")
-
-
-@pytest.mark.parametrize(("name", "content"), [("a.json", "[]"), ("a.jsonl", "\n\n")])
-def test_a_file_without_records_is_refused(tmp_path: Path, name: str, content: str) -> None:
-    assert refusal(tmp_path / name, content).startswith(f"{tmp_path}/{name} has no records. data.source=alpaca reads ")
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.json", '[\n {"instruction": "x", "output": }\n]', " is not JSON at line 2, column 33: Expecting value."),
+        ("a.jsonl", '{"instruction": "x", "output": "y"}\n\n{"instruction"}\n',
+         " is not JSON at line 3, column 15: Expecting ':' delimiter."),
+        ("a.json", "[" * 100_000, " is not JSON that Python can parse, from line 1: "),
+        ("a.json", "[" + "9" * 5000 + "]", " is not JSON that Python can parse, from line 1: "),
+        ("a.json", b'[{"instruction": "caf\xe9", "output": "y"}]', " is not UTF-8: byte 21 is 0xe9"),
+        ("a.json", "[]", " has no records. data.source=alpaca reads "),
+        ("a.jsonl", "\n\n", " has no records. data.source=alpaca reads "),
+        ("a.json", '{"train": [], "test": []}', f" contains an object with keys train, test. {READS}"),
+        ("a.json", '"text"', f" contains a string. {READS}"),
+        ("a.json", "null", f" contains null. {READS}"),
+        ("a.json", "3.5", f" contains a number. {READS}"),
+    ],
+    ids=lambda value: str(value)[:40],
+)  # fmt: skip
+def test_a_file_that_holds_no_records_is_refused_with_place_and_reason(
+    tmp_path: Path, name: str, content: str | bytes, says: str
+) -> None:
+    assert refusal(tmp_path / name, content).startswith(f"{tmp_path}/{name}{says}")
 
 
 def test_an_object_without_records_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path / "a.json", "{}", Source.pubmedqa).startswith(f"{tmp_path}/a.json has no records. ")
-
-
-@pytest.mark.parametrize(
-    ("content", "found"),
-    [
-        ('{"train": [], "test": []}', "an object with keys train, test"),
-        ('"text"', "a string"),
-        ("null", "null"),
-        ("3.5", "a number"),
-    ],
-)
-def test_json_of_another_shape_is_refused(tmp_path: Path, content: str, found: str) -> None:
-    assert refusal(tmp_path / "a.json", content) == (
-        f"{tmp_path}/a.json contains {found}. data.source=alpaca reads a list, or lines, of objects with "
-        "instruction, output and optionally input, in JSON or Parquet, or a directory with such a train.json or such "
-        ".parquet, .jsonl or .json files."
-    )
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from jobs.rundir import RunDir, load_run
 from jobs.runtime.recorder import Recorder
 from tests.support.composing import one
 from tests.support.real_run import make_run, printed, rank, steps, train
-from tests.support.training import assert_equal, long, refusal
+from tests.support.training import assert_equal, long
 
 LAYERS = 12  # more than torch compiles one function for (recompile_limit, 8)
 MODEL = ("job.steps=4", f"model.layers={LAYERS}", "model.heads=4", "model.kv_heads=2", "model.head_size=12")
@@ -155,14 +155,3 @@ def test_the_compiler_and_the_group_of_tp_know_that_products_overlap() -> None:
             assert is_symm_mem_enabled_for_group(group.group_name)
     finally:
         dist.destroy_process_group()
-
-
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        (("parallelism=tp", "engine.activation_checkpointing=selective"), "engine.activation_checkpointing=full"),
-        (("model=mixtral_8x7b", "job.sequence_length=32"), "Set engine.compile=false, or choose a dense model."),
-    ],
-)
-def test_what_cannot_be_compiled_whole_is_refused(overrides: tuple[str, ...], expected: str) -> None:
-    assert expected in refusal("engine.compile=true", *overrides)

@@ -27,7 +27,7 @@ from tests.support.composing import one
 from tests.support.real_run import evaluate, events, losses, make_run, printed, steps, train
 from tests.support.required import skip_or_fail
 from tests.support.tiny_data import ALPACA, huggingface_tokenizer, tokenizer_config, write_json
-from tests.support.training import assert_equal, interrupted, long, refusal, small_disk
+from tests.support.training import assert_equal, interrupted, long, small_disk
 
 # Whole rows would hide a loss that is not the mean over labels: two micro-batches a rank, of samples of all lengths.
 UNEVEN = ("job.sequence_length=256", "model.max_sequence_length=256", "data.held_out_samples=4",
@@ -231,31 +231,6 @@ def state(run: RunDir) -> dict[str, torch.Tensor]:
 
 
 # --- the plan ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        ("parallelism=zero3", "engine=native shards in its own way. Set parallelism=fsdp_full, or engine=deepspeed."),
-        ("engine=nemo parallelism=zero1", "Set parallelism=ddp engine.distributed_optimizer=true"),
-        ("engine=deepspeed parallelism=fsdp_full", "Set parallelism=zero3, or engine=native."),
-        ("engine=deepspeed parallelism=fsdp_grad_op", "Set parallelism=zero2, or engine=native."),
-        ("engine=deepspeed parallelism=tp ranks_per_node=4", "has data parallelism only"),
-        ("engine=deepspeed job.precision=bfloat16", "Set parallelism=zero1, zero2 or zero3, or job.precision=float32."),
-        ("engine=deepspeed parallelism=zero3 job.precision=float16", "on GPUs only"),
-        ("engine=deepspeed engine.deepspeed.reduce_bucket_size=auto", "Set engine.deepspeed.reduce_bucket_size=NUMBER"),
-        ("engine=deepspeed engine.deepspeed.reduce_bucket_size=0", "reduce_bucket_size=1 or more."),
-        ("engine=deepspeed parallelism=zero2 engine.deepspeed.offload_param=cpu", "Set parallelism=zero3"),
-        ("engine=deepspeed parallelism=zero3 engine.deepspeed.offload_param=nvme", "Set engine.deepspeed.nvme_path="),
-        ("engine=deepspeed engine.kind=native", "engine.kind=native does not read them"),
-        ("engine=deepspeed job.batching=packed", "only supported by engine=native, not by engine=deepspeed"),
-        ("engine=deepspeed engine.parameters=bfloat16 job.precision=bfloat16 parallelism=zero3", "by job.precision"),
-        ("engine=deepspeed stages=all data.held_out_samples=4", "Set job.export=true, or"),
-        ("engine=deepspeed model=mixtral_8x7b", "does not train mixtures of experts yet"),
-    ],
-)  # fmt: skip
-def test_what_deepspeed_or_another_engine_does_not_do_is_answered_with_what_does(overrides: str, words: str) -> None:
-    assert words in refusal("ranks_per_node=2", *overrides.split())
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

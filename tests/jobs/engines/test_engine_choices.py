@@ -35,7 +35,7 @@ from jobs.rundir import RunDir
 from jobs.runtime.prefetch import prefetch
 from jobs.schema import LigerKernel
 from tests.support.real_run import events, losses, make_run, printed, rank, steps, train
-from tests.support.training import assert_equal, long, refusal
+from tests.support.training import assert_equal, long
 
 FLOAT8 = "engine.float8=true engine.compile=true job.precision=bfloat16"
 
@@ -79,11 +79,6 @@ def test_only_the_first_rank_of_a_node_opens_the_checkpoint(tmp_path: Path) -> N
     errors = {failed["rank"]: str(failed["error"]) for failed in events(run, "failed")}
     assert "has no lit_model.pth. Set it to a LitGPT checkpoint directory" in errors[0]
     assert "lit_model.pth" not in errors.get(1, "")
-
-
-def test_weights_that_are_drawn_cannot_be_read_once_a_node() -> None:
-    assert "Set job.init_from=DIRECTORY, or engine.weights=each." in refusal("engine.weights=node")
-    assert "Set engine.weights=each, or engine=native." in refusal("engine=nemo", "engine.weights=node")
 
 
 # --- batches made ahead ----------------------------------------------------------------------------------------
@@ -137,13 +132,6 @@ def test_a_loop_that_stops_early_leaves_no_thread() -> None:
     with pytest.raises(KeyboardInterrupt):
         list(stops())
     assert not making()
-
-
-def test_a_negative_number_of_batches_cannot_be_made_ahead() -> None:
-    assert "engine.prefetch_batches=-1 is negative. Set engine.prefetch_batches=0 or more." in refusal(
-        "engine.prefetch_batches=-1"
-    )
-    assert "Set engine.prefetch_batches=0, or engine=native." in refusal("engine=nemo", "engine.prefetch_batches=1")
 
 
 # --- the optimizer's loop, gathering ahead, types of the weights ----------------------------------------------
@@ -221,67 +209,6 @@ def test_random_weights_of_any_type_are_the_same_but_for_rounding() -> None:
         return random_value("transformer.h.0.attn.qkv.weight", (8, 8), dtype, torch.device("cpu"), 1, norm=False)
 
     assert torch.equal(drawn(torch.bfloat16), drawn(torch.float32).bfloat16())
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        ("parallelism=ddp parallelism.prefetch=1", "Set parallelism.prefetch=null, or parallelism=fsdp_full."),
-        ("parallelism=fsdp_no_shard parallelism.prefetch=1", "parallelism=fsdp_no_shard shards none"),
-        ("parallelism=fsdp_full parallelism.prefetch=0", "Set parallelism.prefetch=1 or more."),
-        ("engine.parameters=bfloat16", "Set engine.parameters=float32, or job.precision=bfloat16."),
-        (
-            "engine.kernels=liger",
-            "engine.kernels=liger needs GPUs, and cluster=local has none. Set engine.kernels=torch, or",
-        ),
-        ("engine.kernels=liger gpu=h100_sxm engine.compile=true", "Set engine.compile=false, or engine.kernels=torch."),
-        ("engine.kernels=liger gpu=h100_sxm parallelism=tp", "Set engine.kernels=torch, or parallelism.tensor=1."),
-        (
-            "engine.kernels=liger_or_torch model=pythia_14m",
-            "has no kernels for pythia_14m (model.norm=LayerNorm, not RMSNorm",
-        ),
-        (
-            "engine.kernels=liger_or_torch model=pythia_14m engine.liger_kernels=[rope]",
-            "(model.rope_fraction=0.25, not 1). Set engine.kernels=torch.",
-        ),
-        (
-            "engine.kernels=liger_or_torch engine.liger_kernels=[rope,rope]",
-            "Set engine.liger_kernels=[rms_norm,rope,swiglu] or some of them",
-        ),
-        (
-            "engine=nemo engine.liger_kernels=[rope]",
-            "Set engine.liger_kernels=[rms_norm,rope,swiglu], or engine=native",
-        ),
-        ("parallelism=fsdp_full parallelism.bucket_mb=50", "Set parallelism.bucket_mb=null, or parallelism=ddp."),
-        ("parallelism=ddp parallelism.bucket_mb=0", "Set parallelism.bucket_mb=1 or more."),
-        ("engine=nemo engine.kernels=liger_or_torch", "Set engine.kernels=torch, or engine=native."),
-        ("engine.float8=true", "Set engine.float8=false, or engine.compile=true."),
-        ("engine.float8=true engine.compile=true", "Set engine.float8=false, or job.precision=bfloat16."),
-        (FLOAT8, "engine.float8=true needs GPUs, and cluster=local has none. Set engine.float8=false;"),
-        (f"{FLOAT8} gpu=a100_sxm_80gb", "compute capability 8.9 or more, which a100_sxm_80gb is not."),
-        (f"{FLOAT8} gpu=mi300x", "compute capability 8.9 or more, which mi300x is not."),
-        (f"{FLOAT8} gpu=h100_sxm parallelism=tp", "Set engine.float8=false, or parallelism.tensor=1."),
-        (f"{FLOAT8} gpu=h100_sxm model.intermediate_size=680", "model intermediate_size=680 (tiny) is not"),
-        (
-            f"{FLOAT8} gpu=h100_sxm job=finetune_lora",
-            "does not run with frozen weights (job=finetune_lora). Set engine.float8=false, or job=",
-        ),
-        (
-            "job=finetune_lora job.lora.targets=[query,query]",
-            "names a target twice. Set job.lora.targets=[query,key,value,projection,mlp], or some of them.",
-        ),
-        (
-            "engine=nemo job=finetune_lora job.lora.targets=[mlp,value]",
-            "has value only. Set job.lora.targets=[query,key,value,mlp], or engine=native.",
-        ),
-        (f"{FLOAT8} gpu=h100_sxm model=mixtral_8x7b", "Set engine.float8=false, or choose a dense model."),
-        ("engine=nemo engine.float8=true", "Set engine.float8=false, or engine=native."),
-        ("engine=nemo engine.optimizer_loop=fused", "Set engine.optimizer_loop=null, or engine=native."),
-        ("engine=nemo engine.parameters=bfloat16 job.precision=bfloat16", "Set engine.parameters=float32, or"),
-    ],
-)
-def test_choices_that_cannot_be_are_refused_with_what_to_set(overrides: str, words: str) -> None:
-    assert words in refusal(*overrides.split())
 
 
 def test_the_plan_warns_of_rounded_updates() -> None:

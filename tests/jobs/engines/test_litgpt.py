@@ -27,7 +27,7 @@ from jobs import metrics as m
 from jobs.cli import main
 from jobs.data import Batches, open_dataset
 from jobs.engines.native.loss import whole
-from jobs.errors import ConfigError, DataError
+from jobs.errors import DataError
 from jobs.plan.compose import compose
 from jobs.plan.show import show
 from jobs.rundir import RunDir, SweepDir, load_run
@@ -315,44 +315,6 @@ ALPACA_DATA = ("data=alpaca", "data.path=a.json", "data.held_out_samples=4")
 GOOD_FULL = ("job=finetune_full", *ALPACA_DATA, "job.clip_norm=null", "ranks_per_node=1")
 GOOD_TEXT = ("data=random", "data.held_out_samples=4", "engine.compile=true", "ranks_per_node=1")
 TWO = ("ranks_per_node=2", "parallelism=fsdp_full", "engine.activation_checkpointing=full")
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        ((*GOOD_TEXT, "parallelism=tp", "ranks_per_node=2"), "data parallelism only, and parallelism=tp has tensor=2"),
-        ((*GOOD_FULL, *TWO, "parallelism=ddp"), "finetune_full shards weights over all ranks (FSDP)"),
-        ((*GOOD_TEXT, *TWO[:1], "parallelism=ddp"), "pretrain shards weights over the ranks of a node"),
-        ((*GOOD_TEXT, "nodes=2", "parallelism=fsdp_hybrid"), "pretrain on nodes=2 needs GPUs"),
-        ((*GOOD_TEXT, "job=finetune_lora", "engine.compile=false", "job.clip_norm=null"), "data.source=random is text"),
-        ((*GOOD_FULL, "job=finetune_lora", "job.lora.alpha=1.5"), "whole numbers as job.lora.alpha, not 1.5"),
-        ((*GOOD_FULL, "job.clip_norm=1.0"), "finetune_full does not clip gradients (job.clip_norm=1)"),
-        ((*GOOD_TEXT, "job.clip_norm=null"), "pretrain always clips gradients"),
-        ((*GOOD_FULL, "job.min_learning_rate=1e-6"), "Set job.min_learning_rate=0"),
-        ((*GOOD_FULL, "job.warmup_steps=0"), "divides by job.warmup_steps. Set job.warmup_steps=1"),
-        ((*GOOD_FULL, "engine.activation_checkpointing=full"), "on one rank has engine.activation_checkpointing=none"),
-        ((*GOOD_FULL, *TWO[:2]), "Set engine.activation_checkpointing=full"),
-        ((*GOOD_FULL, "engine.compile=true"), "finetune_full never compiles the model"),
-        ((*GOOD_TEXT, "engine.compile=false"), "pretrain always compiles the model"),
-        ((*GOOD_FULL, "model.tie_embeddings=true"), "finetune_full does not tie embeddings"),
-        ((*GOOD_FULL, "job.checkpoint_every_steps=5"), "saves its weights at the end only"),
-        ((*GOOD_FULL, "engine.distributed_optimizer=true"), "is Megatron's"),
-        ((*GOOD_FULL, "engine.prefetch_batches=2"), "engine.prefetch_batches=2 is only supported by engine=native"),
-        ((*GOOD_FULL, "job.batching=packed"), "Set job.batching=padded, or engine=native"),
-        ((*GOOD_FULL, "engine.pace_every_steps=5"), "Set engine.pace_every_steps=null, or engine=native"),
-        ((*GOOD_FULL, *TWO, "parallelism.prefetch=2"), "parallelism.prefetch=2 is only supported by engine=native"),
-        ((*GOOD_FULL, "job.precision=float32", "engine.parameters=bfloat16"), "or job.precision=bfloat16"),
-        (
-            (*GOOD_FULL, "engine.weights=node", "job.init_from=x"),
-            "engine.weights=node is only supported by engine=native",
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else None,
-)
-def test_what_litgpt_does_not_do_is_refused_at_composition(overrides: tuple[str, ...], words: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
-        compose(["engine=litgpt", *overrides], multirun=False)
-    assert words in str(refusal.value)
 
 
 def test_a_tokenizer_without_its_configuration_is_refused_before_anything_is_prepared(tmp_path: Path) -> None:

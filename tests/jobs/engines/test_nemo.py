@@ -485,28 +485,6 @@ def test_a_job_whose_python_has_the_shim_trains_and_any_other_call_is_python(tmp
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["parallelism=fsdp_full"], "replicates weights and parallelism=fsdp_full shards them"),
-        (["parallelism=pp", "parallelism.schedule=GPipe"], "Set parallelism.schedule=1F1B or Interleaved1F1B"),
-        (["parallelism=pp", "parallelism.schedule=Interleaved1F1B", "scaling.global_batch_size=3",
-          "job.micro_batch_size=1"], "in rounds of 2 micro-batches (parallelism.pipeline), and a step has 3"),
-        (["parallelism=tp", "parallelism.loss_parallel=false"], "Set parallelism.loss_parallel=true"),
-        (["parallelism=tp", "parallelism.sequence_parallel=true"], "needs Transformer Engine"),
-        (["parallelism=ddp", "engine.compile=true"], "Set engine.compile=false"),
-        (["model=pythia_14m"], "no layers with attention and feed-forward side by side"),
-        (["model=mixtral_8x7b"], "does not train mixtures of experts yet (mixtral_8x7b has 8 experts)"),
-        (["parallelism=tp", "job=finetune_lora", "job.lora.rank=3"], "does not divide job.lora.rank=3. Use 1 or 3"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else None,
-)  # fmt: skip
-def test_what_nemo_does_not_do_is_refused_at_composition(overrides: list[str], words: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
-        compose(["engine=nemo", *overrides], multirun=False)
-    assert words in str(refusal.value)
-
-
-@pytest.mark.parametrize(
     ("experiment", "degrees", "micro_batches"),
     [("llama2_7b_nemo", (1, 4, 2), 36), ("llama2_70b_nemo", (4, 3, 4), 48)],
 )

@@ -422,38 +422,3 @@ def test_sequences_cut_over_ranks_compute_the_same_where_attention_goes_round_th
     run = make_run(tmp_path, *DEEP, "name=run", *choices)
     assert ring_on_cpu.train(run) == [0] * load_run(run.config).ranks, printed(run)
     assert_equal(steps(run), steps(reference))
-
-
-# --- what cannot be ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        (
-            ("parallelism=pp", "parallelism.schedule=ZBVZeroBubble", "engine.activation_checkpointing=full"),
-            "splits the backward pass and cannot do so with engine.activation_checkpointing=full",
-        ),
-        (
-            ("parallelism=pp_fsdp", "ranks_per_node=4", "parallelism.sharding=FULL_SHARD",
-             "parallelism.schedule=ZBVZeroBubble"),
-            "splits the backward pass and cannot do so with sharding=FULL_SHARD (weights freed after forward)",
-        ),
-        (
-            ("parallelism=pp", "parallelism.schedule=InterleavedZeroBubble", "engine.compile=true"),
-            "splits the backward pass and cannot do so with engine.compile=true",
-        ),
-        (("parallelism=cp_fsdp",), "needs GPUs (ring attention has no CPU kernel)"),
-        (("parallelism=pp", "model.tie_embeddings=true"), "puts them on different ranks"),
-        (("parallelism=pp", "parallelism.stage_layers=[1,1]"), "must give each of 2 stages"),
-        (("parallelism=pp", "parallelism.stages_per_rank=2"), "schedule=1F1B holds one stage a rank, not 2"),
-        (("parallelism=pp", "scaling.global_batch_size=1"), "needs 2 micro-batches or more to fill"),
-        (("parallelism=tp", "job.sequence_length=7"), "is split along the sequence and is not a multiple of 2"),
-        (("parallelism=fsdp_no_shard", "parallelism.data_shard=2"), "contradicts sharding=NO_SHARD"),
-        (("engine.distributed_optimizer=true",), "engine.distributed_optimizer=true is Megatron's"),
-    ],
-)  # fmt: skip
-def test_what_would_fail_or_compute_something_else_is_refused(overrides: tuple[str, ...], expected: str) -> None:
-    text = refusal(overrides)
-    assert text is not None
-    assert expected in text

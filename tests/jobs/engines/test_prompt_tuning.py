@@ -34,7 +34,7 @@ from tests.support.composing import one
 from tests.support.frozen_weights import FROZEN, ONE, base_weights, losses_by_torch, run_on
 from tests.support.layouts import TINY, matrix, quick
 from tests.support.real_run import evaluate, events, losses, make_run, printed, steps, train
-from tests.support.training import assert_equal, long, refusal, rewind
+from tests.support.training import assert_equal, long, rewind
 
 COMMON = ("job.learning_rate=1e-2", *FROZEN)
 FREE = ("job=prompt_tuning", *COMMON)
@@ -214,26 +214,6 @@ def test_rows_of_unequal_samples_have_one_loss_however_they_are_arranged(single:
 
 
 # --- settings ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        ("job=prompt_tuning job.train=false ranks_per_node=1", "Set job.prompt_tuning=null, or job.train=true."),
-        ("job=prompt_tuning job.prompt_tuning.virtual_tokens=0", "Set job.prompt_tuning.virtual_tokens=1 or more."),
-        ("job=prompt_tuning job.prompt_tuning.encoder_hidden_size=8", "Set job.prompt_tuning.encoder=mlp or lstm"),
-        ("job=prompt_tuning job.sequence_length=512 model.max_sequence_length=512", "Set job.sequence_length=504 or"),
-        (
-            "job=p_tuning parallelism=tp job.prompt_tuning.virtual_tokens=9",
-            "virtual_tokens=8 or 10, or parallelism.seq",
-        ),
-        ("job=p_tuning engine=nemo", "which engine=nemo cannot. Set engine=native, or job=finetune_full."),
-        ("job=p_tuning engine=deepspeed", "which engine=deepspeed cannot. Set engine=native, or job=finetune_full."),
-        ("job=p_tuning engine=litgpt", "which engine=litgpt cannot. Set engine=native, or job=finetune_full."),
-    ],
-)
-def test_settings_that_cannot_be_are_refused_with_those_that_can(overrides: str, expected: str) -> None:
-    assert expected in refusal("data=docstrings", *overrides.split())
 
 
 def test_one_customization_trains_at_a_time() -> None:

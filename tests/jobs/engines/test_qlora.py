@@ -22,7 +22,7 @@ from tests.support.composing import one
 from tests.support.frozen_weights import ONE, base_weights
 from tests.support.real_run import evaluate, events, losses, printed, steps, train
 from tests.support.required import need_bitsandbytes
-from tests.support.training import assert_equal, long, refusal, rewind
+from tests.support.training import assert_equal, long, rewind
 
 NF4 = "job.lora.quantize_base=nf4"
 
@@ -153,12 +153,3 @@ def test_without_bitsandbytes_a_run_ends_with_what_to_install() -> None:
         pytest.raises(SubmitError, match=r"Python has no bitsandbytes.*'\.\[train,qlora\]'"),
     ):
         local.LAUNCHER.check([run])
-
-
-def test_tensor_parallelism_and_odd_rows_are_refused_with_what_works() -> None:
-    lora = ("job=finetune_lora", "data=docstrings", NF4)
-    assert "Set parallelism.tensor=1 (parallelism=fsdp_full divides weights in 4 bits over ranks)" in refusal(
-        *lora, "parallelism=tp"
-    )
-    odd = refusal(*lora, "model.intermediate_size=1020", "job.precision=float32")
-    assert "requires rows of a multiple of 8 numbers, but model intermediate_size=1020 is not. Set job.lora." in odd

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from jobs.engines.native.weight_decay import decay_groups
-from jobs.errors import ConfigError
 from jobs.plan.compose import compose
 
 EVERY = {"embedding.weight", "norm.weight", "norm.bias", "matrix.weight", "matrix.bias", "head.weight"}
@@ -43,9 +42,3 @@ def test_an_update_without_gradients_shrinks_the_chosen_weights_only(chosen: str
     kept = {name for name, value in model.named_parameters() if (value == 1).all()}
     assert shrunk == DECAYED[chosen] & {name for name, _ in model.named_parameters()}
     assert shrunk | kept == {name for name, _ in model.named_parameters()}
-
-
-@pytest.mark.parametrize("engine", ["nemo", "litgpt", "deepspeed"])
-def test_engines_that_decay_every_weight_refuse_another_choice(engine: str) -> None:
-    with pytest.raises(ConfigError, match=r"job.weight_decay_on=matrices is only supported by engine=native"):
-        compose(["launcher=dry", f"engine={engine}", "job.weight_decay_on=matrices"], multirun=False)

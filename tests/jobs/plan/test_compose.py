@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from jobs.plan.legality import warnings
 from jobs.plan.table import plan_notes
 from jobs.rundir import load_run
 from jobs.schema import LauncherKind
-from tests.support.composing import CONF, one, options
+from tests.support.composing import CONF, one, options, refusal
 from tests.support.training import long
 
 # Values that the files leave to the user.
@@ -29,12 +28,6 @@ def choice(group: str, option: str) -> list[str]:
     text = (CONF / group / f"{option}.yaml").read_text()
     missing = [line.split(":")[0] for line in text.splitlines() if line.endswith("???")]
     return [f"{group}={option}", *(f"{group}.{key}={FILL_IN[f'{group}.{key}']}" for key in missing)]
-
-
-def refusal(*overrides: str, multirun: bool = False) -> str:
-    with pytest.raises(ConfigError) as caught:
-        compose(list(overrides), multirun=multirun)
-    return str(caught.value)
 
 
 ZERO = {"zero1", "zero2", "zero3"}
@@ -191,98 +184,6 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        ("nodez=3", "nodez is not a configuration key. Did you mean nodes"),
-        ("job.stepz=3", "job.stepz is not a configuration key. Did you mean job.steps"),
-        ("steps=3", "steps is not a configuration key. Did you mean job.steps or tune.steps?"),
-        ("kernels=liger", "kernels is not a configuration key. Set engine.kernels=liger."),
-        ("hydra.run.dir=x", "hydra.run.dir=x has no effect. A run directory is runs_dir/sweep/name"),
-        ("hydra/launcher=basic", "has no effect. The launcher of this program starts jobs: set launcher=NAME."),
-        ("hydra.verbose=true", "hydra.verbose=true has no effect. Hydra only composes"),
-        ("+foo=3", "foo is not a configuration key."),
-        ("+job.foo=3", "job.foo is not a configuration key."),
-        ("nodes=abc", "Value 'abc' of type 'str' could not be converted to Integer (key: nodes). "
-         "Set nodes=NUMBER, a whole one."),
-        ("nodes=2.5", "could not be converted to Integer (key: nodes). Set nodes=NUMBER, a whole one."),
-        ("nodes=null", "'nodes' is not Optional (key: nodes). Set nodes=NUMBER, a whole one."),
-        ("job.clip_norm=much", "to Float (key: job.clip_norm). Set job.clip_norm=NUMBER, or null."),
-        ("job.export=perhaps", "(key: job.export). Set job.export=true or job.export=false."),
-        ("parallelism.strategy=foo",
-         "expected one of [single, ddp, fsdp, zero1, zero2, zero3] (key: parallelism.strategy)"),
-        ("model=llama_2b", "model=llama_2b: there is no such choice. Did you mean llama3_8b or llama2_7b"),
-        ("experiment=nope", "experiment=nope: there is no such choice. Set experiment=NAME with one of "
-         "apac_hpc_ai_2024, customization, data_read_workers, demo, llama2_500_steps, llama2_70b_nemo, llama2_7b_nemo, "
-         "llama31_70b_deepspeed, llama31_8b_deepspeed, lora_mi300x, mlperf_storage_checkpoint, one_gpu, "
-         "prompt_engineering, resnet50_powerscale, serve_405b_mi300x, serve_llama2, serve_mi300x."),
-        ("model=" + "m" * 300, "A configuration file cannot be used: [Errno 36] File name too long"),
-        ("launcher=", "launcher=: there is no such choice. Set launcher=NAME with one of "),
-        ("model=3", "model=3: there is no such choice. Set model=NAME with one of falcon_180b, llama2_13b, "),
-        ("job=[1]", "job=[1]: Set job=NAME with one of "),
-        ("model=null", "model=null: Set model=NAME with one of "),
-        ("~model", "~model: Set model=NAME with one of "),
-        ("+model=tiny", "+model=tiny: model is chosen already. Set model=tiny to choose another one."),
-        ("=3", "'=3' has no key. Write KEY=VALUE."),
-        ("model", "'model' cannot be read: missing EQUAL at '<EOF>'. Write KEY=VALUE; a value with = ("),
-        ("job.lora={rank: 8,", "needs two kinds of quotes: 'KEY=\"a b\"'."),
-        ("job.lora=3", "(key: job.lora). It is a section: set job.lora.KEY=VALUE with one of rank, "),
-        ("cluster=gadi_gpuvolta", "cluster.account has no value, and this choice needs one. Set cluster.account="),
-        ("data=text", "data.path has no value, and this choice needs one. Set data.path=VALUE"),
-        ("~nodes", "a key cannot be removed. Set nodes=null"),
-        ("nodes=1,2", "several values, but this is a single run. Add -m"),
-        ("nodes=0", "nodes=0 is not a positive number. Set nodes=1 or more."),
-        ("model.kv_heads=0", "model.kv_heads=0 is not a positive number. Set model.kv_heads=1 or more."),
-        ("parallelism.tensor=3", "parallelism.tensor=3 does not divide model.heads=8 (tiny). Use 1, 2 or 4."),
-        ("parallelism.pipeline=3", "does not divide model.layers=4 (tiny). Set parallelism.pipeline=1, 2 or 4, or"),
-        ("parallelism.tensor=4", "the world size 2 = nodes(1) x ranks_per_node(2): 2 is not a multiple of 4."),
-        ("parallelism=single", "Set nodes=1 ranks_per_node=1, or parallelism=ddp."),
-        ("scaling.global_batch_size=8 job.micro_batch_size=3", "GBS 8 is not a multiple of MBS 3 x DP 2 = 6. "
-         "Set scaling.global_batch_size=6 or 12, or job.micro_batch_size=2."),
-        ("job.sequence_length=1024", "Set job.sequence_length=512 or less."),
-        ("job.epochs=1", "exactly one decides the length, both are set"),
-        ("job.learning_rate=-1", "job.learning_rate=-1 is outside 0 to 1000"),
-        ("cluster.memory_gb_per_node=-4", "cluster.memory_gb_per_node=-4 is negative."),
-        ("job.seed=-1", "job.seed=-1 is outside 0 to 2147483647. Set job.seed=1234, or another in that range."),
-        ("job.clip_norm=0", "job.clip_norm=0 is not a positive number. Set job.clip_norm=1, another above 0, or null."),
-        ("parallelism.sharding=FULL_SHARD", "have no meaning with strategy=ddp"),
-        ("scaling.sequences_per_rank=4", "has no meaning with scaling=strong"),
-        ("name=a/b", "name='a/b' cannot be a directory name"),
-        ("name=code-x", "is reserved in a sweep directory"),
-        ("name=submissions.jsonl", "is reserved in a sweep directory"),
-        ("name=runs.csv", "is reserved in a sweep directory"),
-        ("cluster.max_wall_time_min=30", "Set wall_time_min=30 or less."),
-        ("cluster.gpus=true", "launcher=local starts processes on this machine"),
-        ("data.held_out_samples=-1", "data.held_out_samples=-1 is negative."),
-        ("data.shots=-1", "data.shots=-1 is negative."),
-        ("data.shots=1", "data.shots=1 has no meaning with data.source=stdlib, which is no instruction data."),
-        ("data=docstrings data.shots=1", "trained on. Set data.shots=0, or job=evaluate."),
-        ("engine=litgpt job=finetune_lora data=stdlib parallelism=single ranks_per_node=1 job.clip_norm=null",
-         "Set data=docstrings, data=alpaca, data=dolly or data=pubmedqa, or job.lora=null."),
-        ("job=evaluate", "job.train=false is one process, and these are 2 ranks."),
-        ("job=evaluate ranks_per_node=1", "none are held out. Set data.test_split=0.2, or job.train=true."),
-        ("job=evaluate engine=nemo", "job.train=false evaluates by engine=native, and engine=nemo is chosen."),
-        ("data.test_split=1.5", "data.test_split=1.5 is neither a share between 0 and 1 nor a number of samples. Set"),
-        ("data.test_split=0", "data.test_split=0 is neither a share between 0 and 1 nor a number of samples. Set"),
-        ("data.test_split=0.2 data.held_out_samples=4", "takes the last ones. Set data.held_out_samples=0, or"),
-        ("data.split_seed=-1 data.test_split=4", "data.split_seed=-1 is negative."),
-        ("data.prompt=alpaca", "data.prompt=alpaca has no meaning with data.source=stdlib, which is no"),
-        ("data=docstrings data.prompt=dolly_category", "data.prompt=dolly_category uses the field category, and"),
-        ("stages=all", "none are held out. Set data.held_out_samples=NUMBER, or stages.evaluate=null."),
-        ("job=image_train data=alpaca", "data=alpaca has no effect on job=image_train: its images are "
-         "the shards in images.path, or random ones with images.path=null. Leave data out, or choose another job."),
-        ("job=image_train model.layers=8", "model.layers=8 has no effect on job=image_train: its network is "
-         "images.network. Leave model.layers out"),
-        ("job=serve engine=vllm data=alpaca", "data=alpaca has no effect on job=serve: its load is serving.prompts"),
-        ("job=checkpoint_io data.path=/d", "data.path=/d has no effect on job=checkpoint_io: it has no samples of"),
-        ("job=data_read model=llama3_8b", "has no effect on job=data_read: it reads and writes what storage.data"),
-        ("job=fio parallelism=ddp", "has no effect on job=fio: it reads and writes what storage.fio describes. Leave"),
-    ],
-)  # fmt: skip
-def test_a_mistake_is_refused_with_a_remedy(overrides: str, expected: str) -> None:
-    assert expected in refusal(*shlex.split(overrides))
-
-
-@pytest.mark.parametrize(
     ("overrides", "mistakes"),
     [
         ("nodes=0 job.steps=-1 launcher.requeues=-1", ["nodes=0 ", "job.steps=-1 ", "launcher.requeues=-1 "]),
@@ -296,22 +197,6 @@ def test_all_mistakes_that_can_be_judged_are_shown_at_once_each_on_its_line(
     assert [mistake for mistake in mistakes if not any(line.startswith(mistake) for line in lines)] == []
 
 
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        (["data.held_out_samples=8"], "this run keeps none. Set job.checkpoint_every_steps=NUMBER (the last step is "
-         "always saved then) or job.export=true, or stages.evaluate=null."),
-        (["data.held_out_samples=8", "engine=nemo", "job.export=true"], "Set stages.evaluate=null, or engine=native."),
-        (["launcher=script"], "Stages need job dependencies, which launcher=script does not support. Set stages=train"),
-        (["stages.evaluate.gpus=2"], "stages.evaluate.gpus=2: one process uses 1. Set stages.evaluate.gpus=1."),
-        (["stages.prepare.gpus=1"], "Set stages.prepare.gpus=0."),
-        (["stages.report.wall_time_min=0"], "Set stages.report.wall_time_min=1 or more."),
-    ],
-)  # fmt: skip
-def test_a_chain_that_cannot_be_is_refused_with_what_to_type(overrides: list[str], expected: str) -> None:
-    assert expected in refusal("stages=all", *overrides)
-
-
 def test_a_stage_is_left_out_by_null() -> None:
     stages = one("stages=all", "stages.evaluate=null").run.stages
     assert stages.prepare is not None
@@ -323,18 +208,6 @@ def test_an_experiment_may_choose_what_another_job_does_not_read() -> None:
     """Its file is of the training; the words are for what a user typed, and a site may set a place for all runs."""
     run = one("experiment=one_gpu", "job=image_train", "data.cache_dir=/cache").run
     assert run.data.name == "jpeg"
-
-
-def test_more_ranks_than_gpus_of_a_node_and_more_nodes_than_the_machine_are_refused() -> None:
-    assert "has 8 GPUs, one rank each" in refusal("cluster=xe9680_h100", "ranks_per_node=16")
-    assert "Set nodes=4 or less." in refusal("cluster=xe9680_h100", "+cluster.max_nodes=4", "nodes=5")
-
-
-def test_hybrid_shard_needs_a_shard_group_that_divides_the_ranks() -> None:
-    message = refusal("parallelism=fsdp_hybrid", "nodes=3", "parallelism.data_shard=4", "scaling.global_batch_size=12")
-    assert (
-        "parallelism.data_shard=4 does not divide dp=6. Set parallelism.data_shard to one of 1, 2, 3 or 6." in message
-    )
 
 
 def test_one_illegal_point_refuses_the_whole_sweep_and_names_every_reason() -> None:

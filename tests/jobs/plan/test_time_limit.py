@@ -10,7 +10,7 @@ from jobs.plan.compose import compose
 from jobs.plan.table import plan_notes
 from jobs.plan.time_limit import limit_min, stop_before_limit_s
 from jobs.schema import Run
-from tests.support.training import refusal
+from tests.support.composing import refusal
 
 SEVENTY_B = ("model=llama2_70b", "cluster=xe9680_h100", "nodes=6", "parallelism=fsdp_full", "job.micro_batch_size=1")
 SAVING = "job.checkpoint_every_steps=100"

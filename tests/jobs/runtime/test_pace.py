@@ -21,8 +21,8 @@ from jobs.data.batches import Batches, StepBatch
 from jobs.layout import Layout
 from jobs.rundir import RunDir, read_records
 from jobs.runtime.pace import SLOWEST_RANKS, LayerClock, Pace, medians_of_others, summary
+from tests.support.composing import refusal
 from tests.support.real_run import events, make_run, printed, steps, train
-from tests.support.training import refusal
 
 # So long that what else a loaded machine does is short beside it.
 DELAY_S = 0.3

@@ -15,8 +15,8 @@ from jobs.errors import ConfigError
 from jobs.ranks import Rank
 from jobs.rundir import load_run
 from jobs.runtime.profiler import StepProfiler
+from tests.support.composing import refusal
 from tests.support.real_run import events, make_run, printed, steps, train
-from tests.support.training import refusal
 
 PROFILE = ("job.unmeasured_steps=2", "engine.profile.steps=[4,5]")
 TWO_RANKS = ("parallelism=fsdp_full", "nodes=1", "ranks_per_node=2")

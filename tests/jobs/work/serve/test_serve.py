@@ -460,54 +460,6 @@ def test_a_run_without_a_model_or_with_another_one_is_not_submitted(
     assert "n_embd is 64 in" in refusal()
 
 
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["engine=native"], "job=serve needs a server, and engine=native has none. Set engine=vllm"),
-        (["serving=null"], "engine=vllm serves a model, and job=serve does not"),
-        (["serving.replicas=3"], "serving.replicas=3 x parallelism.tensor=1 = 3 ranks, and nodes=1 x ranks_per"),
-        (["parallelism=tp", "nodes=2", "ranks_per_node=1"],
-         "parallelism.tensor=2 puts a TP group on several nodes, or leaves ranks without one: it does not divide "
-         "ranks_per_node=1. Set parallelism.tensor=1; a pipeline spans nodes (parallelism.pipeline)"),
-        (["parallelism=fsdp_full"], "parallelism=fsdp_full does not serve"),
-        (["serving.balancer=none"], "serving.balancer=none, and 2 replicas need one"),
-        (["serving.client=ab"], "serving.client=ab sends one prompt as fast as answers come"),
-        (["serving.client=ab", "serving.prompts=1", "serving.requests=3"], "serving.client=ab needs as many requests"),
-        (["serving.output_tokens=500"], "is longer than job.sequence_length=512. Set job.sequence_length=548 or more"),
-        (["serving.requests=0"], "serving.requests=0 is not a positive number"),
-        (["serving.warmup_requests=-1"], "serving.warmup_requests=-1 is negative"),
-        (["engine=litgpt_serve"],
-         "engine.server.endpoint=/predict is none of its. Set serving.client=ab serving.prompts=1"),
-        (["serving.requests_per_s=0"], "serving.requests_per_s=0 is not a positive number"),
-        (["serving.limits.request_latency_s=-1"], "serving.limits.request_latency_s=-1 is not a positive number"),
-        (["serving.client=ab", "serving.prompts=1", "serving.limits.request_latency_s=1"],
-         "serving.client=ab measures no good requests"),
-        (["serving.client_command=[x]", "serving.limits.request_latency_s=1"],
-         "serving.client_command has no {limits}. Add it"),
-        (["serving.search.most_concurrency=64"], "serving.search finds the highest concurrency within limits"),
-        (["serving.search.most_concurrency=2", "serving.limits.request_latency_s=1"],
-         "serving.search.most_concurrency=2 is below serving.concurrency=4"),
-        (["serving.search.most_concurrency=8", "serving.limits.request_latency_s=1", "serving.requests_per_s=3"],
-         "Set serving.requests_per_s=null, or serving.search.most_concurrency=null"),
-        (["serving.search.most_concurrency=8", "serving.limits.request_latency_s=1", "serving.search.resolution=2"],
-         "serving.search.resolution=2 is outside 0 to 0.99999"),
-        (["engine.server.arguments=['{prot}']"], "engine.server.command: {prot} is not a name that is replaced"),
-        (["serving.client_command=[]"], "serving.client_command is empty"),
-        (["job.export=true"], "job.export belongs to a training, and job=serve trains nothing"),
-        (["cluster=xe9680_h100", "model=llama3_70b"],
-         "weights and KV cache of one request of job.sequence_length=512 tokens take 141.3 GB on each (weights 141.1, "
-         "KV cache 0.2). A server reserves 0.9 of it (engine.server.memory_fraction)"),
-        (["cluster=xe9680_h100", "model=llama3_70b", "ranks_per_node=8", "serving.replicas=8"],
-         "Nearest that can run: parallelism.tensor=2 serving.replicas=4; or parallelism.tensor=4 serving.replicas=2"),
-        (["engine.server.memory_fraction=90"], "memory_fraction=90 must be above 0 and at most 1. Set engine.server."),
-    ],
-)  # fmt: skip
-def test_what_cannot_serve_is_refused_in_words(overrides: list[str], words: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        compose(["job=serve", "engine=vllm", "ranks_per_node=2", "serving.concurrency=4", *overrides], multirun=False)
-    assert words in str(refused.value)
-
-
 def test_a_plan_has_the_kv_cache_of_a_replica_and_warns_of_requests_that_wait() -> None:
     given = ["job=serve", "engine=vllm", "cluster=xe9680_h100", "parallelism=tp", "parallelism.tensor=4",
              "model=llama2_70b"]  # fmt: skip

@@ -14,7 +14,6 @@ import pytest
 from analysis.load.run_directory import read_run
 from jobs import metrics as m
 from jobs.cli import main
-from jobs.errors import ConfigError
 from jobs.lease import Lease
 from jobs.plan.compose import compose
 from jobs.plan.table import plan_notes
@@ -77,39 +76,6 @@ def test_a_plan_draws_a_replica_and_its_layers(capsys: pytest.CaptureFixture[str
 def test_a_pipeline_within_a_node_takes_no_second_node() -> None:
     run = planned("model=llama2_70b", "nodes=2", "parallelism.tensor=2", "parallelism.pipeline=2")
     assert "4 of parallelism.tensor=2 x parallelism.pipeline=2 = 4 ranks within a node" in " ".join(plan_notes([run]))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["model=llama31_405b", "parallelism.pipeline=1", "nodes=2"],
-         "Nearest that can run: parallelism.pipeline=2"),
-        (["model=llama31_405b", "parallelism.pipeline=1", "nodes=1"],
-         "Nearest that can run: parallelism.pipeline=2 nodes=2"),
-        (["model=llama31_405b", "nodes=3"], "24 is not a multiple of 16. Set nodes=2 or 4"),
-        (["model=llama31_405b", "nodes=4", "parallelism.pipeline=4"],
-         "parallelism.pipeline=4 does not divide model.layers=126 (llama31_405b). Set parallelism.pipeline=1, 2, 3,"),
-        (["model=llama31_405b", "nodes=2", "serving.replicas=2"],
-         "serving.replicas=2 x parallelism.tensor=8 x parallelism.pipeline=2 = 32 ranks, and nodes=2 x "
-         "ranks_per_node=8 are 16. Set serving.replicas=1 or less, or nodes=4"),
-        (["model=llama2_70b", "parallelism.tensor=3"], "parallelism.tensor=3 does not divide model.heads=64"),
-        (["model=llama31_405b", "nodes=3", "parallelism.tensor=4", "parallelism.pipeline=3"],
-         "= 12 ranks are neither a part of a node nor whole nodes (ranks_per_node=8). Set parallelism.pipeline=1, 2 "
-         "or 6"),
-        (["model=llama31_405b", "nodes=2", "parallelism.schedule=Interleaved1F1B", "parallelism.stages_per_rank=3"],
-         "parallelism.schedule is of the pipeline of a training, and a server orders and divides its own. Set "
-         "parallelism.schedule=1F1B parallelism.stages_per_rank=null"),
-        (["model=llama31_405b", "nodes=2", "engine.server.command=['{python}',-m,sglang.launch_server]"],
-         "parallelism.pipeline=2, and engine.server.command has no {pipeline}"),
-        (["model=llama31_405b", "nodes=2", "engine.server.command=[x,'{pipeline}']"],
-         "= 16 ranks spans 2 nodes of 8, and engine.server.command has no {node_rank} and {head}: this server stays "
-         "within a node. Set parallelism.pipeline=1"),
-    ],
-)  # fmt: skip
-def test_what_cannot_span_nodes_is_refused_in_words(overrides: list[str], words: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        planned(*overrides)
-    assert words in str(refused.value)
 
 
 # --- commands ----------------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from analysis.report.report import report
 from jobs import metrics as m
 from jobs.cli import main
 from jobs.engines.native.parallelize import device_mesh
-from jobs.errors import ConfigError
 from jobs.layout import layout_of
 from jobs.plan.compose import compose
 from jobs.plan.legality import warnings
@@ -205,28 +204,6 @@ def test_a_storage_that_the_nodes_do_not_see_ends_every_rank_with_the_reason(tmp
         ("refused", f"storage.path={tmp_path}/absent is no directory on this node. Set storage.path=DIRECTORY, which "
                     "all nodes see.")
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["job=checkpoint_io", "storage.checkpoint.fraction=2"], "storage.checkpoint.fraction=1, or another"),
-        (["job=checkpoint_io", "storage.checkpoint.repeats=0"], "Set storage.checkpoint.repeats=1 or more"),
-        (["job=checkpoint_io", "engine=litgpt"], "engine=litgpt is chosen. Set engine=native"),
-        (["job=checkpoint_io", "job.export=true"], "job=checkpoint_io trains nothing. Set job.export=false"),
-        (["job=checkpoint_io", "model=llama3_8b", "cluster.memory_gb_per_node=20"],
-         "2 ranks of a node need 192.7 GB, and cluster.memory_gb_per_node is 20.0 GB, of which the system needs 1. Set "
-         "storage.checkpoint.fraction=0.093 or less, or shard the model over more nodes"),
-        (["job=data_read", "storage.data.files=3", "storage.data.workers=2"],
-         "2 ranks x 2 workers = 4 readers each need one. Set storage.data.files=4 or more, or fewer workers"),
-        (["job=data_read", "storage.data.step_s=-1"], "Set storage.data.step_s=0 or more"),
-        (["job=checkpoint_io", "job.train=true"], "job.train=true trains. Set job.train=false"),
-    ],
-)  # fmt: skip
-def test_what_no_test_of_storage_can_do_is_refused_with_what_to_set(overrides: list[str], words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        compose([*overrides, "ranks_per_node=2"], multirun=False)
-    assert words in " ".join(str(caught.value).split())
 
 
 def test_a_checkpoint_of_the_largest_model_has_no_warnings_of_a_training() -> None:
