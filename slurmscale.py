@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from analysis.compare.campaign import Leaderboard
     from analysis.report.export.data_frames import Frames
-    from jobs.plan.search.ranking import Candidate
+    from jobs.explore.propose.predicted import Candidate
     from jobs.schema import Run
     from jobs.submit.states import RunState
 
@@ -135,8 +135,8 @@ def search(*overrides: "Overrides") -> "list[Candidate]":
 
     A list of values, as in {"nodes": [1, 2, 4]}, is a range to search.
     """
-    from jobs.plan.search.command import in_order
-    from jobs.plan.search.layouts import read_space
+    from jobs.explore.layouts import read_space
+    from jobs.explore.search import in_order
 
     return in_order(read_space(lines_of(overrides, {}, multirun=True)))[1]
 

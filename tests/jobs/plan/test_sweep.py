@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from jobs.errors import ConfigError
+from jobs.explore.layouts import read_space
+from jobs.explore.space import read_space as read_tuning
 from jobs.plan.compose import compose
-from jobs.plan.search.layouts import read_space
-from jobs.tune.space import read_space as read_tuning
 
 
 @pytest.mark.parametrize(

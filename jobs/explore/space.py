@@ -13,15 +13,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from jobs.campaign.trial_checks import KEPT, is_shared
 from jobs.errors import ConfigError
+from jobs.explore.campaign.trial_checks import KEPT, is_shared
+from jobs.explore.folder import TRIALS, TuningFolder
 from jobs.plan.compose import Point, compose
 from jobs.plan.legality import only_memory_is_short, problems
 from jobs.plan.predict.memory import memory
 from jobs.plan.predict.speed import expected_s, speed
 from jobs.plan.rules.memory import Verdict, chance_to_fit, verdict
 from jobs.schema import Objective, Run, Tune
-from jobs.tune.folder import TRIALS, TuningFolder
 
 DEFAULT = "tune=halving"
 NUMBERS = re.compile(r"\d[\d,.]*")

@@ -10,10 +10,10 @@ from analysis.compare.tuning import TrialRun
 from analysis.formatting import significant
 from analysis.untrusted import as_number, lookup
 from jobs import metrics as m
+from jobs.explore.space import Candidate, Space
 from jobs.plan.compose import Point
 from jobs.schema import Run
 from jobs.submit.slurm_commands import partitions
-from jobs.tune.space import Candidate, Space
 
 FEWEST_STEPS = 4
 """A step of a trial as fast as the best is slower than nine of ten of the best's with a chance of 1 in 10; that all of

@@ -17,15 +17,15 @@ from analysis.compare.tuning import TrialRun
 from analysis.report.report import answered, show
 from jobs import metrics as m
 from jobs.errors import ConfigError, SubmitError
+from jobs.explore.folder import BEST
+from jobs.explore.judge import write_best
+from jobs.explore.space import Candidate, Space, folder_of, is_of_tune, key_of, refuse_settings, value_of
+from jobs.explore.tune import PREVIEW, Tuning, begin, refuse_unstarted, search_path
 from jobs.layout import accumulation, data_degree
 from jobs.plan.compose import Point, compose
 from jobs.plan.legality import only_memory_is_short, problems
 from jobs.plan.rules.memory import GIB
 from jobs.schema import Run, ScalingMode
-from jobs.tune.command import PREVIEW, Tuning, begin, refuse_unstarted, search_path
-from jobs.tune.folder import BEST
-from jobs.tune.result import write_best
-from jobs.tune.space import Candidate, Space, folder_of, is_of_tune, key_of, refuse_settings, value_of
 
 CHOICE = "tune=batch_finder"
 KEY = "job.micro_batch_size"

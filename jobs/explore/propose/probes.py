@@ -17,6 +17,8 @@ import numpy as np
 
 from jobs.console import console
 from jobs.errors import ConfigError
+from jobs.explore.layouts import Space, read_space
+from jobs.explore.propose.predicted import Candidate, candidates, ranked
 from jobs.fitted_table import FittedTable
 from jobs.plan.compose import Point, compose
 from jobs.plan.predict.calibration import STEP_TIME_PRIOR, Fit, calibration_of
@@ -25,8 +27,6 @@ from jobs.plan.predict.fit import MOST_RUNS, Array, Quantity
 from jobs.plan.predict.speed import START_S
 from jobs.plan.predict.step_time import step_time_s, step_work
 from jobs.plan.rules.rule import counted
-from jobs.plan.search.layouts import Space, read_space
-from jobs.plan.search.ranking import Candidate, candidates, ranked
 from jobs.schema import Run
 
 FEWEST, LEAST_GAIN = 3, 0.02

@@ -13,10 +13,10 @@ from analysis.formatting import plot_text, published_values
 from analysis.report.figures.style import AXIS, COLOURS, GREY
 from analysis.report.page import resource, script_sources
 from jobs.errors import ConfigError
+from jobs.explore.propose.predicted import Candidate
 from jobs.files import parse_json
 from jobs.output import write_file
 from jobs.plan.rules.memory import GIB
-from jobs.plan.search.ranking import Candidate
 
 TOKENS = 1e9
 """Time and cost are those of so many tokens, with the chance of not fitting."""

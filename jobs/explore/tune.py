@@ -23,6 +23,12 @@ from analysis.load.discover import read_runs
 from analysis.report.report import answered, show
 from jobs.console import console
 from jobs.errors import ConfigError, RunDirError, SubmitError
+from jobs.explore.budget import Spent, confirmation_runs, first_rung, rungs
+from jobs.explore.folder import BEST
+from jobs.explore.judge import attempt_name, entry_of, pairs_to_run, verdict_of, write_best
+from jobs.explore.monitor import hopeless, repeat_elsewhere, slower_than_models, spare_nodes
+from jobs.explore.propose.process import is_ruled_out, proposals
+from jobs.explore.space import Candidate, Space, excluded, read_space
 from jobs.plan.compose import Point
 from jobs.rundir import RunDir, SweepDir, provenance_of
 from jobs.schema import LauncherKind, Objective
@@ -30,12 +36,6 @@ from jobs.submit.cancel import cancel_run
 from jobs.submit.commands import look, resume, submit_points, wait_for
 from jobs.submit.progress import latest_tokens_per_s
 from jobs.submit.states import RunState, State, states
-from jobs.tune.budget import Spent, confirmation_runs, first_rung, rungs
-from jobs.tune.folder import BEST
-from jobs.tune.monitor import hopeless, repeat_elsewhere, slower_than_models, spare_nodes
-from jobs.tune.result import attempt_name, entry_of, pairs_to_run, verdict_of, write_best
-from jobs.tune.sampler import is_ruled_out, proposals
-from jobs.tune.space import Candidate, Space, excluded, read_space
 
 # Settings of a tuning that cannot change when it goes on; a budget can.
 FIXED = ("objective", "steps", "loss_tolerance")

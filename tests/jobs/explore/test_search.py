@@ -13,6 +13,10 @@ from pathlib import Path
 import pytest
 
 from jobs.errors import ConfigError
+from jobs.explore.layouts import read_space
+from jobs.explore.picture import draw
+from jobs.explore.propose.predicted import Candidate, candidates, pareto, ranked
+from jobs.explore.search import search
 from jobs.parallelism import Strategy
 from jobs.plan.compose import compose
 from jobs.plan.legality import problems
@@ -21,10 +25,6 @@ from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.memory import memory
 from jobs.plan.predict.speed import speed
 from jobs.plan.rules.memory import Verdict, verdict
-from jobs.plan.search.command import search
-from jobs.plan.search.layouts import read_space
-from jobs.plan.search.picture import draw
-from jobs.plan.search.ranking import Candidate, candidates, pareto, ranked
 
 GIVEN = ("model=llama3_8b", "cluster=xe9680_h100", "ranks_per_node=4", "job.sequence_length=4096", "data=random",
          "job.steps=100", "job.precision=bfloat16", "scaling.global_batch_size=8")  # fmt: skip

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from jobs.console import console
 from jobs.errors import ConfigError
+from jobs.explore.layouts import Layout, Space, read_space
+from jobs.explore.propose.predicted import Candidate, candidates, pareto, ranked
 from jobs.fitted_table import FittedTable
 from jobs.layout import accumulation, data_degree
 from jobs.plan.compose import Point
@@ -17,8 +19,6 @@ from jobs.plan.legality import problems_but_memory
 from jobs.plan.predicted_table import shown, with_interval
 from jobs.plan.rules.memory import gigabytes
 from jobs.plan.rules.rule import divisors
-from jobs.plan.search.layouts import Layout, Space, read_space
-from jobs.plan.search.ranking import Candidate, candidates, pareto, ranked
 from jobs.schema import Run
 
 FASTEST, MOST_PARETO = 10, 15
@@ -48,7 +48,7 @@ def search(overrides: list[str], picture: Path | None) -> int:
         soft_wrap=True,
     )
     if picture is not None:
-        from jobs.plan.search.picture import draw  # noqa: PLC0415 (plotly)
+        from jobs.explore.picture import draw  # noqa: PLC0415 (plotly)
 
         draw(order, best, picture)
         out.print(picture)

@@ -9,10 +9,10 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.campaign.campaign import BASELINE, Campaign, recorded
-from jobs.campaign.code_snapshot import Snapshot
 from jobs.errors import ConfigError, RunDirError
-from jobs.rundir import is_reserved
+from jobs.explore.campaign.campaign import Campaign, recorded
+from jobs.explore.campaign.code_snapshot import Snapshot
+from jobs.rundir import BASELINE, is_reserved
 from jobs.schema import Run
 from jobs.submit.batch_script import shared_resources
 

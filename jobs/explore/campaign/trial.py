@@ -13,19 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jobs.campaign.campaign import (
-    BASELINE,
+from jobs.errors import ConfigError, RunDirError
+from jobs.explore.campaign.campaign import (
     Campaign,
     is_preview,
-    only_previewed,
     opened,
     recorded,
     repeat_name,
     repeats_on_disk,
 )
-from jobs.campaign.campaign_file import read_trials
-from jobs.campaign.code_snapshot import refuse_mixture
-from jobs.campaign.trial_checks import (
+from jobs.explore.campaign.campaign_file import read_trials
+from jobs.explore.campaign.code_snapshot import refuse_mixture
+from jobs.explore.campaign.trial_checks import (
     is_shared,
     refuse_another_task,
     refuse_changed_code,
@@ -35,11 +34,11 @@ from jobs.campaign.trial_checks import (
     refuse_repeats,
     refuse_two_arrays,
 )
-from jobs.errors import ConfigError, RunDirError
 from jobs.plan.compose import Point, compose
-from jobs.rundir import SweepDir
+from jobs.rundir import BASELINE, SweepDir
 from jobs.schema import Launcher, Run
 from jobs.submit.commands import submit_points
+from jobs.submit.preview import only_previewed
 
 
 def submit_trial(

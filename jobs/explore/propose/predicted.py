@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from jobs.explore.layouts import Layout
 from jobs.plan.predict.memory import Prediction, memory
 from jobs.plan.predict.speed import Speed, expected_s, speed
 from jobs.plan.rules.memory import chance_to_fit
-from jobs.plan.search.layouts import Layout
 
 DIGITS = 6
 """Decimals of seconds in which equal layouts agree."""

@@ -12,15 +12,15 @@ import pytest
 
 from jobs.cli import main
 from jobs.errors import ConfigError
+from jobs.explore.layouts import read_space
+from jobs.explore.propose.predicted import Candidate, candidates, ranked
+from jobs.explore.propose.probes import FEWEST, LIKELY, propose
 from jobs.plan.compose import compose
 from jobs.plan.predict.calibration import STEP_TIME_PRIOR, Fit
 from jobs.plan.predict.constants import StepTimeConstants
 from jobs.plan.predict.fit import MOST_RUNS, STEP_TIME, Sample, fitted
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.step_time import StepWork, step_time_s, step_work
-from jobs.plan.search.layouts import read_space
-from jobs.plan.search.probes import FEWEST, LIKELY, propose
-from jobs.plan.search.ranking import Candidate, candidates, ranked
 
 GIVEN = (
     "model=llama3_8b",

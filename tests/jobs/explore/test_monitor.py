@@ -12,10 +12,10 @@ from analysis.compare.tuning import trial_runs
 from analysis.load.discover import read_runs
 from analysis.report.digest import Digest
 from analysis.report.sections.tuning import tuning_sections
+from jobs.explore.monitor import hopeless, repeat_elsewhere, slower_than_models
+from jobs.explore.space import read_space
+from jobs.explore.tune import Tuning
 from jobs.rundir import SweepDir, append_record, read_records
-from jobs.tune.command import Tuning
-from jobs.tune.monitor import hopeless, repeat_elsewhere, slower_than_models
-from jobs.tune.space import read_space
 from tests.support.cli import run_cli
 from tests.support.tune_command import command, starts
 from tests.support.tunings import STEPS, a_trial
