@@ -19,6 +19,7 @@ from jobs import metrics as m
 from jobs.errors import ConfigError, SubmitError
 from jobs.explore.folder import BEST
 from jobs.explore.judge import write_best
+from jobs.explore.propose.bracket import next_value
 from jobs.explore.space import Candidate, Space, folder_of, is_of_tune, key_of, refuse_settings, value_of
 from jobs.explore.tune import PREVIEW, Tuning, begin, refuse_unstarted, search_path
 from jobs.layout import accumulation, data_degree
@@ -45,11 +46,7 @@ class Bracket:
 
     def next_size(self, first: int, wanted: float) -> int | None:
         """Return the size to try next; None at the end."""
-        if self.fits is None:
-            return first if self.too_large is None else self.too_large // 2 or None
-        if self.share >= wanted or self.fits + 1 == self.too_large:
-            return None
-        return 2 * self.fits if self.too_large is None else (self.fits + self.too_large) // 2
+        return None if self.share >= wanted else next_value(self.fits or 0, self.too_large, first)
 
 
 def find_batch(overrides: list[str]) -> int:

@@ -21,6 +21,7 @@ ROOMS = (
     "settings",
     "schema",
     "lookup",
+    "explore.propose.bracket",
     "engines.engine",
     "layout",
     "engines.native.loss_chunk",
