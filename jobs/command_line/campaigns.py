@@ -67,7 +67,7 @@ def tune(options: argparse.Namespace) -> int:
     """Tune a space, or propose the next attempts of a campaign."""
     if options.next is None:
         from jobs.explore import batch_finder
-        from jobs.explore.tune import tune as tune_space
+        from jobs.explore.halving import tune as tune_space
         from jobs.submit.slurm_call import HOURS_LONG_S, patience
 
         chosen = batch_finder.is_chosen(options.overrides)

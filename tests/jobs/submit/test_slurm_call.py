@@ -115,7 +115,7 @@ def test_a_refusal_is_believed_at_once(message: str, command: Command) -> None:
 @pytest.mark.parametrize(
     ("name", "module", "arguments"),
     [
-        ("tune", "jobs.explore.tune", ["tune", "model=tiny", "job.micro_batch_size=interval(1,4)"]),
+        ("tune", "jobs.explore.halving", ["tune", "model=tiny", "job.micro_batch_size=interval(1,4)"]),
         ("find_batch", "jobs.explore.batch_finder", ["tune", "tune=batch_finder", "model=tiny"]),
     ],
 )
