@@ -16,10 +16,11 @@ from analysis.compare.tuning import TrialRun
 from jobs import metrics as m
 from jobs.errors import ConfigError, SubmitError
 from jobs.explore.propose.bracket import next_value
-from jobs.explore.space import Candidate, Space, folder_of, is_of_tune, key_of, refuse_settings, value_of
+from jobs.explore.space import Candidate, Space, folder_of, is_of_tune, refuse_settings, without_tune
 from jobs.explore.tuning import Tuning
 from jobs.layout import accumulation, data_degree
 from jobs.plan.compose import Point, compose
+from jobs.plan.keys import key_of, value_of
 from jobs.plan.legality import only_memory_is_short, problems
 from jobs.plan.rules.memory import GIB
 from jobs.schema import Run, ScalingMode
@@ -120,9 +121,7 @@ def space_of(overrides: list[str]) -> Space:
         )
     refuse_settings(run.tune, run)
     own = [each for each in overrides if not is_of_tune(each)]
-    given = [each for each in points[0].overrides if not is_of_tune(each)]
-    point = replace(points[0], run=replace(run, tune=None), overrides=given)
-    candidate = Candidate((f"{KEY}={run.job.micro_batch_size}",), point, tight=False)
+    candidate = Candidate((f"{KEY}={run.job.micro_batch_size}",), without_tune(points[0]), tight=False)
     return Space(folder_of(run, own), run.tune, own, [candidate])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -68,15 +69,11 @@ def limits_s(trial: TrialRun, tokens: float, trials: Sequence[TrialRun]) -> Mapp
     predicted = as_number(lookup(trial.run.plan, f"speed.{m.STEP_TIME.name}.high"))
     if predicted and trial.run.started.get("device_name") == lookup(trial.run.config, "gpu.device_name"):
         found["the prediction"] = predicted
-    alike = [rate for each, rate in rates if rate and each.steps == trial.steps and differ_in_one(each, trial)]
+    others = [(each.choices, rate) for each, rate in rates if rate and each.steps == trial.steps]
+    alike = [rate for choices, rate in others if sum(map(operator.ne, choices, trial.choices)) == 1]
     if len(alike) >= FEWEST_ALIKE:
         found[f"{len(alike)} trials that differ in one choice"] = SURELY_SLOWER * tokens / min(alike)
     return found
-
-
-def differ_in_one(trial: TrialRun, other: TrialRun) -> bool:
-    """Return whether two trials differ in the choice of exactly one key."""
-    return sum(a != b for a, b in zip(trial.choices, other.choices, strict=True)) == 1
 
 
 def nodes_of(trial: TrialRun) -> list[str]:

@@ -19,9 +19,9 @@ from analysis.untrusted import as_number, lookup
 from jobs import metrics as m
 from jobs.errors import ConfigError, RunDirError
 from jobs.explore.campaign.campaign import opened, recorded
-from jobs.explore.space import key_of
 from jobs.failures import FailureCause
 from jobs.plan.compose import compose
+from jobs.plan.keys import key_of
 from jobs.plan.rules.memory import GIB
 from jobs.rundir import BASELINE, RunDir, read_records
 from jobs.submit.preview import only_previewed
