@@ -561,7 +561,7 @@ def test_the_experiment_is_the_task_of_the_contest() -> None:
 def test_thresholds_that_judge_nothing_are_refused() -> None:
     wrong = {
         "contest.loss_steps=0": "loss_steps=0 is not a positive",
-        "contest.loss_tolerance=-1": "loss_tolerance=-1 is not a finite number of 0 or more",
+        "contest.loss_tolerance=-1": "loss_tolerance=-1 is negative",
     }
     for override, expected in wrong.items():
         with pytest.raises(ConfigError, match=expected):
