@@ -50,7 +50,8 @@ def highest(keeps: Callable[[int], bool], first: int, most: int, resolution: flo
 
     Their distance is 1, or at most `resolution` of the lower one.
     """
-    low, high = 0, None
+    low = 0
+    high: int | None = None
     while (at := next_value(low, high, first, most=most, within=resolution)) is not None:
         low, high = (at, high) if keeps(at) else (low, at)
     return low, high
