@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from analysis.compare.campaign import Leaderboard
     from analysis.report.export.data_frames import Frames
-    from jobs.plan.search.ranking import Candidate
+    from jobs.explore.propose.predicted import RankedLayout
     from jobs.schema import Run
     from jobs.submit.states import RunState
 
@@ -130,15 +130,15 @@ def plan(*overrides: "Overrides", multirun: bool = False, **keywords: "Any") -> 
     return [{"name": run.name, **plan_of(run)} for run in compose(*overrides, multirun=multirun, **keywords)]
 
 
-def search(*overrides: "Overrides") -> "list[Candidate]":
+def search(*overrides: "Overrides") -> "list[RankedLayout]":
     """Return the layouts that `slurmscale plan --search` ranks, by expected time: layout, memory, speed, chance.
 
     A list of values, as in {"nodes": [1, 2, 4]}, is a range to search.
     """
-    from jobs.plan.search.command import in_order
-    from jobs.plan.search.layouts import read_space
+    from jobs.explore.layouts import read_layouts
+    from jobs.explore.search import in_order
 
-    return in_order(read_space(lines_of(overrides, {}, multirun=True)))[1]
+    return in_order(read_layouts(lines_of(overrides, {}, multirun=True)))[1]
 
 
 def submit(*overrides: "Overrides", multirun: bool = False, wait: bool = False, **keywords: "Any") -> Path:

@@ -88,6 +88,8 @@ WRITTEN = {"report.html", "report.md", "runs.csv", "leaderboard.csv", "measureme
 FIGURES = "figures"
 # The ledger in the folder of `slurmscale tune`; the folder holds two sweeps.
 TUNING = "tuning.jsonl"
+# Name and role of the attempt with which the others of a campaign are compared, in the provenance of its runs.
+BASELINE = "baseline"
 # Event files of TensorBoard, a folder a run (jobs.submit.tensorboard).
 TENSORBOARD = "tensorboard"
 # Files of a sweep directory that are not runs.

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from analysis.compare.campaign import BASELINE, part_of
+from analysis.compare.campaign import part_of
 from analysis.scaling.groups import Group
+from jobs.rundir import BASELINE
 
 
 def labelled_by_attempt(groups: Sequence[Group]) -> list[Group]:

@@ -24,9 +24,9 @@ from analysis.run import RunResult
 from analysis.scaling.groups import differing_keys
 from analysis.untrusted import as_list, lookup
 from jobs.plan.rules.contest import departures
+from jobs.rundir import BASELINE
 from jobs.submit.submissions import kind_of
 
-BASELINE = "baseline"
 # A verdict with a star holds at this confidence, for all trials together.
 SURE = 0.99
 # Settings that distinguish repeats or say how they were started: no difference between trials.

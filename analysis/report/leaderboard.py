@@ -30,12 +30,12 @@ from analysis.report.figures.style import Section
 from analysis.report.leaderboard_text import RATIO_DIGITS, lead, notes, reasons, verdict_words
 from analysis.run import RunResult
 from jobs import metrics as m
-from jobs.campaign.campaign import only_previewed
 from jobs.console import console, plain
 from jobs.errors import ReportError
 from jobs.fitted_table import FittedTable
 from jobs.metrics import Metric
 from jobs.rundir import SweepDir
+from jobs.submit.preview import only_previewed
 
 FILE_NAME = "leaderboard.csv"
 HEADINGS = ("Attempt", "Rank", "Time (s)", "Ratio", "95 % interval", "n", "Loss", "Verdict")

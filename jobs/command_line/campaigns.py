@@ -28,14 +28,14 @@ TRIAL = (
 
 def attempt(options: argparse.Namespace) -> int:
     """Submit one attempt."""
-    from jobs.campaign.trial import submit_trial
+    from jobs.explore.campaign.trial import submit_trial
 
     return and_leaderboard(options, *submit_trial(options.name, options.overrides, **trial_options(options)))
 
 
 def campaign(options: argparse.Namespace) -> int:
     """Submit all attempts of a file."""
-    from jobs.campaign.trial import submit_trials
+    from jobs.explore.campaign.trial import submit_trials
 
     return and_leaderboard(options, *submit_trials(options.file, options.overrides, **trial_options(options)))
 
@@ -66,9 +66,9 @@ def show_leaderboard(directory: Path) -> int:
 def tune(options: argparse.Namespace) -> int:
     """Tune a space, or propose the next attempts of a campaign."""
     if options.next is None:
+        from jobs.explore import batch_finder
+        from jobs.explore.halving import tune as tune_space
         from jobs.submit.slurm_call import HOURS_LONG_S, patience
-        from jobs.tune import batch_finder
-        from jobs.tune.command import tune as tune_space
 
         chosen = batch_finder.is_chosen(options.overrides)
         # A night of tuning outlives a controller that is restarted.
@@ -76,7 +76,7 @@ def tune(options: argparse.Namespace) -> int:
             return batch_finder.find_batch(options.overrides) if chosen else tune_space(options.overrides)
     if options.overrides:
         options.grammar.error(f"--next reads a campaign and takes no overrides; leave {options.overrides[0]} out")
-    from jobs.tune.next_attempts import next_attempts
+    from jobs.explore.propose.by_hand import next_attempts
 
     return next_attempts(options.next)
 
@@ -96,7 +96,7 @@ COMMANDS = (
             "attempt baseline model=tiny job.micro_batch_size=1 sweep=camp",
             "attempt mbs2 job.micro_batch_size=2 --campaign runs/camp --wait",
         ),
-        manual="jobs/tune/README.md#campaigns",
+        manual="jobs/explore/README.md#campaigns",
         exit_codes={1: "with --wait: a run did not finish"},
     ),
     Command(
@@ -110,7 +110,7 @@ COMMANDS = (
         ),
         heading=HEADING,
         examples=("campaign attempts.yaml --repeats 5",),
-        manual="jobs/tune/README.md#campaigns",
+        manual="jobs/explore/README.md#campaigns",
         exit_codes={1: "with --wait: a run did not finish"},
     ),
     Command(
@@ -145,6 +145,6 @@ COMMANDS = (
             "tune tune=batch_finder model=tiny",
             "tune --next runs/camp",
         ),
-        manual="jobs/tune/README.md#tuning",
+        manual="jobs/explore/README.md#tuning",
     ),
 )

@@ -78,7 +78,7 @@ class Command:
     examples: tuple[str, ...]
     """Lines to type after `slurmscale`. They need no files but the runs and configurations that they name."""
     manual: str
-    """The page, or its section, that describes it: jobs/tune/README.md#tuning."""
+    """The page, or its section, that describes it: jobs/explore/README.md#tuning."""
     exit_codes: Mapping[int, str] = field(default_factory=dict)
     """The meaning of exit codes that not every command has, or a more exact one."""
 

@@ -51,7 +51,7 @@ def plan(options: argparse.Namespace) -> int:
     if options.search and (options.values or options.why):
         options.grammar.error("--search prints its own tables. Leave out --values and --why")
     if options.search:
-        from jobs.plan.search.command import search
+        from jobs.explore.search import search
 
         return search(options.overrides, options.output)
     if options.output:

@@ -21,7 +21,7 @@ def doctor(options: argparse.Namespace) -> int:
 def calibrate(options: argparse.Namespace) -> int:
     """Fit constants to finished runs and tables and print them, or propose runs to fit them to."""
     if options.probes:
-        from jobs.plan.search.probes import show_probes
+        from jobs.explore.propose.probes import show_probes
 
         return show_probes(options.paths, submit=options.submit)
     if options.submit:

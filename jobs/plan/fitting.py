@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from enum import Enum
 from operator import attrgetter
-from typing import Any
 
 from jobs.engines.engine import engine_of
 from jobs.layout import data_degree
-from jobs.plan.nearest import applied
+from jobs.plan.nearest import Values, applied, typed
 from jobs.schema import ActivationCheckpointing, Run, ScalingMode
 from jobs.work.work import work_of
 
 MOST_NODES = 4096
 """Where the cluster sets no limit."""
-Values = tuple[tuple[str, Any], ...]
-"""Values by key."""
 SIZES = ("nodes", "scaling.global_batch_size")
 """Keys that are no part of a layout."""
 
@@ -86,15 +82,3 @@ def doublings(first: int, last: int) -> Iterator[int]:
     while first <= last:
         yield first
         first *= 2
-
-
-def typed(values: Values) -> str:
-    """Return values as overrides."""
-    return " ".join(f"{key}={as_typed(value)}" for key, value in values)
-
-
-def as_typed(value: Any) -> str:
-    """Return a value as a user types it."""
-    if isinstance(value, Enum):
-        return value.name
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -152,6 +152,16 @@ def one_line(text: str) -> str:
     return " ".join(text.partition("\n\n")[0].split())
 
 
+def key_of(override: str) -> str:
+    """Return the key or group that an override sets."""
+    return override.lstrip("+~").partition("=")[0]
+
+
+def value_of(override: str) -> str:
+    """Return the value of an override."""
+    return override.partition("=")[2]
+
+
 def nearest_keys(name: str) -> list[str]:
     """Return the keys that a name may mean: usual elsewhere, of its name in another section, or spelt alike.
 

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from enum import Enum
 from operator import attrgetter
 from typing import Any
 
@@ -29,6 +30,8 @@ NEARBY = 4
 UNSET_DISTANCE = 1.0
 # New values by key; a key that is absent stays as it is.
 Choice = dict[str, int | None]
+Values = tuple[tuple[str, Any], ...]
+"""Values by key."""
 # The part of a choice that differs from the run, in the order of KEYS.
 Change = tuple[tuple[str, int | None], ...]
 
@@ -128,14 +131,14 @@ def changed(given: Choice, choice: Choice) -> Change:
     return tuple((key, choice[key]) for key in KEYS if key in choice and choice[key] != given[key])
 
 
-def applied(run: Run, change: Change) -> Run:
-    """Return a new run with the change; it shares the sections that stay."""
+def applied(run: Run, values: Values) -> Run:
+    """Return a new run with the values; it shares the sections that stay."""
     parts: dict[str, dict[str, Any]] = {}
-    for key, value in change:
+    for key, value in values:
         part, _, name = key.rpartition(".")
         parts.setdefault(part, {})[name] = value
     own = parts.pop("", {})
-    return replace(run, **own, **{part: replace(getattr(run, part), **values) for part, values in parts.items()})
+    return replace(run, **own, **{part: replace(getattr(run, part), **new) for part, new in parts.items()})
 
 
 def distance(given: Choice, change: Change) -> tuple[float, int, bool, list[tuple[int, int]]]:
@@ -147,6 +150,13 @@ def distance(given: Choice, change: Change) -> tuple[float, int, bool, list[tupl
     return round(far, 9), len(change), unset, [(KEYS.index(key), value or 0) for key, value in change]
 
 
-def typed(change: Change) -> str:
-    """Return the overrides of a change."""
-    return " ".join(f"{key}={'null' if value is None else value}" for key, value in change)
+def typed(values: Values) -> str:
+    """Return values as overrides."""
+    return " ".join(f"{key}={as_typed(value)}" for key, value in values)
+
+
+def as_typed(value: Any) -> str:
+    """Return a value as a user types it."""
+    if isinstance(value, Enum):
+        return value.name
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

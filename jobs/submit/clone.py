@@ -12,6 +12,7 @@ from jobs.errors import ConfigError, RunDirError, SubmitError
 from jobs.files import flat, parse_yaml
 from jobs.frozen import dump_run
 from jobs.plan.compose import Point, compose
+from jobs.plan.keys import key_of
 from jobs.rundir import RunDir, SweepDir, load_run, provenance_of
 from jobs.schema import LauncherKind, Run
 from jobs.submit.batch_script import rank_python
@@ -59,11 +60,6 @@ def composed(original: RunDir, overrides: list[str], *, received: bool) -> Point
         return compose([*kept, *overrides], multirun=False, received=received)[0]
     except ConfigError as error:
         raise ConfigError(f"{original.path} was submitted with {' '.join(recorded)}, and now: {error}") from error
-
-
-def key_of(override: str) -> str:
-    """Return the key or group that an override sets."""
-    return override.lstrip("+~").partition("=")[0]
 
 
 def placed(run: Run, before: Run, overrides: list[str], *, received: bool) -> Run:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobs.files import is_directory, read_yaml
-from jobs.rundir import RunDir, SweepDir, provenance_of, read_records
+from jobs.rundir import BASELINE, RunDir, SweepDir, provenance_of, read_records
 from jobs.schema import LauncherKind, Run
 
 CODE = re.compile(r"code-[0-9a-f]{32}")
@@ -68,3 +68,11 @@ def remove_preview(sweep: SweepDir) -> None:
     for entry in sweep.path.iterdir():
         if entry != sweep.lock:
             shutil.rmtree(entry)
+
+
+def only_previewed(sweep: SweepDir) -> str:
+    """Return what to do with a campaign of previews: a sweep that only shows its runs is not one to start later."""
+    return (
+        f"{sweep.path}: its attempts were only previewed (launcher=dry), and nothing has run. To run them, repeat the "
+        f"commands without launcher=dry, that of the {BASELINE} first."
+    )

@@ -22,7 +22,7 @@ from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.files import exists, is_directory
 from jobs.output import own_directory
 from jobs.plan.rules.rule import counted, some
-from jobs.rundir import RESERVED, SweepDir, append_record, code_store, event_record, load_run, provenance_of
+from jobs.rundir import BASELINE, RESERVED, SweepDir, append_record, code_store, event_record, load_run, provenance_of
 from jobs.submit.code_store import remove_unused_code
 from jobs.submit.commands import per_state
 from jobs.submit.ledger import held
@@ -37,8 +37,6 @@ from jobs.submit.trust.own_sweeps import records_of
 REMOVAL = ".slurmscale-removal"
 # Leftovers of a preparation or of a file that was being written, and the lock.
 HIDDEN = re.compile(r"\.(lock|(code|preparing)-.*|.*\.[0-9a-f]{16})")
-# The first repeat of the baseline of a campaign, with which its attempts are compared.
-BASELINE = "baseline"
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binomtest
 
-from analysis.compare.campaign import BASELINE, Leaderboard, Verdict, judged
+from analysis.compare.campaign import Leaderboard, Verdict, judged
 from analysis.intervals import pairs_needed
 from analysis.load.discover import read_runs
 from analysis.run import RunResult
 from jobs import metrics as m
+from jobs.rundir import BASELINE
 from tests.benchmarks.real_pairs import PairedRun, collect, kept_pairs
 
 Series = NDArray[np.float64]
@@ -54,7 +55,7 @@ class Scenario:
     drift: float = 0.0
     """Logarithm of the step time at the end over that at the beginning."""
     alternate: bool = True
-    """Every second pair begins with the attempt, as jobs.campaign.trial orders them."""
+    """Every second pair begins with the attempt, as jobs.explore.campaign.trial orders them."""
     effect: float = 1.0
     """The true speedup of the attempts."""
 

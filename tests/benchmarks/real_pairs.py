@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from analysis.compare.campaign import BASELINE, leaderboards, repeat_of
+from analysis.compare.campaign import leaderboards, repeat_of
 from analysis.load.discover import read_runs
 from analysis.run import RunResult
 from jobs import metrics as m
+from jobs.rundir import BASELINE
 from tests.support.real_run import make_run, train
 
 TRIAL = "again"

@@ -17,9 +17,9 @@ from typing import Any, cast
 
 from analysis.compare.tuning import TrialRun
 from analysis.run import RunResult
+from jobs.explore.propose.process import proposals
+from jobs.explore.space import Candidate, Space
 from jobs.schema import Tune
-from jobs.tune.sampler import proposals
-from jobs.tune.space import Candidate, Space
 from tests.benchmarks import tune_space
 from tests.benchmarks.plan_benchmark import FEWEST_LAYOUTS, Choice, Judged, Row, choice, choice_cells, judged_sources
 

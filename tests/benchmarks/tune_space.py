@@ -20,10 +20,10 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from jobs.explore.space import Candidate, Space, read_space
 from jobs.frozen import dump_run
 from jobs.rundir import RunDir, append_event
 from jobs.runtime.machine import cpu_name
-from jobs.tune.space import Candidate, Space, read_space
 from tests.support.real_run import printed, steps, train
 
 Choices = tuple[str, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from graphlib import TopologicalSorter
 
 from tests.support.paths import ROOT
@@ -16,7 +17,7 @@ def loaded_with(tree: ast.AST, package: str) -> Iterator[str]:
     """
     for node in ast.iter_child_nodes(tree):
         for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        if for_types or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if for_types or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.expr):
             continue
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == package:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -24,12 +25,14 @@ def loaded_with(tree: ast.AST, package: str) -> Iterator[str]:
         yield from loaded_with(node, package)
 
 
+@cache
 def is_module(name: str) -> bool:
     """Return True if a dotted name is a module or a package of this repository."""
     path = ROOT / name.replace(".", "/")
     return path.is_dir() or path.with_suffix(".py").is_file()
 
 
+@cache
 def modules(package: str, of: str | None = None) -> dict[str, set[str]]:
     """Return the modules of a package, each with those that load with it, of the same package or of another."""
     return {

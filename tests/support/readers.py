@@ -19,11 +19,11 @@ from analysis.load.discover import read, submissions
 from analysis.load.run_directory import read_run
 from analysis.logs.facts import read_facts
 from analysis.report.report import report
-from jobs.campaign.campaign import recorded
-from jobs.campaign.campaign_file import read_trials
-from jobs.campaign.code_snapshot import digest_of
 from jobs.engines.native.checkpoint import read_into, save_sharded
 from jobs.errors import SuiteError
+from jobs.explore.campaign.campaign import recorded
+from jobs.explore.campaign.campaign_file import read_trials
+from jobs.explore.campaign.code_snapshot import digest_of
 from jobs.failures import FailureCause, record_failure
 from jobs.files import UnsuitableFileError, read_yaml
 from jobs.lease import Lease, owners, successor

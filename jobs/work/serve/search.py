@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 
 from analysis.parsers import log_metrics as a
+from jobs.explore.propose.bracket import next_value
 from jobs.failures import FailureCause, KnownCauseError
 from jobs.metrics import Metric
 from jobs.schema import Run
@@ -47,18 +48,13 @@ def within_limits(run: Run, values: Values) -> bool:
 def highest(keeps: Callable[[int], bool], first: int, most: int, resolution: float) -> tuple[int, int | None]:
     """Return the highest load that keeps the limits, 0 if none does, and the lowest that does not, None if all do.
 
-    From `first` on the load doubles or halves, between 1 and `most`, until both are known; then their distance is
-    halved until it is 1, or at most `resolution` of the lower one.
+    Their distance is 1, or at most `resolution` of the lower one.
     """
-    low, high, at = 0, most + 1, first
-    while high - low > max(1.0, resolution * low * (high <= most)):
-        if keeps(at):
-            low = at
-        else:
-            high = at
-        bisection = (low + high) // 2 if low else high // 2
-        at = min(2 * at, most) if high > most else bisection
-    return low, high if high <= most else None
+    low = 0
+    high: int | None = None
+    while (at := next_value(low, high, first, most=most, within=resolution)) is not None:
+        low, high = (at, high) if keeps(at) else (low, at)
+    return low, high
 
 
 @dataclass

@@ -23,11 +23,11 @@ from analysis.load.discover import read, read_runs
 from analysis.report.content import build
 from analysis.report.leaderboard import print_board
 from analysis.report.leaderboard_text import answer, lead, notes, reasons
-from jobs.campaign.campaign import opened
-from jobs.campaign.campaign_file import read_trials
-from jobs.campaign.trial import baseline_points, campaign_points, trial_points
 from jobs.cli import main
 from jobs.errors import ConfigError
+from jobs.explore.campaign.campaign import opened
+from jobs.explore.campaign.campaign_file import read_trials
+from jobs.explore.campaign.trial import baseline_points, campaign_points, trial_points
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, load_run, read_records
 from jobs.schema import Contest, Counted, LauncherKind, Run

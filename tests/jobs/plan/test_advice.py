@@ -9,10 +9,10 @@ import pytest
 from jobs.cli import main
 from jobs.engines.native.loss_chunk import loss_chunk
 from jobs.errors import ConfigError
+from jobs.explore.search import more_nodes, search
 from jobs.plan.compose import compose
 from jobs.plan.keys import GROUPS, keys
 from jobs.plan.legality import warnings
-from jobs.plan.search.command import more_nodes, search
 from jobs.plan.synonyms import usual_names
 from tests.support.cli import printed_words
 from tests.support.composing import one, options, refusal

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.campaign.campaign_file import read_trials
 from jobs.cli import main
 from jobs.errors import ConfigError
+from jobs.explore.campaign.campaign_file import read_trials
 from jobs.frozen import dump_run
 from jobs.plan.compose import compose
 from jobs.plan.measured_table import read_table

@@ -115,8 +115,8 @@ def test_a_refusal_is_believed_at_once(message: str, command: Command) -> None:
 @pytest.mark.parametrize(
     ("name", "module", "arguments"),
     [
-        ("tune", "jobs.tune.command", ["tune", "model=tiny", "job.micro_batch_size=interval(1,4)"]),
-        ("find_batch", "jobs.tune.batch_finder", ["tune", "tune=batch_finder", "model=tiny"]),
+        ("tune", "jobs.explore.halving", ["tune", "model=tiny", "job.micro_batch_size=interval(1,4)"]),
+        ("find_batch", "jobs.explore.batch_finder", ["tune", "tune=batch_finder", "model=tiny"]),
     ],
 )
 def test_a_night_of_tuning_outlives_a_controller_that_a_command_would_not_wait_for(

@@ -10,13 +10,14 @@ import yaml
 from analysis.compare.campaign import Entry, Verdict, leaderboards
 from analysis.load.discover import read_runs
 from analysis.report.leaderboard_text import verdict_words
-from jobs.campaign.campaign import BASELINE, Campaign, repeats_on_disk
-from jobs.campaign.trial import baseline_points, trial_points
+from jobs.explore.campaign.campaign import Campaign, repeats_on_disk
+from jobs.explore.campaign.trial import baseline_points, trial_points
+from jobs.explore.folder import BEST, TuningFolder
+from jobs.explore.space import Candidate, Space
 from jobs.frozen import dump_run
 from jobs.output import own_directory, write_file
 from jobs.plan.compose import Point
-from jobs.tune.folder import BEST, TuningFolder
-from jobs.tune.space import Candidate, Space
+from jobs.rundir import BASELINE
 
 LONGEST_NAME = 80
 # Keys that a submission of the best sets itself. An experiment goes before launcher=NAME of the command line.

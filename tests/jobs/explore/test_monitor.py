@@ -12,10 +12,10 @@ from analysis.compare.tuning import trial_runs
 from analysis.load.discover import read_runs
 from analysis.report.digest import Digest
 from analysis.report.sections.tuning import tuning_sections
+from jobs.explore.halving import Halving
+from jobs.explore.monitor import hopeless, repeat_elsewhere, slower_than_models
+from jobs.explore.space import read_space
 from jobs.rundir import SweepDir, append_record, read_records
-from jobs.tune.command import Tuning
-from jobs.tune.monitor import hopeless, repeat_elsewhere, slower_than_models
-from jobs.tune.space import read_space
 from tests.support.cli import run_cli
 from tests.support.tune_command import command, starts
 from tests.support.tunings import STEPS, a_trial
@@ -104,7 +104,7 @@ def test_a_suspect_is_repeated_once_and_on_record(tmp_path: Path, capsys: pytest
     for point in space.candidates:
         odd = point.choices == ("job.micro_batch_size=2", "engine.loss=chunked")
         a_trial(tmp_path / "t", point.choices, 0.6 if odd else 0.1, baseline=point is space.baseline)
-    tuning = Tuning(space, 6, "2026-01-01T00:00:00+00:00")
+    tuning = Halving(space, 6, "2026-01-01T00:00:00+00:00")
     (again,) = tuning.repeats_elsewhere(STEPS)
     assert again.run.name == "tiny-ddp-n1x1-micro_batch_size=2-loss=chunked-6steps-again"
     assert "It is repeated once." in capsys.readouterr().out

@@ -17,13 +17,14 @@ from analysis.load.discover import read_runs
 from analysis.run import RunResult
 from analysis.untrusted import as_number, lookup
 from jobs import metrics as m
-from jobs.campaign.campaign import BASELINE, only_previewed, opened, recorded
 from jobs.errors import ConfigError, RunDirError
+from jobs.explore.campaign.campaign import opened, recorded
 from jobs.failures import FailureCause
 from jobs.plan.compose import compose
+from jobs.plan.keys import key_of
 from jobs.plan.rules.memory import GIB
-from jobs.rundir import RunDir, read_records
-from jobs.tune.space import key_of
+from jobs.rundir import BASELINE, RunDir, read_records
+from jobs.submit.preview import only_previewed
 
 MEMORY_LEFT = 0.8
 """A rank with more than a fifth of its memory free can hold more: the allocator needs a tenth for fragments."""

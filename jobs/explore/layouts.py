@@ -19,9 +19,9 @@ from jobs.files import read_yaml
 from jobs.layout import data_degree, pipeline_stages_per_rank
 from jobs.parallelism import MODEL_AXES, TP, Sharding, StageSplit, Strategy
 from jobs.plan.compose import Point, compose
-from jobs.plan.fitting import Values, typed
+from jobs.plan.keys import key_of
 from jobs.plan.legality import layout_is_illegal, problems_but_memory
-from jobs.plan.nearest import applied, cuts, value_of
+from jobs.plan.nearest import Values, applied, cuts, typed, value_of
 from jobs.plan.rules.rule import divisors
 from jobs.schema import ActivationCheckpointing, Run
 
@@ -47,7 +47,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Space:
+class Layouts:
     """The composed points whose layouts are searched."""
 
     points: Sequence[Point]
@@ -65,12 +65,12 @@ class Space:
                 yield Layout(run, " ".join([*own, *found]))
 
 
-def read_space(overrides: list[str]) -> Space:
+def read_layouts(overrides: list[str]) -> Layouts:
     """Compose the points of some overrides, whose lists are tried one by one; legal or not, as layouts change.
 
     Raises ConfigError for a run that trains nothing.
     """
-    given = frozenset(each.lstrip("+~").partition("=")[0] for each in overrides)
+    given = frozenset(map(key_of, overrides))
     start = [] if GROUP in given else [f"{GROUP}={START}"]
     points = compose([*overrides, *start], multirun=True, judge=lambda _run: [], to_submit=False)
     if not all(point.run.job.train for point in points):
@@ -78,7 +78,7 @@ def read_space(overrides: list[str]) -> Space:
             "job.train=false: layouts are ranked by the speed of training. Set job=pretrain or finetune_full."
         )
     shared = [each for each in points[0].overrides if all(each in point.overrides for point in points)]
-    return Space(points, [each for each in shared if each not in start], given)
+    return Layouts(points, [each for each in shared if each not in start], given)
 
 
 def legal(run: Run, given: frozenset[str]) -> Iterator[tuple[Run, list[str]]]:

@@ -13,15 +13,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from jobs.campaign.trial_checks import KEPT, is_shared
 from jobs.errors import ConfigError
+from jobs.explore.campaign.trial_checks import KEPT, is_shared
+from jobs.explore.folder import TRIALS, TuningFolder
 from jobs.plan.compose import Point, compose
+from jobs.plan.keys import key_of
 from jobs.plan.legality import only_memory_is_short, problems
 from jobs.plan.predict.memory import memory
 from jobs.plan.predict.speed import expected_s, speed
 from jobs.plan.rules.memory import Verdict, chance_to_fit, verdict
 from jobs.schema import Objective, Run, Tune
-from jobs.tune.folder import TRIALS, TuningFolder
 
 DEFAULT = "tune=halving"
 NUMBERS = re.compile(r"\d[\d,.]*")
@@ -111,16 +112,8 @@ def read_space(overrides: list[str]) -> Space:
     refuse_settings(settings, run)
     if settings.objective is Objective.micro_batch:
         raise ConfigError("tune.objective=micro_batch belongs to tune=batch_finder. Set tune=batch_finder.")
-    tuned = [
-        replace(
-            point,
-            run=replace(point.run, tune=None),
-            overrides=[each for each in point.overrides if not is_of_tune(each)],
-        )
-        for point in points
-    ]
     choices = [tuple(point.overrides[place] for place in swept) for point in points]
-    return checked(folder_of(run, own), settings, own, list(zip(choices, tuned, strict=True)))
+    return checked(folder_of(run, own), settings, own, list(zip(choices, map(without_tune, points), strict=True)))
 
 
 def checked(
@@ -179,19 +172,15 @@ def without_numbers(reason: str) -> str:
     return NUMBERS.sub("N", reason.partition(". ")[0].rstrip("."))
 
 
-def key_of(override: str) -> str:
-    """Return the key of an override."""
-    return override.lstrip("+~").partition("=")[0]
-
-
-def value_of(override: str) -> str:
-    """Return the value of an override."""
-    return override.partition("=")[2]
-
-
 def is_of_tune(override: str) -> bool:
     """Return whether an override sets the tuning itself."""
     return key_of(override).partition(".")[0] == "tune"
+
+
+def without_tune(point: Point) -> Point:
+    """Return a point without the settings of its tuning."""
+    own = [each for each in point.overrides if not is_of_tune(each)]
+    return replace(point, run=replace(point.run, tune=None), overrides=own)
 
 
 def folder_of(run: Run, own: list[str]) -> TuningFolder:

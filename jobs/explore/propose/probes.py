@@ -17,16 +17,17 @@ import numpy as np
 
 from jobs.console import console
 from jobs.errors import ConfigError
+from jobs.explore.layouts import Layouts, read_layouts
+from jobs.explore.propose.predicted import RankedLayout, ranked
 from jobs.fitted_table import FittedTable
 from jobs.plan.compose import Point, compose
+from jobs.plan.keys import key_of
 from jobs.plan.predict.calibration import STEP_TIME_PRIOR, Fit, calibration_of
 from jobs.plan.predict.constants import StepTimeConstants, deviations
 from jobs.plan.predict.fit import MOST_RUNS, Array, Quantity
 from jobs.plan.predict.speed import START_S
 from jobs.plan.predict.step_time import step_time_s, step_work
 from jobs.plan.rules.rule import counted
-from jobs.plan.search.layouts import Space, read_space
-from jobs.plan.search.ranking import Candidate, candidates, ranked
 from jobs.schema import Run
 
 FEWEST, LEAST_GAIN = 3, 0.02
@@ -46,7 +47,7 @@ IDENTIFIED = 0.8
 class Probe:
     """A run to measure, and what is expected to be known with it and those before it."""
 
-    candidate: Candidate
+    candidate: RankedLayout
     identifies: Sequence[str]
     """Constants that become better known by it."""
     factor: float
@@ -63,7 +64,7 @@ class Proposal:
     """That of `Probe` before any probe."""
 
 
-def propose(order: Sequence[Candidate]) -> Proposal:
+def propose(order: Sequence[RankedLayout]) -> Proposal:
     """Return the probes among some layouts; raise ConfigError if none is short and likely to fit."""
     known: Fit[StepTimeConstants] = calibration_of(order[0].layout.run).step_time or STEP_TIME_PRIOR
     works = [work for each in order if (work := step_work(each.layout.run)) is not None]
@@ -98,7 +99,7 @@ def propose(order: Sequence[Candidate]) -> Proposal:
     return Proposal(probes, len(order), before)
 
 
-def duration_s(candidate: Candidate) -> float:
+def duration_s(candidate: RankedLayout) -> float:
     """Return the predicted time of a layout as a probe."""
     return START_S.point + steps_of(candidate.layout.run) * candidate.speed.step_time_s.point
 
@@ -113,8 +114,8 @@ def steps_of(run: Run) -> int:
 
 def show_probes(overrides: list[str], *, submit: bool) -> int:
     """Print the probes of the overrides' layouts as commands, or submit them; return the exit code."""
-    space = read_space(overrides)
-    order = ranked(candidates(space.layouts()))
+    space = read_layouts(overrides)
+    order = ranked(space.layouts())
     if not order:
         raise ConfigError(
             "No legal layout of these overrides has a predicted speed and may fit its GPU: `slurmscale plan --search` "
@@ -138,7 +139,7 @@ def show_probes(overrides: list[str], *, submit: bool) -> int:
     return 0
 
 
-def typed_probe(space: Space, number: int, probe: Probe) -> list[str]:
+def typed_probe(space: Layouts, number: int, probe: Probe) -> list[str]:
     """Return the overrides that make a probe."""
     run = probe.candidate.layout.run
     short: dict[str, Any] = {
@@ -150,7 +151,7 @@ def typed_probe(space: Space, number: int, probe: Probe) -> list[str]:
         "name": f"probe-{number}",
     }
     given = {key: value for key, value in short.items() if key not in {"sweep"} & space.given}
-    others = [each for each in space.common if each.partition("=")[0] not in given]
+    others = [each for each in space.common if key_of(each) not in given]
     return [*others, *probe.candidate.layout.overrides.split(), *(f"{key}={value}" for key, value in given.items())]
 
 

@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.campaign.code_snapshot import Snapshot, changed_since, snapshot_of
 from jobs.errors import RunDirError
-from jobs.rundir import RunDir, SweepDir, load_run, provenance_of
+from jobs.explore.campaign.code_snapshot import Snapshot, changed_since, snapshot_of
+from jobs.rundir import BASELINE, RunDir, SweepDir, load_run, provenance_of
 from jobs.schema import LauncherKind
 from jobs.submit import preview
 from jobs.submit.submissions import latest_submissions
 from jobs.submit.trust.own_sweeps import is_own
 
-BASELINE = "baseline"
 # The directory that is searched if no campaign is named, as in conf/config.yaml.
 DEFAULT_PLACE = Path("runs")
 
@@ -49,7 +48,7 @@ class Campaign:
         if kind.is_preview or not preview.is_preview(self.sweep):
             return False
         if not self.begins:
-            raise RunDirError(only_previewed(self.sweep))
+            raise RunDirError(preview.only_previewed(self.sweep))
         return True
 
     def first(self, name: str) -> RunDir:
@@ -103,14 +102,6 @@ def is_preview(sweep: SweepDir) -> bool:
     """Return True if the baseline was prepared with launcher=dry, and no run of the campaign was ever submitted."""
     first = load_run(sweep.run(repeat_name(BASELINE, 1)).config)
     return first.launcher.kind.is_preview and not latest_submissions(sweep)
-
-
-def only_previewed(sweep: SweepDir) -> str:
-    """Return what to do with a campaign of previews: a sweep that only shows its runs is not one to start later."""
-    return (
-        f"{sweep.path}: its attempts were only previewed (launcher=dry), and nothing has run. To run them, repeat the "
-        f"commands without launcher=dry, that of the {BASELINE} first."
-    )
 
 
 def repeat_name(name: str, repeat: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,10 +11,10 @@ from analysis.compare.tuning import TrialRun
 from analysis.formatting import significant
 from analysis.untrusted import as_number, lookup
 from jobs import metrics as m
+from jobs.explore.space import Candidate, Space
 from jobs.plan.compose import Point
 from jobs.schema import Run
 from jobs.submit.slurm_commands import partitions
-from jobs.tune.space import Candidate, Space
 
 FEWEST_STEPS = 4
 """A step of a trial as fast as the best is slower than nine of ten of the best's with a chance of 1 in 10; that all of
@@ -68,15 +69,11 @@ def limits_s(trial: TrialRun, tokens: float, trials: Sequence[TrialRun]) -> Mapp
     predicted = as_number(lookup(trial.run.plan, f"speed.{m.STEP_TIME.name}.high"))
     if predicted and trial.run.started.get("device_name") == lookup(trial.run.config, "gpu.device_name"):
         found["the prediction"] = predicted
-    alike = [rate for each, rate in rates if rate and each.steps == trial.steps and differ_in_one(each, trial)]
+    others = [(each.choices, rate) for each, rate in rates if rate and each.steps == trial.steps]
+    alike = [rate for choices, rate in others if sum(map(operator.ne, choices, trial.choices)) == 1]
     if len(alike) >= FEWEST_ALIKE:
         found[f"{len(alike)} trials that differ in one choice"] = SURELY_SLOWER * tokens / min(alike)
     return found
-
-
-def differ_in_one(trial: TrialRun, other: TrialRun) -> bool:
-    """Return whether two trials differ in the choice of exactly one key."""
-    return sum(a != b for a, b in zip(trial.choices, other.choices, strict=True)) == 1
 
 
 def nodes_of(trial: TrialRun) -> list[str]:

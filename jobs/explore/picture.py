@@ -13,10 +13,10 @@ from analysis.formatting import plot_text, published_values
 from analysis.report.figures.style import AXIS, COLOURS, GREY
 from analysis.report.page import resource, script_sources
 from jobs.errors import ConfigError
+from jobs.explore.propose.predicted import RankedLayout
 from jobs.files import parse_json
 from jobs.output import write_file
 from jobs.plan.rules.memory import GIB
-from jobs.plan.search.ranking import Candidate
 
 TOKENS = 1e9
 """Time and cost are those of so many tokens, with the chance of not fitting."""
@@ -25,7 +25,7 @@ LONGEST = 400
 SHOWN = (("not in the Pareto set", GREY, 5), ("Pareto set", COLOURS[1], 9))
 
 
-def draw(order: Sequence[Candidate], best: Sequence[Candidate], path: Path) -> None:
+def draw(order: Sequence[RankedLayout], best: Sequence[RankedLayout], path: Path) -> None:
     """Write the picture; hovering names the overrides of a layout."""
     if path.suffix != ".html":
         raise ConfigError(f"--output {path}: the picture is a page. Set --output {path.with_suffix('.html')}.")

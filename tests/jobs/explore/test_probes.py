@@ -12,15 +12,15 @@ import pytest
 
 from jobs.cli import main
 from jobs.errors import ConfigError
+from jobs.explore.layouts import read_layouts
+from jobs.explore.propose.predicted import RankedLayout, ranked
+from jobs.explore.propose.probes import FEWEST, LIKELY, propose
 from jobs.plan.compose import compose
 from jobs.plan.predict.calibration import STEP_TIME_PRIOR, Fit
 from jobs.plan.predict.constants import StepTimeConstants
 from jobs.plan.predict.fit import MOST_RUNS, STEP_TIME, Sample, fitted
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.step_time import StepWork, step_time_s, step_work
-from jobs.plan.search.layouts import read_space
-from jobs.plan.search.probes import FEWEST, LIKELY, propose
-from jobs.plan.search.ranking import Candidate, candidates, ranked
 
 GIVEN = (
     "model=llama3_8b",
@@ -37,11 +37,11 @@ TRUE = replace(StepTimeConstants(), memory_efficiency=0.4, network_efficiency=0.
 
 
 @cache
-def order() -> list[Candidate]:
-    return ranked(candidates(read_space(list(GIVEN)).layouts()))
+def order() -> list[RankedLayout]:
+    return ranked(read_layouts(list(GIVEN)).layouts())
 
 
-def work(candidate: Candidate) -> StepWork:
+def work(candidate: RankedLayout) -> StepWork:
     found = step_work(candidate.layout.run)
     assert found is not None
     return found
@@ -95,8 +95,4 @@ def test_probes_are_printed_as_commands_of_short_runs_and_submitted_if_told_to(
 
 def test_probes_that_would_take_too_long_are_refused_with_what_to_set() -> None:
     with pytest.raises(ConfigError, match=r"takes 15 minutes or less for 19 steps. Set a smaller scaling.global_batch"):
-        propose(
-            ranked(
-                candidates(read_space([*GIVEN, "parallelism=fsdp_full", "scaling.global_batch_size=65536"]).layouts())
-            )
-        )
+        propose(ranked(read_layouts([*GIVEN, "parallelism=fsdp_full", "scaling.global_batch_size=65536"]).layouts()))

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from analysis.compare.tuning import TrialRun
+from jobs.explore.space import Candidate, Space
+from jobs.plan.keys import key_of, value_of
 from jobs.schema import ActivationCheckpointing
-from jobs.tune.space import Candidate, Space, key_of, value_of
 
 # Correlation of two points that differ in one key, by one place where its values are numbers.
 CORRELATION = 0.5

@@ -13,11 +13,11 @@ import pytest
 from analysis.compare.tuning import TrialRun
 from analysis.run import RunResult
 from jobs.cli import main
+from jobs.explore.budget import Spent, first_rung, rungs
+from jobs.explore.propose.process import needs_as_much, proposals
+from jobs.explore.space import Candidate, Space, read_space
 from jobs.failures import FailureCause
 from jobs.schema import Tune
-from jobs.tune.budget import Spent, first_rung, rungs
-from jobs.tune.sampler import needs_as_much, proposals
-from jobs.tune.space import Candidate, Space, read_space
 from tests.support.cli import printed_words
 from tests.support.real_run import SMALL, last_of_each
 

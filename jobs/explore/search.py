@@ -9,6 +9,8 @@ from pathlib import Path
 
 from jobs.console import console
 from jobs.errors import ConfigError
+from jobs.explore.layouts import Layout, Layouts, read_layouts
+from jobs.explore.propose.predicted import RankedLayout, pareto, ranked
 from jobs.fitted_table import FittedTable
 from jobs.layout import accumulation, data_degree
 from jobs.plan.compose import Point
@@ -17,8 +19,6 @@ from jobs.plan.legality import problems_but_memory
 from jobs.plan.predicted_table import shown, with_interval
 from jobs.plan.rules.memory import gigabytes
 from jobs.plan.rules.rule import divisors
-from jobs.plan.search.layouts import Layout, Space, read_space
-from jobs.plan.search.ranking import Candidate, candidates, pareto, ranked
 from jobs.schema import Run
 
 FASTEST, MOST_PARETO = 10, 15
@@ -32,7 +32,7 @@ def search(overrides: list[str], picture: Path | None) -> int:
 
     Raises ConfigError as `in_order` does.
     """
-    space = read_space(overrides)
+    space = read_layouts(overrides)
     layouts, order = in_order(space)
     best = pareto(order)
     out = console()
@@ -48,14 +48,14 @@ def search(overrides: list[str], picture: Path | None) -> int:
         soft_wrap=True,
     )
     if picture is not None:
-        from jobs.plan.search.picture import draw  # noqa: PLC0415 (plotly)
+        from jobs.explore.picture import draw  # noqa: PLC0415 (plotly)
 
         draw(order, best, picture)
         out.print(picture)
     return 0
 
 
-def in_order(space: Space) -> tuple[list[Layout], list[Candidate]]:
+def in_order(space: Layouts) -> tuple[list[Layout], list[RankedLayout]]:
     """Return the legal layouts of a space, and those that may fit by expected time.
 
     Raises ConfigError if no layout is legal, none is predicted to fit, or no speed can be predicted.
@@ -63,12 +63,12 @@ def in_order(space: Space) -> tuple[list[Layout], list[Candidate]]:
     layouts = list(space.layouts())
     if not layouts:
         raise ConfigError(no_layout(space))
-    if not (order := ranked(candidates(layouts))):
+    if not (order := ranked(layouts)):
         raise ConfigError(nothing_fits(space, layouts))
     return layouts, order
 
 
-def table(found: Sequence[Candidate]) -> FittedTable:
+def table(found: Sequence[RankedLayout]) -> FittedTable:
     """Return a table with a row per candidate, which ends with the overrides to type."""
     made = FittedTable(key=len(HEADINGS))
     for heading in HEADINGS:
@@ -79,7 +79,7 @@ def table(found: Sequence[Candidate]) -> FittedTable:
     return made
 
 
-def cells(candidate: Candidate) -> tuple[str, ...]:
+def cells(candidate: RankedLayout) -> tuple[str, ...]:
     """Return the numbers of a candidate in the order of HEADINGS."""
     run, predicted, size = candidate.layout.run, candidate.speed, candidate.memory.device
     p = run.parallelism
@@ -97,14 +97,14 @@ def cells(candidate: Candidate) -> tuple[str, ...]:
     )
 
 
-def spread(found: Sequence[Candidate]) -> list[Candidate]:
+def spread(found: Sequence[RankedLayout]) -> list[RankedLayout]:
     """Return at most MOST_PARETO candidates, evenly spaced in their order, the first and the last among them."""
     last = len(found) - 1
     places = range(MOST_PARETO) if last >= MOST_PARETO else range(last + 1)
     return [found[round(place * last / max(1, len(places) - 1))] for place in places]
 
 
-def part(found: Sequence[Candidate]) -> str:
+def part(found: Sequence[RankedLayout]) -> str:
     """Return how many of the candidates are shown, where not all of them are."""
     return f", {MOST_PARETO} of {len(found)}" if len(found) > MOST_PARETO else ""
 
@@ -112,7 +112,7 @@ def part(found: Sequence[Candidate]) -> str:
 # --- refusals -------------------------------------------------------------------------------------------------
 
 
-def no_layout(space: Space) -> str:
+def no_layout(space: Layouts) -> str:
     """Return why no layout is legal: what refuses the composed run of the first point, besides its degrees."""
     run = space.points[0].run
     return (
@@ -123,7 +123,7 @@ def no_layout(space: Space) -> str:
     )
 
 
-def nothing_fits(space: Space, layouts: Sequence[Layout]) -> str:
+def nothing_fits(space: Layouts, layouts: Sequence[Layout]) -> str:
     """Return why no layout can be ranked, and the fewest nodes with one that fits."""
     run = space.points[0].run
     if run.gpu.memory_gb_per_s is None or run.gpu.memory_gb is None:
@@ -138,7 +138,7 @@ def nothing_fits(space: Space, layouts: Sequence[Layout]) -> str:
     largest = max(space.points, key=lambda point: point.run.nodes)
     tried = more_nodes(largest.run)
     for nodes in tried:
-        if order := ranked(candidates(Space([on_nodes(largest, nodes)], space.common, space.given).layouts())):
+        if order := ranked(Layouts([on_nodes(largest, nodes)], space.common, space.given).layouts()):
             best = order[0]
             return (
                 f"{refused} On more nodes {len(order):,} may fit, the fastest with a chance of "
@@ -162,6 +162,6 @@ def on_nodes(point: Point, nodes: int) -> Point:
     return replace(point, run=replace(point.run, nodes=nodes), overrides=[*others, f"nodes={nodes}"])
 
 
-def nodes_of(space: Space) -> str:
+def nodes_of(space: Layouts) -> str:
     """Return the nodes of a space as overrides."""
     return f"nodes={','.join(map(str, dict.fromkeys(point.run.nodes for point in space.points)))}"

@@ -13,19 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jobs.campaign.campaign import (
-    BASELINE,
+from jobs.errors import ConfigError, RunDirError
+from jobs.explore.campaign.campaign import (
     Campaign,
     is_preview,
-    only_previewed,
     opened,
     recorded,
     repeat_name,
     repeats_on_disk,
 )
-from jobs.campaign.campaign_file import read_trials
-from jobs.campaign.code_snapshot import refuse_mixture
-from jobs.campaign.trial_checks import (
+from jobs.explore.campaign.campaign_file import read_trials
+from jobs.explore.campaign.code_snapshot import refuse_mixture
+from jobs.explore.campaign.trial_checks import (
     is_shared,
     refuse_another_task,
     refuse_changed_code,
@@ -35,11 +34,11 @@ from jobs.campaign.trial_checks import (
     refuse_repeats,
     refuse_two_arrays,
 )
-from jobs.errors import ConfigError, RunDirError
 from jobs.plan.compose import Point, compose
-from jobs.rundir import SweepDir
-from jobs.schema import Launcher, Run
+from jobs.rundir import BASELINE, SweepDir
+from jobs.schema import Run
 from jobs.submit.commands import submit_points
+from jobs.submit.preview import only_previewed
 
 
 def submit_trial(
@@ -53,12 +52,7 @@ def submit_trial(
     """
     refuse_name(name)
     refuse_repeats(repeats)
-    if name == BASELINE:
-        refuse_changed_code(changed_code=changed_code)
-        points = baseline_points(overrides, campaign, repeats)
-    else:
-        points = trial_points(name, overrides, opened(campaign, changed_code=changed_code), repeats)
-    return submitted(points, wait=wait)
+    return submitted(campaign_points({name: overrides}, [], campaign, repeats, changed_code=changed_code), wait=wait)
 
 
 def submit_trials(
@@ -188,12 +182,8 @@ def placed(point: Point, sweep: SweepDir, run_name: str, number: int, **facts: A
             sweep=sweep.path.name,
             name=repeat_name(run_name, number),
             repeat=number,
-            launcher=one_at_a_time(run.launcher),
+            # Runs side by side would disturb each other's measurement.
+            launcher=replace(run.launcher, max_running=1) if run.launcher.kind.in_slurm else run.launcher,
         ),
         facts={**point.facts, "attempt": facts},
     )
-
-
-def one_at_a_time(launcher: Launcher) -> Launcher:
-    """Return the launcher with one run at a time: runs side by side would disturb each other's measurement."""
-    return replace(launcher, max_running=1) if launcher.kind.in_slurm else launcher

@@ -9,23 +9,21 @@ second is computed next to the gradients of the first. On a CPU the memory of a 
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.compare.tuning import TrialRun
-from analysis.report.report import answered, show
 from jobs import metrics as m
 from jobs.errors import ConfigError, SubmitError
+from jobs.explore.propose.bracket import next_value
+from jobs.explore.space import Candidate, Space, folder_of, is_of_tune, refuse_settings, without_tune
+from jobs.explore.tuning import Tuning
 from jobs.layout import accumulation, data_degree
 from jobs.plan.compose import Point, compose
+from jobs.plan.keys import key_of, value_of
 from jobs.plan.legality import only_memory_is_short, problems
 from jobs.plan.rules.memory import GIB
 from jobs.schema import Run, ScalingMode
-from jobs.tune.command import PREVIEW, Tuning, begin, refuse_unstarted, search_path
-from jobs.tune.folder import BEST
-from jobs.tune.result import write_best
-from jobs.tune.space import Candidate, Space, folder_of, is_of_tune, key_of, refuse_settings, value_of
 
 CHOICE = "tune=batch_finder"
 KEY = "job.micro_batch_size"
@@ -45,11 +43,7 @@ class Bracket:
 
     def next_size(self, first: int, wanted: float) -> int | None:
         """Return the size to try next; None at the end."""
-        if self.fits is None:
-            return first if self.too_large is None else self.too_large // 2 or None
-        if self.share >= wanted or self.fits + 1 == self.too_large:
-            return None
-        return 2 * self.fits if self.too_large is None else (self.fits + self.too_large) // 2
+        return None if self.share >= wanted else next_value(self.fits or 0, self.too_large, first)
 
 
 def find_batch(overrides: list[str]) -> int:
@@ -57,21 +51,58 @@ def find_batch(overrides: list[str]) -> int:
 
     Raises ConfigError for what cannot be searched, and SubmitError where a trial fails for another reason than memory.
     """
-    space = space_of(overrides)
-    first = space.baseline.point.run
-    kind = first.launcher.kind
-    share = f"{space.settings.memory_share:.0%}".replace("%", " %")
-    print(f"Largest {KEY} from {first.job.micro_batch_size}, up to {share} of the memory")
-    if kind.is_preview:
-        print(f"First trial: {sized(space, first.job.micro_batch_size).run.name}; each next one has twice the size")
-        print(PREVIEW)
-        return 0
-    refuse_unstarted(kind)
-    with space.folder.held():
-        finder = Tuning(space, 1, begin(space, 1))
-        if code := finder.go_on(space.folder.trials):
-            return code
-        return search(finder)
+    return BatchFinder(space_of(overrides), 1).start()
+
+
+class BatchFinder(Tuning):
+    """A search for the largest micro-batch."""
+
+    @property
+    def size(self) -> int:
+        """The first size."""
+        return self.space.baseline.point.run.job.micro_batch_size
+
+    def introduction(self) -> Iterable[str]:
+        """Return the first size, and the share of the memory at which the search ends."""
+        share = f"{self.space.settings.memory_share:.0%}".replace("%", " %")
+        return [f"Largest {KEY} from {self.size}, up to {share} of the memory"]
+
+    def preview(self) -> Iterable[str]:
+        """Return the trial of the first size."""
+        return [f"First trial: {sized(self.space, self.size).run.name}; each next one has twice the size"]
+
+    def explore(self) -> int:
+        """Try sizes until the end of the search."""
+        space, settings = self.space, self.space.settings
+        predicted: int | None = None
+        while True:
+            trials = self.trials()
+            found = bracket_of(trials, space, predicted)
+            size = found.next_size(self.size, settings.memory_share)
+            if size is None or len(trials) >= settings.runs or self.spent(trials).is_late():
+                return self.conclude(found, ended=size is None)
+            point = sized(space, size)
+            if reasons := problems(point.run):
+                if not only_memory_is_short(point.run):
+                    raise ConfigError(f"{KEY}={size} cannot run: {reasons[0]}")
+                predicted = size
+                print(f"{KEY}={size}: {reasons[0]}")
+            elif code := self.run([point], space.folder.trials):
+                return code
+
+    def conclude(self, found: Bracket, *, ended: bool) -> int:
+        """Write the experiment of the size that was found, and the report; return the exit code."""
+        if found.fits is None:
+            raise SubmitError(
+                f"No size fits the memory: {KEY}={found.too_large} is {found.reason}. "
+                "Set parallelism=fsdp_full, more ranks, or engine.activation_checkpointing=full."
+            )
+        used = f"{found.share:.1%} of the {memory_of(self.space) / GIB:g} GiB of a rank".replace("%", " %")
+        beyond = f"{found.too_large} does not fit ({found.reason})" if found.too_large else "no larger one was tried"
+        verdict = f"{KEY}={found.fits} uses {used}; {beyond}."
+        if not ended:
+            verdict += " The budget ended the search; the same command with a larger one goes on."
+        return self.end(experiment_of(self.space, found.fits), verdict, [verdict], next=[])
 
 
 def space_of(overrides: list[str]) -> Space:
@@ -90,31 +121,8 @@ def space_of(overrides: list[str]) -> Space:
         )
     refuse_settings(run.tune, run)
     own = [each for each in overrides if not is_of_tune(each)]
-    given = [each for each in points[0].overrides if not is_of_tune(each)]
-    point = replace(points[0], run=replace(run, tune=None), overrides=given)
-    candidate = Candidate((f"{KEY}={run.job.micro_batch_size}",), point, tight=False)
+    candidate = Candidate((f"{KEY}={run.job.micro_batch_size}",), without_tune(points[0]), tight=False)
     return Space(folder_of(run, own), run.tune, own, [candidate])
-
-
-def search(finder: Tuning) -> int:
-    """Try sizes until the end of the search; return the exit code."""
-    space, settings = finder.space, finder.space.settings
-    first = space.baseline.point.run.job.micro_batch_size
-    predicted: int | None = None
-    while True:
-        trials = finder.trials()
-        found = bracket_of(trials, space, predicted)
-        size = found.next_size(first, settings.memory_share)
-        if size is None or len(trials) >= settings.runs or finder.spent(trials).is_late():
-            return conclude(finder, found, ended=size is None)
-        point = sized(space, size)
-        if reasons := problems(point.run):
-            if not only_memory_is_short(point.run):
-                raise ConfigError(f"{KEY}={size} cannot run: {reasons[0]}")
-            predicted = size
-            print(f"{KEY}={size}: {reasons[0]}")
-        elif code := finder.run([point], space.folder.trials):
-            return code
 
 
 def bracket_of(trials: Sequence[TrialRun], space: Space, predicted: int | None) -> Bracket:
@@ -178,29 +186,6 @@ def sized(space: Space, size: int) -> Point:
     name = f"{own.run.name}-micro_batch_size={size}"
     candidate = Candidate((f"{KEY}={size}",), replace(own, run=replace(run, name=name)), tight=False)
     return space.trial(candidate, space.settings.steps[0])
-
-
-def conclude(finder: Tuning, found: Bracket, *, ended: bool) -> int:
-    """Write the experiment of the size that was found, and the report; return the exit code."""
-    space = finder.space
-    if found.fits is None:
-        raise SubmitError(
-            f"No size fits the memory: {KEY}={found.too_large} is {found.reason}. "
-            "Set parallelism=fsdp_full, more ranks, or engine.activation_checkpointing=full."
-        )
-    used = f"{found.share:.1%} of the {memory_of(space) / GIB:g} GiB of a rank".replace("%", " %")
-    beyond = f"{found.too_large} does not fit ({found.reason})" if found.too_large else "no larger one was tried"
-    verdict = f"{KEY}={found.fits} uses {used}; {beyond}."
-    if not ended:
-        verdict += " The budget ended the search; the same command with a larger one goes on."
-    chosen = experiment_of(space, found.fits)
-    file = write_best(space, chosen, verdict)
-    space.folder.record("ended", best=list(chosen.choices), verdict=verdict, next=[])
-    print(verdict)
-    print(f"best: {' '.join(chosen.choices)}")
-    print(f"  {file}\n  slurmscale submit {shlex.quote(search_path(space))} experiment={BEST}")
-    show(*answered([space.folder.path], None))
-    return 0
 
 
 def experiment_of(space: Space, size: int) -> Candidate:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
+from jobs.explore.batch_finder import Bracket, experiment_of, sized, space_of
 from jobs.rundir import SweepDir, load_run
-from jobs.tune.batch_finder import Bracket, experiment_of, sized, space_of
 from tests.support.cli import printed_words
 from tests.support.paths import ROOT
 from tests.support.tune_command import command

@@ -13,6 +13,10 @@ from pathlib import Path
 import pytest
 
 from jobs.errors import ConfigError
+from jobs.explore.layouts import read_layouts
+from jobs.explore.picture import draw
+from jobs.explore.propose.predicted import RankedLayout, pareto, ranked
+from jobs.explore.search import search
 from jobs.parallelism import Strategy
 from jobs.plan.compose import compose
 from jobs.plan.legality import problems
@@ -21,18 +25,14 @@ from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.memory import memory
 from jobs.plan.predict.speed import speed
 from jobs.plan.rules.memory import Verdict, verdict
-from jobs.plan.search.command import search
-from jobs.plan.search.layouts import read_space
-from jobs.plan.search.picture import draw
-from jobs.plan.search.ranking import Candidate, candidates, pareto, ranked
 
 GIVEN = ("model=llama3_8b", "cluster=xe9680_h100", "ranks_per_node=4", "job.sequence_length=4096", "data=random",
          "job.steps=100", "job.precision=bfloat16", "scaling.global_batch_size=8")  # fmt: skip
 
 
 @cache
-def found(*overrides: str) -> list[Candidate]:
-    return ranked(candidates(read_space([*GIVEN, *overrides]).layouts()))
+def found(*overrides: str) -> list[RankedLayout]:
+    return ranked(read_layouts([*GIVEN, *overrides]).layouts())
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def found(*overrides: str) -> list[Candidate]:
     ],
 )
 def test_typed_behind_the_others_the_overrides_of_a_row_compose_to_its_prediction(overrides: list[str]) -> None:
-    space = read_space([*GIVEN, *overrides])
-    order = ranked(candidates(space.layouts()))
+    space = read_layouts([*GIVEN, *overrides])
+    order = ranked(space.layouts())
     assert len(order) > 5
     choices = {each.layout.run.parallelism.name: each for each in reversed(order)}
     for each in [*list(choices.values())[:3], order[-1]]:
@@ -85,7 +85,7 @@ def test_a_key_that_the_user_sets_keeps_its_value() -> None:
     ],
 )
 def test_stages_of_unequal_length_are_tried_where_no_others_are(engine: str, typed: str, uneven: bool) -> None:
-    space = read_space([*GIVEN, "job.micro_batch_size=1", f"engine={engine}", *typed.split()])
+    space = read_layouts([*GIVEN, "job.micro_batch_size=1", f"engine={engine}", *typed.split()])
     layouts = list(space.layouts())
     split = [each for each in layouts if "parallelism.stage_split=balanced" in each.overrides.split()]
     assert bool(split) is uneven
@@ -140,7 +140,7 @@ def test_the_tables_and_the_picture_name_the_overrides(tmp_path: Path, capsys: p
      "<b>bold</b>", "&lt;i&gt;", "\u2028\x1b[31m"],
 )  # fmt: skip
 def test_no_name_is_live_in_the_picture_and_only_its_two_scripts_run(name: str, tmp_path: Path) -> None:
-    def named(each: Candidate) -> Candidate:
+    def named(each: RankedLayout) -> RankedLayout:
         run = each.layout.run
         run = replace(run, model=replace(run.model, name=name), gpu=replace(run.gpu, name=name))
         return replace(each, layout=replace(each.layout, run=run, overrides=f"model={name} parallelism.tensor=1"))

@@ -9,10 +9,11 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.campaign.campaign import BASELINE, Campaign, recorded
-from jobs.campaign.code_snapshot import Snapshot
 from jobs.errors import ConfigError, RunDirError
-from jobs.rundir import is_reserved
+from jobs.explore.campaign.campaign import Campaign, recorded
+from jobs.explore.campaign.code_snapshot import Snapshot
+from jobs.plan.keys import key_of
+from jobs.rundir import BASELINE, is_reserved
 from jobs.schema import Run
 from jobs.submit.batch_script import shared_resources
 
@@ -26,8 +27,7 @@ KEPT = ("nodes", "ranks_per_node", "model", "data", "contest")
 
 def is_shared(override: str) -> bool:
     """Return whether an override sets how both runs of a pair are started."""
-    key = override.lstrip("+~").partition("=")[0]
-    return key == SHARED or key.startswith(f"{SHARED}.")
+    return key_of(override).partition(".")[0] == SHARED
 
 
 def refuse_repeats(repeats: int) -> None:
@@ -50,7 +50,7 @@ def refuse_name(name: str) -> None:
 def refuse_changes(changes: list[str]) -> None:
     """Raise ConfigError for overrides that a trial cannot have."""
     for each in changes:
-        key = each.lstrip("+~").partition("=")[0]
+        key = key_of(each)
         if key in GIVEN:
             raise ConfigError(f"{each}: the campaign sets {key} for the runs of an attempt. Leave {key} out.")
         if key in {"experiment", "contest"} or key.startswith("contest."):

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
+from jobs.explore.layouts import Layout
 from jobs.plan.predict.memory import Prediction, memory
 from jobs.plan.predict.speed import Speed, expected_s, speed
 from jobs.plan.rules.memory import chance_to_fit
-from jobs.plan.search.layouts import Layout
 
 DIGITS = 6
 """Decimals of seconds in which equal layouts agree."""
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RankedLayout:
     """A legal layout with its predictions."""
 
     layout: Layout
     memory: Prediction
     speed: Speed
     chance: float
-    """Probability that it fits its GPU; 0: `plan` refuses it."""
+    """Probability that it fits its GPU."""
 
     @property
     def expected_s(self) -> float:
@@ -41,31 +42,27 @@ class Candidate:
         return self.expected_s, self.expected_gpu_s, self.memory.device.point
 
 
-def candidates(layouts: Iterable[Layout]) -> Iterator[Candidate]:
-    """Yield the layouts whose speed can be predicted, each grid once: FSDP of one rank, for instance, is DDP."""
-    seen = set()
+def ranked(layouts: Iterable[Layout]) -> list[RankedLayout]:
+    """Return by expected time the layouts that may fit and whose speed can be predicted.
+
+    Each grid is listed once: FSDP of one rank, for instance, is DDP.
+    """
+    found: dict[tuple[Any, ...], RankedLayout] = {}
     for layout in layouts:
-        held = memory(layout.run)
-        chance = chance_to_fit(layout.run, held)
-        found = speed(layout.run) if chance else None
-        if found is None:
-            continue
         run, p = layout.run, layout.run.parallelism
-        numbers = (run.job.micro_batch_size, round(held.device.point), round(found.step_time_s.point, DIGITS))
-        same = (run.engine.kind, run.nodes, p.tensor, p.pipeline, p.context, *numbers)
-        if same not in seen:
-            seen.add(same)
-            yield Candidate(layout, held, found, chance)
+        held = memory(run)
+        chance = chance_to_fit(run, held)
+        predicted = speed(run) if chance else None
+        if predicted is not None:
+            numbers = (round(held.device.point), round(predicted.step_time_s.point, DIGITS))
+            grid = (run.engine.kind, run.nodes, p.tensor, p.pipeline, p.context, run.job.micro_batch_size)
+            found.setdefault((*grid, *numbers), RankedLayout(layout, held, predicted, chance))
+    return sorted(found.values(), key=attrgetter("objectives"))
 
 
-def ranked(found: Iterable[Candidate]) -> list[Candidate]:
-    """Return the candidates that `plan` does not refuse, by expected time."""
-    return sorted((each for each in found if each.chance), key=attrgetter("objectives"))
-
-
-def pareto(order: Sequence[Candidate]) -> list[Candidate]:
+def pareto(order: Sequence[RankedLayout]) -> list[RankedLayout]:
     """Return those of ranked candidates that no other equals or beats in time, cost and memory at once."""
-    kept: list[Candidate] = []
+    kept: list[RankedLayout] = []
     for each in order:
         if not any(all(a <= b for a, b in zip(x.objectives, each.objectives, strict=True)) for x in kept):
             kept.append(each)
