@@ -11,7 +11,7 @@ from jobs.console import console
 from jobs.doctor.cluster import ask_slurm
 from jobs.doctor.node_job import nodes_wanted, run_on_nodes
 from jobs.doctor.nodes import judged
-from jobs.doctor.pairs import bandwidths
+from jobs.doctor.pair_checks import bandwidths
 from jobs.doctor.report import Finding, Verdict, exit_code, summary, table, write
 from jobs.doctor.run_checks import judged_by_sbatch, run_checks
 from jobs.doctor.site_checks import site_checks

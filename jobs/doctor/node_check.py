@@ -87,7 +87,7 @@ def measured(names: list[str], place: Rank, directory: Path) -> dict[str, Any]:
     """Return the bandwidths with the other nodes, or the error."""
     try:
         # Here, since the report is written before a broken torch can fail.
-        from jobs.doctor.bandwidth import measure  # noqa: PLC0415 - a node may have no torch
+        from jobs.doctor.pair_bandwidth import measure  # noqa: PLC0415 - a node may have no torch
 
         return measure(names, place, directory)
     except Exception as error:  # noqa: BLE001 - whatever torch raises is the finding

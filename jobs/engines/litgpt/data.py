@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from jobs.data import Batches, Dataset
 from jobs.data.directory import PARQUET
-from jobs.data.records import read_rows, records_from
+from jobs.data.instruction_records import read_rows, records_from
 from jobs.data.sources import source_files
 from jobs.data.split import split_order
 from jobs.engines.litgpt.arguments import Script, script_of
