@@ -20,10 +20,11 @@ import numpy as np
 
 from analysis.load.run_files import (
     AT,
+    FILES,
     Contents,
     UnusableError,
     bytes_of,
-    contents_of,
+    content_of,
     events_of,
     missing,
     read_json,
@@ -64,6 +65,7 @@ REQUIRED = (
     "job.precision",
     "job.unmeasured_steps",
 )
+# Runs of these two states are in no figure and no ranking.
 EVALUATED = "trained nothing, as configured (job.train=false); its results are in the section Evaluations"
 TESTED = "measured storage and trained nothing; its results are in the section Storage tests"
 COUNTS = ("nodes", "ranks_per_node", "repeat", "job.unmeasured_steps")
@@ -72,7 +74,7 @@ types_of = functools.cache(get_type_hints)
 
 def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunResult:
     """Read one run directory; `submissions` are its records in the sweep's ledger."""
-    contents = contents_of(path)
+    contents = {name: content_of(f"{path}/{name}") for name in FILES}
     config: Mapping[str, Any] = {}
     plan: Mapping[str, Any] = {}
     provenance: Mapping[str, Any] = {}
@@ -89,11 +91,14 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
             return replace(served, values={**served.values, **node_use_values(nodes)})
         if lookup(config, "storage") is not None:
             refuse_unfinished(events, config, last=None)
-            return storage_test(path, config, plan, provenance, events)
+            return storage_test(RunResult(path, config, plan, provenance, events))
         if lookup(config, "images") is not None:
-            config = without_tokens(config)
+            # Images have no sequences.
+            config = {**config, "job": {key: value for key, value in config["job"].items() if key != "sequence_length"}}
         if lookup(config, "job.train") is False:
-            return evaluation(path, config, plan, provenance, events)
+            refuse_unfinished(events, config, last=None)
+            values = {**evaluated(events), **data_account(plan)}
+            return RunResult(path, config, plan, provenance, events, "evaluated", EVALUATED, values=values)
         records = step_records(records_of(contents, AT.metrics))
         steps = latest(records)
         refuse_unfinished(events, config, last=max(steps, default=0))
@@ -105,14 +110,11 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
         starts = starts_of(events, records, submissions)
         energy = energy_of_run(RunDir(path).power_logs, starts, ranks) if starts else None
     except UnusableError as error:
-        return RunResult(
-            path, config, plan, provenance, events, error.state, str(error), collectives=collectives_of(events)
-        )
+        state, why = error.state, str(error)
+        return RunResult(path, config, plan, provenance, events, state, why, collectives=collectives_of(events))
     except OSError as error:
-        reason = f"{error.filename or path} cannot be read: {error.strerror or error}"
-        return RunResult(
-            path, config, plan, provenance, events, "unreadable", reason, collectives=collectives_of(events)
-        )
+        why = f"{error.filename or path} cannot be read: {error.strerror or error}"
+        return RunResult(path, config, plan, provenance, events, "unreadable", why, collectives=collectives_of(events))
     spent = account(starts) if starts else None
     step_times_s = {int(record[m.STEP.name]): float(record[m.STEP_TIME.name]) for record in steady}
     torn = far_out(step_times_s)
@@ -157,36 +159,18 @@ def read_run(path: Path, submissions: Sequence[Mapping[str, Any]] = ()) -> RunRe
     )
 
 
-def evaluation(
-    path: Path,
-    config: Mapping[str, Any],
-    plan: Mapping[str, Any],
-    provenance: Mapping[str, Any],
-    events: tuple[Mapping[str, Any], ...],
-) -> RunResult:
-    """Return a run that trains nothing: it is in no figure and no ranking. Raise UnusableError if it has not ended."""
-    refuse_unfinished(events, config, last=None)
-    values = {**evaluated(events), **data_account(plan)}
-    return RunResult(path, config, plan, provenance, events, "evaluated", EVALUATED, values=values)
-
-
-def storage_test(
-    path: Path,
-    config: Mapping[str, Any],
-    plan: Mapping[str, Any],
-    provenance: Mapping[str, Any],
-    events: tuple[Mapping[str, Any], ...],
-) -> RunResult:
-    """Return a run that measures storage: it is in no ranking. Raise UnusableError if it has not ended."""
-    refuse_unfinished(events, config, last=None)
-    found, storage = storage_test_values(RunDir(path), events), read_storage(RunDir(path))
+def storage_test(run: RunResult) -> RunResult:
+    """Return a run with its measurements of storage. Raise UnusableError if it has none."""
+    directory = RunDir(run.path)
+    found, storage, nodes = (
+        storage_test_values(directory, run.events),
+        read_storage(directory),
+        read_node_use(directory),
+    )
     if not found:
         raise UnusableError("unmeasured", "neither status.jsonl nor storage-results/ has a measurement of storage")
-    nodes = read_node_use(RunDir(path))
     values = {**found, **node_use_values(nodes), **(storage.values if storage else {})}
-    return RunResult(
-        path, config, plan, provenance, events, "tested", TESTED, values=values, storage=storage, node_use=nodes
-    )
+    return replace(run, state="tested", reason=TESTED, values=values, storage=storage, node_use=nodes)
 
 
 def read_config(contents: Contents) -> Mapping[str, Any]:
@@ -204,11 +188,6 @@ def read_config(contents: Contents) -> Mapping[str, Any]:
     if absent:
         raise UnusableError("unreadable", f"{name} has no valid {absent[0]}: not a run of this version")
     return with_defaults(config, Run)
-
-
-def without_tokens(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the settings of a run on images, which has no sequences."""
-    return {**config, "job": {key: value for key, value in config["job"].items() if key != "sequence_length"}}
 
 
 def read_plan(contents: Contents) -> Mapping[str, Any]:
@@ -265,7 +244,7 @@ def step_records(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def latest(records: Iterable[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Return one record a step: if attempts overlap, the later attempt's replaces the earlier one."""
+    """Return one record per step: if attempts overlap, the later attempt's replaces the earlier one."""
     return {int(record[m.STEP.name]): record for record in records}
 
 

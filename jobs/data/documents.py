@@ -1,4 +1,4 @@
-"""Documents: the text of a file in pieces, one document a file or one a line of JSON."""
+"""Documents: the text of a file in pieces: one document per file, or per line of JSON."""
 
 from __future__ import annotations
 

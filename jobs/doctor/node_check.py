@@ -217,7 +217,7 @@ def matrix_product() -> dict[str, Any]:
 
 
 def gpus() -> list[dict[str, str]] | None:
-    """Return the fields of nvidia-smi for each visible GPU; None without nvidia-smi, or if it fails."""
+    """Return the fields of nvidia-smi for each visible GPU; None if nvidia-smi is missing or fails."""
     if shutil.which("nvidia-smi") is None:
         return None
     found = asked("--query-gpu", GPU_FIELDS)
