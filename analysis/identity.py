@@ -1,8 +1,8 @@
 """Identity of a configuration and of a repeat, for our runs and for logs of other programs.
 
 A *configuration* is everything that is equal along a line over ranks. A *repeat* measures one configuration on as many
-ranks and nodes, with the same global batch, on the same system. A name of a file is no identity. Which logs are of one
-run: analysis.logs.identity.
+ranks and nodes, with the same global batch, on the same system. The name of a file does not
+identify a run. Which logs are of one run: analysis.logs.identity.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def paired_interval(ratios: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 
 def detectable(ratios: Sequence[float], confidence: float = CONFIDENCE) -> float | None:
-    """Return the relative difference that as many pairs with this spread find with POWER; None without a spread."""
+    """Return the relative difference that as many pairs with this spread find with POWER; None if they do not vary."""
     if len(ratios) < FEWEST_FOR_MEAN or len(set(ratios)) == 1:
         return None
     return math.expm1(log_detectable(log_deviation(ratios), len(ratios), confidence))

@@ -58,7 +58,7 @@ class RunResult:
     utilization: Utilization | None = None
     """MFU and HFU with their inputs, or the reason for their absence; None for a run that is not used."""
     energy: Energy | None = None
-    """Energy from the power readings in its directory or log folder; None without readings."""
+    """Energy from the power readings in its directory or log folder; None if there are no readings."""
     collectives: tuple[Collective, ...] | None = None
     """The communication of a rank in one step, from the latest attempt that recorded it; None if none did."""
     stragglers: Sequence[Straggler] | None = None

@@ -79,7 +79,7 @@ def verdict_on_job(rows: Iterable[Record]) -> Verdict:
 
 
 def cause_by_signal(row: Record) -> FailureCause | None:
-    """Return the cause of the signal that ended a job or step; None without a signal, or where it is not listed."""
+    """Return the cause of the signal that ended a job or step; None if there is none, or it is not listed."""
     found = EXIT_CODE.fullmatch(row.texts.get(Text.exit_code, ""))
     if found is None:
         return None

@@ -67,7 +67,7 @@ GOES_ON = re.compile(
     r"|^Error while downloading from https?://"
     r"|\bthrown while requesting\b|\bThis can cause .* errors like\b"
 )
-# An error in words. Launchers and managers report the end of a process with such words, too.
+# An error as text. Launchers and managers report the end of a process with such words, too.
 IN_WORDS = re.compile(r"(?i)\b(?:error|fatal|fail(?:ed|ure)|timed out|timeout|exception|panic|corrupt\w*|violation)\b")
 OF_LAUNCHERS = re.compile(
     r"^(?:srun|slurmstepd|mpirun|mpiexec|\s*error_file|\s*traceback)\b|ChildFailedError|Signal \d+ \(SIG|exitcode|"
@@ -113,7 +113,8 @@ def matches(lines: Iterable[Line]) -> Iterator[Match]:
     tracebacks = Tracebacks()
     child: dict[str, str] = {}
     for line in (without_logger(each) for each in lines if not goes_on(each.text)):
-        if is_noise(line.text) or tracebacks.contain(line):
+        # NCCL and torch also report normal operation: closed connections, addresses tried in vain.
+        if " NCCL INFO " in line.text or line.text.startswith(TORCH_WARNS) or tracebacks.contain(line):
             continue
         if found := CHILD_FIELD.match(line.text):
             child[found["name"]] = found["value"]
@@ -129,13 +130,8 @@ def matches(lines: Iterable[Line]) -> Iterator[Match]:
 
 
 def goes_on(text: str) -> bool:
-    """Return True for a line after which its program goes on; a report of completion is none."""
+    """Return True for a line after which its program goes on; a report of completion does not count."""
     return GOES_ON.search(text) is not None and all(each.weight is not Weight.finished for each in known(text))
-
-
-def is_noise(text: str) -> bool:
-    """Return True for what NCCL and torch report of normal operation: closed connections, addresses tried in vain."""
-    return " NCCL INFO " in text or text.startswith(TORCH_WARNS)
 
 
 def match_line(line: Line, exception: re.Match[str] | None, tracebacks: Tracebacks) -> Iterator[Match]:

@@ -127,7 +127,7 @@ def is_hint(first: Match, found: Iterable[Match]) -> bool:
 
 
 def exit_before(counted: Iterable[Match], consequences: Sequence[Match]) -> Match | None:
-    """Return the first process in torchrun's summary that ended before any of these consequences; None without one.
+    """Return the first process in torchrun's summary that ended before all of these consequences; None if none did.
 
     The others then waited for it in vain: it is the first failure, whatever they printed. Times decide, of lines
     without any their order.
@@ -144,7 +144,7 @@ def exit_before(counted: Iterable[Match], consequences: Sequence[Match]) -> Matc
 
 
 def moment_of(text: str) -> tuple[int, ...] | None:
-    """Return month, day, hours, minutes and seconds in a text, by ISO 8601 or glog; None without them."""
+    """Return month, day, hours, minutes and seconds in a text, by ISO 8601 or glog; None if there are none."""
     found = ISO.search(text) or GLOG.search(text)
     return tuple(map(int, found.groups())) if found else None
 

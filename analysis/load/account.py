@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -84,8 +84,3 @@ def summary(uses: Iterable[FileUse]) -> str:
     counts = Counter(each.use for each in uses)
     parts = [plural(counts[use], use.name) for use in (Use.run, Use.measurement, Use.description)]
     return f"Given: {plural(counts.total(), 'file')} = {' + '.join(parts)} + {counts[Use.listed]:,} listed."
-
-
-def only_listed(uses: Iterable[FileUse]) -> Sequence[FileUse]:
-    """Return the files that are only listed, for another reason than an unknown format."""
-    return [each for each in uses if each.use is Use.listed and each.reason != UNKNOWN_FORMAT]

@@ -18,7 +18,7 @@ from typing import Any
 from analysis.failures.sacct import accounted
 from analysis.load.account import FileUse, Use, use_of
 from analysis.load.paths import require
-from analysis.load.read import Task, read_all
+from analysis.load.read import Task, results
 from analysis.load.run_files import FILES
 from analysis.logs.facts import Facts, read_facts
 from analysis.logs.file import LogFile, read_log_file
@@ -79,7 +79,7 @@ def read(paths: Iterable[Path], *, may_spawn: bool = False, follow: bool = False
         # Equal to the order of paths, which would split their parts at each comparison.
         for path in sorted(directories, key=lambda path: path.parts)
     ]
-    own = read_all(tasks, may_spawn=may_spawn)
+    own = list(with_progress(results(tasks, may_spawn=may_spawn), len(tasks), "Reading runs"))
     facts, wrong = facts_in(path for path in sorted(files) if path.name == FACTS_FILE)
     paths_of_logs = [path for path in sorted(files) if path.name != FACTS_FILE]
     read_files = {

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from analysis.load.run_directory import read_run
-from analysis.progress import with_progress
 from analysis.run import RunResult
 from jobs.files import confine
 
@@ -32,11 +31,6 @@ class Task(NamedTuple):
     """The records of the sweep's ledger on this run."""
     confined: Sequence[Path] = ()
     """The directories that no link of the run may lead out of."""
-
-
-def read_all(tasks: Sequence[Task], *, may_spawn: bool) -> list[RunResult]:
-    """Return the results of these runs in their order."""
-    return list(with_progress(results(tasks, may_spawn=may_spawn), len(tasks), "Reading runs"))
 
 
 def results(tasks: Sequence[Task], *, may_spawn: bool) -> Iterator[RunResult]:

@@ -17,10 +17,11 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from analysis.load.ended import Submissions
 from analysis.load.run_files import (
     AT,
+    FILES,
     Contents,
     UnusableError,
     bytes_of,
-    contents_of,
+    content_of,
     events_of,
     missing,
     read_json,
@@ -55,7 +56,7 @@ types_of = functools.cache(get_type_hints)
 
 def read_run(path: Path, submissions: Submissions = ()) -> RunResult:
     """Read one run directory; `submissions` are its records in the sweep's ledger."""
-    contents, run = contents_of(path), RunResult(path)
+    contents, run = {name: content_of(f"{path}/{name}") for name in FILES}, RunResult(path)
     try:
         run = replace(run, events=tuple(events_of(contents, RunDir(path))))
         config = read_config(contents)

@@ -29,11 +29,6 @@ class UnusableError(Exception):
         self.state = state
 
 
-def contents_of(path: Path) -> Contents:
-    """Read every file of a run directory that a report needs, once."""
-    return {name: content_of(f"{path}/{name}") for name in FILES}
-
-
 def content_of(path: str) -> bytes | OSError:
     """Return a file's content, or the error of reading it."""
     try:

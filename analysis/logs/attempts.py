@@ -52,7 +52,11 @@ def without_attempts(runs: Sequence[Found], result: Callable[[LogRun], RunResult
     resumed = sorted((item for item in used if resumption(item[0])), key=lambda item: order_of(item[0]))
     for item in resumed:
         before = [other for other in used if other is not item and continues(other[0], item[0])]
-        rivals = [other for other in resumed if other is not item and same_start(other[0], item[0])]
+        rivals = [
+            other
+            for other in resumed
+            if other is not item and start_of(other[0]) == start_of(item[0]) and alike(other[0], item[0])
+        ]
         chain = chains.get(id(before[0][0]), [before[0]]) if before else []
         unsure = [each for each in before if all(each is not link for link in chain)]
         if not (before and chain) or (not unsure and follows(chain[-1][0], item[0], rivals)):
@@ -158,7 +162,9 @@ def alike(one: LogRun, other: LogRun) -> bool:
         return False
     if any(one.texts[each] != other.texts[each] for each in texts):
         return False
-    saved = {record.texts.get(Text.checkpoint) for record in one.file.of(Kind.event) if is_saving(record)}
+    saved = {
+        record.texts.get(Text.checkpoint) for record in one.file.of(Kind.event) if record.texts.get(Text.event) == SAVED
+    }
     record = resumption(other)
     loaded = record.texts.get(Text.checkpoint) if record else None
     if saved and loaded and other.file.formats == one.file.formats:
@@ -199,11 +205,6 @@ def computes_again(one: LogRun, other: LogRun) -> bool:
     return True
 
 
-def is_saving(record: Record) -> bool:
-    """Return True if a record reports a saved checkpoint."""
-    return record.texts.get(Text.event) == SAVED
-
-
 def moments(run: LogRun) -> list[str]:
     """Return the timestamps of a file's steps as text."""
     records = (record for record in run.file.of(Kind.step) if Text.timestamp in record.texts)
@@ -214,11 +215,6 @@ def in_time(one: LogRun, other: LogRun) -> bool:
     """Return True if `other` began after `one`, or if either has no timestamps."""
     earlier, later = moments(one), moments(other)
     return not (earlier and later) or earlier[0] < later[0]
-
-
-def same_start(one: LogRun, other: LogRun) -> bool:
-    """Return True if two files resume at the same step with the same configuration."""
-    return start_of(one) == start_of(other) and alike(one, other)
 
 
 def follows(last: LogRun, item: LogRun, rivals: Sequence[Found]) -> bool:

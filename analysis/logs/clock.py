@@ -74,7 +74,7 @@ def is_multiple(value: float, unit: float) -> bool:
 def timed_by_clock(steps: Sequence[LogStep], file: LogFile) -> list[LogStep]:
     """Return the steps with STEP_TIME from their time stamps; empty if they have none.
 
-    Without a time are the first step of an attempt, one after an evaluation, and one so close to the last timed one
+    The first step of an attempt has no time, nor has one after an evaluation, nor one so close to the last timed one
     that the rounding of the stamps matters: the next one then stands for both.
     """
     if not any(step.stamp for step in steps):

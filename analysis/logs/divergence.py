@@ -66,7 +66,7 @@ def diverged(run: LogRun) -> str:
         later = run.steps[next(i for i, each in enumerate(run.steps) if each is losses[0]) :]
         lasts = len(losses) == len(later)
         where = f"from {name_of(losses[0], run)} on" if lasts else f"first at {name_of(losses[0], run)}"
-        return f"the loss is NaN or infinite {where} ({among(losses, run.steps)})"
+        return f"the loss is NaN or infinite {where} ({len(losses):,} of {plural(len(run.steps), 'logged step')})"
     if not is_finite(run.steps, m.GRADIENT_NORM):
         reporting = [step for step in run.steps if {m.GRADIENT_NORM, a.NORM_NOT_FINITE} & step.values.keys()]
         streak = list(takewhile(lambda step: a.NORM_NOT_FINITE in step.values, reversed(reporting)))
@@ -75,11 +75,6 @@ def diverged(run: LogRun) -> str:
         if any(a.LOSS_NOT_FINITE in record.values for record in run.file.of(kind)):
             return f"the loss of {words} is NaN or infinite" if kind is Kind.evaluation else "its mean loss is NaN"
     return ""
-
-
-def among(steps: Sequence[LogStep], every: Sequence[LogStep]) -> str:
-    """Return the number of steps out of all logged ones."""
-    return f"{len(steps):,} of {plural(len(every), 'logged step')}"
 
 
 def name_of(step: LogStep, run: LogRun) -> str:

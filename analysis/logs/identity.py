@@ -65,18 +65,14 @@ def without_copies(runs: Sequence[Found]) -> list[Found]:
             originals[bucket].append(own)
     standing: dict[int, Found] = {}
     for logs in filter(None, members):
-        used = slowest_log(logs)
+        first, slow = logs[0], max(logs, key=mean_step_time_s)
+        # The slowest rank or node; the first log if all agree to the accuracy of a copy.
+        used = slow if mean_step_time_s(slow) > mean_step_time_s(first) * (1 + SAME_TIME_TOLERANCE) else first
         for run, found in logs:
             reason = f"the same steps as {used[1].name}: another rank's log of that run, or a copy"
             copy = replace(found, state="copy", reason=reason)
             standing[id(run)] = (run, found if run is used[0] else copy)
     return [standing[id(run)] for run, _ in runs]
-
-
-def slowest_log(logs: Sequence[Found]) -> Found:
-    """Return the log of the slowest rank or node: the first one if all agree to the accuracy of a copy."""
-    first, slow = logs[0], max(logs, key=mean_step_time_s)
-    return slow if mean_step_time_s(slow) > mean_step_time_s(first) * (1 + SAME_TIME_TOLERANCE) else first
 
 
 def mean_step_time_s(item: Found) -> float:

@@ -247,7 +247,7 @@ def split(members: Sequence[Measurement]) -> list[Series]:
 
 
 def varying(subject: Subject, members: Sequence[Measurement]) -> Metric | None:
-    """Return the first axis of a subject on which all members have a place and not all the same; None without one."""
+    """Return the first axis of a subject on which all members have a place, but not all the same; else None."""
     for axis in subject.axes:
         places = {each.at(axis) for each in members}
         if None not in places and len(places) > 1:

@@ -162,16 +162,11 @@ def result(run: LogRun, root: Path) -> RunResult:
         disbelieved=trust.doubt,
         remarks=[
             f"{name_below(root, run.file.path)}: {each}."
-            for each in (segments, *remarks(run, values, counted, ranks))
+            for each in (segments, *other_batch(run, ranks), *lasting_change(run, values, counted))
             if each
         ],
         reservations=contradicted(run),
     )
-
-
-def remarks(run: LogRun, values: Mapping[Metric, float], counted: Sequence[LogStep], ranks: int | None) -> list[str]:
-    """Return clauses on a batch that is another one than configured, and on a lasting change of the step time."""
-    return [*other_batch(run, ranks), *lasting_change(run, values, counted)]
 
 
 def other_batch(run: LogRun, ranks: int | None) -> list[str]:

@@ -48,7 +48,7 @@ class Energy:
 
     @property
     def covered(self) -> float | None:
-        """Return ENERGY_COVERED; None without devices or time."""
+        """Return ENERGY_COVERED; None if there are no devices or no time."""
         whole_s = len(self.devices) * self.interval_s
         return self.covered_s / whole_s if whole_s else None
 
@@ -106,7 +106,7 @@ def integral(readings: Mapping[float, Sequence[float]], begin_s: float, end_s: f
 
 
 def energy_of_run(logs: Sequence[Path], starts: Sequence[Start], ranks: int) -> Energy | None:
-    """Return the energy of the GPUs over the starts of a run by the nvidia-smi logs in it; None without readings."""
+    """Return the energy of the GPUs over the starts of a run by its nvidia-smi logs; None if there are no readings."""
     samples = [sample for log in logs for sample in nvidia_smi_samples(log)]
     intervals = [(start.process_started, last_seen(start)) for start in starts]
     return energy_over(samples, intervals, expected=ranks) if samples else None

@@ -54,7 +54,7 @@ class Start:
     resubmitted: bool = False
     """A person asked for it, not the program or Slurm."""
     submitted: float | None = None
-    """The moment at which a person submitted it to Slurm's queue; None without a queue."""
+    """The moment at which a person submitted it to Slurm's queue; None if there is no queue."""
 
     @property
     def process_started(self) -> float:

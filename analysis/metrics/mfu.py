@@ -39,6 +39,8 @@ PEAK_OF = {
     "float16": "peak_fp16_tflops",
     Precision.float32.name: "peak_fp32_tflops",
 }
+# Metrics of a log that claim a utilization, with their printed units.
+CLAIMED = {a.FLOPS_PER_S_PER_RANK: (1e12, "TFLOP/s per rank"), a.MODEL_FLOPS_UTILIZATION: (0.01, "% MFU")}
 # Between the formulas that reproduce one printed rate.
 EITHER = " or "
 # A printed rate is reproduced by a formula if it lies this close to its result.
@@ -142,7 +144,7 @@ class Utilization:
     impossible: str | None = None
     """The inputs to suspect if a value is above the peak."""
     formula: str | None = None
-    """The formulas that reproduce the FLOP/s that a log prints, as text; None without a claim or an input."""
+    """The formulas that reproduce the FLOP/s that a log prints, as text; None if a claim or an input is missing."""
 
 
 def utilization(run: RunResult) -> Utilization:
@@ -153,7 +155,7 @@ def utilization(run: RunResult) -> Utilization:
         work = work_of(run)
         rate = rate_per_rank(run)
     except UnknownError as error:
-        return Utilization(explanation=[f"no MFU: {error}", *unchecked(run), *in_words(formula)], formula=formula)
+        return Utilization(explanation=[f"no MFU: {error}", *claims(run, {}), *in_words(formula)], formula=formula)
     values = {m.MFU: work.model_flops * rate / peak.flops_per_s}
     again = recomputed(run, work)
     if again is not None:
@@ -161,13 +163,14 @@ def utilization(run: RunResult) -> Utilization:
     if max(values.values()) > 1:
         return impossible(run, work, peak, max(values.values()), rate)
     achieved = f"{tera(work.model_flops * rate)} TFLOP/s per rank"
-    reported = [*claims(run, work.model_flops * rate, values[m.MFU]), *in_words(formula)]
+    ours = {a.FLOPS_PER_S_PER_RANK: work.model_flops * rate, a.MODEL_FLOPS_UTILIZATION: values[m.MFU]}
+    reported = [*claims(run, ours), *in_words(formula)]
     explanation = [work.text, achieved, *reported, f"peak {peak.text}", recomputation(run, again)]
     return Utilization(values, explanation, formula=formula)
 
 
 def counted_by(run: RunResult) -> str | None:
-    """Return the formulas that reproduce the FLOP/s that a log prints; None without them or an input."""
+    """Return the formulas that reproduce the FLOP/s that a log prints; None if these or an input are missing."""
     printed = run.values.get(a.FLOPS_PER_S_PER_RANK)
     if printed is None:
         return None
@@ -210,35 +213,21 @@ def tokens_per_s(run: RunResult) -> float | None:
     return samples * length if reported is None and full and samples is not None and length else reported
 
 
-def claims(run: RunResult, achieved_flops_per_s: float, mfu: float) -> list[str]:
-    """Return the FLOP/s and MFU that the log reports, compared with those computed here: clauses of a sentence."""
+def claims(run: RunResult, ours: Mapping[Metric, float]) -> list[str]:
+    """Return the FLOP/s and MFU that the log reports, compared with ours if these are known: clauses of a sentence."""
     return [
-        f"the log reports {significant(value / size, 4)} {unit}, {round(100 * (value / ours - 1), 1) + 0.0:+g} % "
-        "from this"
-        for metric, ours, size, unit in (
-            (a.FLOPS_PER_S_PER_RANK, achieved_flops_per_s, 1e12, "TFLOP/s per rank"),
-            (a.MODEL_FLOPS_UTILIZATION, mfu, 0.01, "% MFU"),
-        )
-        if (value := run.values.get(metric)) is not None
-    ]
-
-
-def unchecked(run: RunResult) -> list[str]:
-    """Return the FLOP/s and MFU that a log reports and that nothing here can be compared with."""
-    return [
-        f"the log claims {significant(value / size, 4)} {unit}, which is not checked"
-        for metric, size, unit in (
-            (a.FLOPS_PER_S_PER_RANK, 1e12, "TFLOP/s per rank"),
-            (a.MODEL_FLOPS_UTILIZATION, 0.01, "% MFU"),
-        )
+        f"the log reports {significant(value / size, 4)} {unit}, "
+        f"{round(100 * (value / ours[metric] - 1), 1) + 0.0:+g} % from this"
+        if metric in ours
+        else f"the log claims {significant(value / size, 4)} {unit}, which is not checked"
+        for metric, (size, unit) in CLAIMED.items()
         if (value := run.values.get(metric)) is not None
     ]
 
 
 def reports_flops(run: RunResult) -> bool:
     """Return True if a log reports its model's shape or its FLOPs, so that a reader may expect an MFU."""
-    reported = run.values.keys() & {a.FLOPS_PER_S_PER_RANK, a.MODEL_FLOPS_UTILIZATION}
-    return bool(reported) or run.setting("model.layers") is not None
+    return bool(run.values.keys() & CLAIMED.keys()) or run.setting("model.layers") is not None
 
 
 # --- the devices' peak -----------------------------------------------------------------------------------------

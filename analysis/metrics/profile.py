@@ -57,7 +57,7 @@ class RankProfile:
 
     @property
     def overlap(self) -> float | None:
-        """Return the hidden share of communication; None without communication."""
+        """Return the hidden share of communication; None if there is none."""
         communication = self.shares[m.COMMUNICATION_SHARE]
         return 1 - self.shares[m.EXPOSED_COMMUNICATION_SHARE] / communication if communication else None
 

@@ -34,11 +34,11 @@ class ReplicaLoad:
     """Time since the first request (s) and value of each sample during the load; a metric without samples is absent."""
 
     def peak(self, metric: Metric) -> float | None:
-        """Return the largest sample; None without any."""
+        """Return the largest sample; None if there are none."""
         return max((value for _, value in self.gauges.get(metric, ())), default=None)
 
     def mean(self, metric: Metric) -> float | None:
-        """Return the mean of the samples; None without any."""
+        """Return the mean of the samples; None if there are none."""
         found = [value for _, value in self.gauges.get(metric, ())]
         return statistics.fmean(found) if found else None
 
@@ -97,7 +97,11 @@ def read_served(run: RunDir, served: Mapping[str, Any]) -> ServedLoad:
     began, ended = as_number(served.get("load_began_s")), as_number(served.get("load_ended_s"))
     period = (began, ended) if began is not None and ended is not None and 0 <= ended - began < LONGEST_S else None
     gauges = while_busy({place: gauges_of(run, place, period) if period else {} for place in replicas})
-    return ServedLoad([ReplicaLoad(place, counters_of(replicas[place]), gauges[place]) for place in sorted(replicas)])
+    counters = {
+        place: {metric: value for metric in m.SERVING_METRICS if (value := number(record, metric)) is not None}
+        for place, record in replicas.items()
+    }
+    return ServedLoad([ReplicaLoad(place, counters[place], gauges[place]) for place in sorted(replicas)])
 
 
 def while_busy(gauges: Mapping[int, Gauges]) -> dict[int, Gauges]:
@@ -123,11 +127,6 @@ def while_busy(gauges: Mapping[int, Gauges]) -> dict[int, Gauges]:
         }
         for place, each in gauges.items()
     }
-
-
-def counters_of(record: Mapping[str, Any]) -> dict[Metric, float]:
-    """Return the counters of a replica in a record."""
-    return {metric: value for metric in m.SERVING_METRICS if (value := number(record, metric)) is not None}
 
 
 def gauges_of(run: RunDir, replica: int, period: tuple[float, float]) -> Gauges:

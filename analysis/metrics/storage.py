@@ -38,7 +38,7 @@ class Storage:
     mounts: Seconds
     """Traffic of its nodes' processes with the network file systems that hold its files; empty if not recorded."""
     operations: float | None = None
-    """Operations that its nodes asked of NFS servers; None without an NFS mount."""
+    """Operations that its nodes asked of NFS servers; None if there is no NFS mount."""
 
     def phase(self, phase: StoragePhase) -> Seconds:
         """Return the traffic of all nodes together in a phase; empty if it had none."""
@@ -83,7 +83,7 @@ class Storage:
 
 
 def peaks(seconds: Seconds) -> Moved:
-    """Return the most bytes read and written in any second, of which there must be one."""
+    """Return the most bytes read and written in any second; there must be at least one second."""
     return max(read for read, _ in seconds.values()), max(wrote for _, wrote in seconds.values())
 
 

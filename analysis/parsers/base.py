@@ -140,7 +140,7 @@ class LineFormat:
     markers: tuple[str, ...] = ()
     """Every relevant line contains one of these texts; other lines never become Python strings."""
     section_start: tuple[str, ...] = ()
-    """A line with one of these texts begins a section, of which the parser gets every line: a table, for example."""
+    """A line with one of these texts begins a section, such as a table: the parser gets all of its lines."""
     section_end: tuple[str, ...] = ()
     """A line with one of these texts ends the section."""
     repeated: tuple[str, ...] = ()
@@ -166,7 +166,7 @@ class DocumentFormat:
     parse: Callable[[Any], Iterator[Record]]
     """Raises nothing for any input."""
     in_lines: str | None = None
-    """Text in each document, if the program also writes one document a line."""
+    """Text in each document, if the program also writes one document per line."""
 
 
 Format = LineFormat | DocumentFormat

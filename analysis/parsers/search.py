@@ -230,7 +230,7 @@ class Search:
             or block.count(self.all_markers[0].encode()) * DENSE_BYTES < len(block)
         ):
             return False
-        # Not with lines too long to be kept whole, of which a piece around the marker is returned.
+        # Not for lines too long to be kept whole: only a piece around the marker is returned.
         half = LONGEST_LINE // 2
         return all(block.find(b"\n", at, at + half) >= 0 for at in range(0, len(block) - half, half))
 

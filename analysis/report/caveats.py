@@ -91,7 +91,7 @@ def disbelieved(runs: list[RunResult], doubts: Mapping[Path, str]) -> list[str]:
 
 
 def loss_disagreement(runs: list[RunResult]) -> list[str]:
-    """Report layouts whose losses differ at the same step: one sentence a set of peers, the widest gap first."""
+    """Report layouts whose losses differ at the same step: one sentence per set of peers, the widest gap first."""
     sentences = [
         f"{plural(gap.runs, 'run')} that should compute the same losses differ by up to {gap.distance * 100:.2f} %, at "
         f"step {gap.step}: {gap.low.losses[gap.step]:.5g} in {gap.low.name}, {gap.high.losses[gap.step]:.5g} in "

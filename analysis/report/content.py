@@ -8,7 +8,7 @@ from functools import cached_property
 
 from analysis.failures.runs import failures
 from analysis.formatting import listed, one_line, plural
-from analysis.load.account import FileUse, only_listed, summary
+from analysis.load.account import UNKNOWN_FORMAT, FileUse, Use, summary
 from analysis.load.discover import Found
 from analysis.report.bottlenecks import Bottlenecks, bottlenecks
 from analysis.report.caveats import warnings
@@ -91,6 +91,8 @@ class Report:
 def build(found: Found, training: Training = DEFAULT) -> Report:
     """Return the report of these runs and logs: comparisons, warnings, and the cost of a training."""
     digest = digest_of(found, training)
+    of_runs = [metric for run in found.runs for metric in run.values]
+    of_logs = [metric for log in found.logs for records in log.records.values() for r in records for metric in r.values]
     return Report(
         digest=digest,
         title=report_title(found),
@@ -104,17 +106,10 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
         sections=sections(digest),
         unknown=found.unknown,
         account=summary(found.uses),
-        listed=only_listed(found.uses),
-        foreign_metrics=foreign_metrics(found),
+        listed=[each for each in found.uses if each.use is Use.listed and each.reason != UNKNOWN_FORMAT],
+        foreign_metrics=sorted({*of_runs, *of_logs} - set(m.REGISTRY.values()), key=lambda metric: metric.name),
         facts=facts(digest.used or digest.runs),
     )
-
-
-def foreign_metrics(found: Found) -> list[Metric]:
-    """Return the metrics of these logs that are not in the registry, by name."""
-    of_runs = [metric for run in found.runs for metric in run.values]
-    of_logs = [metric for log in found.logs for records in log.records.values() for r in records for metric in r.values]
-    return sorted({*of_runs, *of_logs} - set(m.REGISTRY.values()), key=lambda metric: metric.name)
 
 
 # --- words -----------------------------------------------------------------------------------------------------

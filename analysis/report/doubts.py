@@ -24,7 +24,7 @@ MOST_SENTENCES = 5
 MOST_NAMED = 3
 # Efficiencies are printed with three digits; what is printed as 100 % is not a doubt.
 IDEAL = 1.005
-# A change of memory or weights below this share is none.
+# A change of memory or weights below this share does not count.
 SAME = 0.05
 # A repeat is an outlier if its distance from the median of its point is larger than this share of the median, and
 # larger than this many times the median distance of all repeats.

@@ -66,7 +66,7 @@ def results(digest: Digest, groups: Sequence[Group]) -> list[str]:
         *(result(task, start) for task, start in zip(tasks, starts, strict=True) if task not in together),
         *([unscaled(together)] if together else []),
         *lessons(tasks),
-        # Without runs of other work, of which the warnings name those that shared a machine.
+        # Without runs of other work: the warnings name those that shared a machine.
         *doubts(tasks, side_by_side(runs)),
         *others,
     ]
@@ -338,7 +338,7 @@ def is_unmeasured(line: Group) -> bool:
 
 
 def unlike(line: Group) -> str:
-    """Return the words for a gain above 1 that is none: its ends cannot be distinguished; else empty."""
+    """Return the words for a gain above 1 that does not count, as its ends cannot be distinguished; else empty."""
     gained = gain_of(line)
     return ", not distinguishable" if gained and gained.median > 1 else ""
 

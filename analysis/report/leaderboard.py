@@ -185,7 +185,7 @@ def sections(boards: Iterable[Leaderboard]) -> list[Section]:
 
 
 def to_csv(boards: Iterable[Leaderboard]) -> str | None:
-    """Return one row per trial of each campaign, in full precision and SI units; None without a campaign."""
+    """Return one row per trial of each campaign, in full precision and SI units; None if there is no campaign."""
     rows = [row for board in boards for row in records(board)]
     if not rows:
         return None
@@ -225,5 +225,5 @@ def records(board: Leaderboard) -> list[dict[str, Any]]:
 
 
 def changed(run: RunResult, since: RunResult | None) -> str | None:
-    """Return the differences from another run in words; None if there is none."""
+    """Return the differences from another run as text; None if there is none."""
     return None if since is None else "; ".join(changes(run, since)) or "nothing"

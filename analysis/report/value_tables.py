@@ -21,7 +21,7 @@ PROFILE = ("sweep", "name", "path", "micro_batch_size", "rank", "item", "axis", 
 
 
 def measurements_frame(found: Sequence[Measurement]) -> pd.DataFrame:
-    """Return a row for each value of a benchmark that is no training, with its size or load."""
+    """Return a row for each value of a benchmark other than training, with its size or load."""
     rows = [
         (
             each.form,

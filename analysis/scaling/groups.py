@@ -154,7 +154,7 @@ class Group:
         return point.throughput.over(self.reference.throughput.median)
 
     def efficiency(self, point: Point) -> Spread | None:
-        """Return EFFICIENCY of a point's repeats; None without a reference."""
+        """Return EFFICIENCY of a point's repeats; None if there is no reference."""
         return point.throughput_per_rank.over(self.reference.throughput_per_rank.median) if self.reference else None
 
 

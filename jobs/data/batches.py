@@ -1,6 +1,6 @@
 """Batches: the samples of a rank in optimizer step n, as a function of n alone.
 
-There is no state between steps, so a resumed run requests the next n. Epoch e visits the samples, without those held
+No state is kept between steps, so a resumed run requests the next n. Epoch e visits the samples, without those held
 out at the end, in a permutation drawn from (seed, e); an incomplete last global batch is dropped. A global batch
 contains the same samples for every dp and micro_batch_size:
 

@@ -16,7 +16,7 @@ RECORDS_FILE = "train.json"
 PARQUET = ".parquet"
 """Suffix of the files of a data set of the Hugging Face Hub."""
 JSON_LINES = (".jsonl", ".jsonl.zst")
-"""Endings of files with one document a line, as the Pile's."""
+"""Endings of files with one document per line, as the Pile's."""
 OF_TEXT: tuple[tuple[str, ...], ...] = ((".txt",), JSON_LINES)
 OF_RECORDS: tuple[tuple[str, ...], ...] = ((PARQUET,), (".jsonl",), (".json",))
 """Endings of the files of a directory, by precedence: the first ones that a file to train on has."""

@@ -1,4 +1,4 @@
-"""Documents: the text of a file in pieces, one document a file or one a line of JSON."""
+"""Documents: the text of a file in pieces: one document per file, or per line of JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import BinaryIO
 import zstandard
 
 from jobs.data.directory import JSON_LINES
-from jobs.data.records import fields_of, json_value
+from jobs.data.instruction_records import fields_of, json_value
 from jobs.data.sources import BYTE_ORDER_MARK, Piece, bounded_lines, decoded, pieces, reading
 from jobs.errors import DataError
 from jobs.files import opened

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from jobs.data.records import Record
+from jobs.data.instruction_records import Record
 from jobs.data.split import held_out_of, split_order
 from jobs.errors import DataError
 from jobs.schema import Data

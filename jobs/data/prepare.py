@@ -27,8 +27,8 @@ from jobs.data.dataset import META, SAMPLES, read_meta
 from jobs.data.directory import listed
 from jobs.data.documents import document_pieces
 from jobs.data.examples import with_examples
+from jobs.data.instruction_records import read_rows, records_from
 from jobs.data.recipe import Recipe, sha256
-from jobs.data.records import read_rows, records_from
 from jobs.data.sources import file_names, reading, source_files
 from jobs.data.split import held_out_of, split_order
 from jobs.data.tokenized import (

@@ -1,6 +1,7 @@
 """Sources: the files of the training data, and their text in pieces.
 
-This module knows neither tokens nor JSON (jobs/data/records.py). Every error is a DataError that names the file.
+This module knows neither tokens nor JSON (jobs/data/instruction_records.py). Every error is a DataError that names
+the file.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from jobs.data.dataset import DOCUMENTS, SAMPLE_DTYPE, TOKENS, write_tokens
 from jobs.data.documents import document_pieces
+from jobs.data.instruction_records import Record
 from jobs.data.megatron_binary import read_index, sequences_of
 from jobs.data.recipe import Recipe
-from jobs.data.records import Record
 from jobs.data.sources import Piece
 from jobs.data.tokenizer import Tokenizer
 from jobs.errors import DataError

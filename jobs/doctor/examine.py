@@ -11,7 +11,7 @@ from jobs.console import console
 from jobs.doctor.cluster import ask_slurm
 from jobs.doctor.node_job import nodes_wanted, run_on_nodes
 from jobs.doctor.nodes import judged
-from jobs.doctor.pairs import bandwidths
+from jobs.doctor.pair_checks import bandwidths
 from jobs.doctor.report import Finding, Verdict, exit_code, summary, table, write
 from jobs.doctor.run_checks import judged_by_sbatch, run_checks
 from jobs.doctor.site_checks import site_checks
@@ -28,7 +28,12 @@ def doctor(overrides: list[str], *, nodes: int | None, node_list: str | None, wi
     """Show every finding; return 1 if something is wrong."""
     # Layout and batch may still be defaults of another machine: the cluster is checked all the same.
     run = compose(overrides, multirun=False, judge=value_problems)[0].run
-    refuse_without_slurm(run)
+    if not run.starter.needs_slurm:
+        raise ConfigError(
+            f"cluster={run.cluster.name} has launcher={run.starter.name}, and doctor checks Slurm clusters. "
+            "Set cluster=generic_slurm, or the name of your own cluster file."
+        )
+    slurm_commands.require()
     out = console()
     site = ask_slurm()
     found = site_checks(site)
@@ -57,16 +62,6 @@ def on_nodes(run: Run, nodes: int, node_list: str | None, before: list[Finding],
     write(path, before + found, run=run.name, cluster=run.cluster.name, nodes=job.reports, pairs=job.pairs)
     out.print(f"written to {path}", soft_wrap=True)
     return found
-
-
-def refuse_without_slurm(run: Run) -> None:
-    """Raise ConfigError for a cluster without Slurm, SubmitError if Slurm does not answer here."""
-    if not run.starter.needs_slurm:
-        raise ConfigError(
-            f"cluster={run.cluster.name} has launcher={run.starter.name}, and doctor checks Slurm clusters. "
-            "Set cluster=generic_slurm, or the name of your own cluster file."
-        )
-    slurm_commands.require()
 
 
 def script_of(run: Run) -> str:

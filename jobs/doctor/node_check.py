@@ -87,7 +87,7 @@ def measured(names: list[str], place: Rank, directory: Path) -> dict[str, Any]:
     """Return the bandwidths with the other nodes, or the error."""
     try:
         # Here, since the report is written before a broken torch can fail.
-        from jobs.doctor.bandwidth import measure  # noqa: PLC0415 - a node may have no torch
+        from jobs.doctor.pair_bandwidth import measure  # noqa: PLC0415 - a node may have no torch
 
         return measure(names, place, directory)
     except Exception as error:  # noqa: BLE001 - whatever torch raises is the finding
@@ -217,7 +217,7 @@ def matrix_product() -> dict[str, Any]:
 
 
 def gpus() -> list[dict[str, str]] | None:
-    """Return the fields of nvidia-smi for each visible GPU; None without nvidia-smi, or if it fails."""
+    """Return the fields of nvidia-smi for each visible GPU; None if nvidia-smi is missing or fails."""
     if shutil.which("nvidia-smi") is None:
         return None
     found = asked("--query-gpu", GPU_FIELDS)

@@ -214,9 +214,3 @@ def judged_by_sbatch(script: str, partition: str | None) -> Finding:
             "Fix the findings above, or ask the administrators.",
         )
     return Finding("sbatch --test-only", f"expected start {start}" if start else "accepted")
-
-
-def found_and_advice(sentence: str) -> tuple[str, str]:
-    """Split a refusal before the first sentence that names a remedy; without one the advice is empty."""
-    found, *advice = re.split(r" (?=(?:Set|Type|Use|Choose) )", sentence, maxsplit=1)
-    return found, "".join(advice)

@@ -100,7 +100,7 @@ class Engine(ABC):
         """Return the training states of the rank with the most."""
 
     def work_refusal(self, run: Run) -> str | None:
-        """Return the refusal of all other kinds of work; None where the work itself names the engine that it needs."""
+        """Return the refusal of all other kinds of work; None if the work itself names the engine that it needs."""
         return None
 
     def sharding_refusal(self, run: Run) -> str | None:
@@ -149,7 +149,7 @@ class Engine(ABC):
         return ()
 
     def described_call(self, run: Run) -> str | None:
-        """Return the call of another program that a rank makes, for `plan`; None without one."""
+        """Return the call of another program that a rank makes, for `plan`; None if there is none."""
         return None
 
     def refuse_samples(self, run: Run, dataset: Dataset) -> None:

@@ -112,7 +112,7 @@ def gpfs_bytes(text: str) -> Moved | None:
 
 
 def beegfs_bytes(text: str, own: Collection[str]) -> Moved | None:
-    """Return the bytes in the lines of `beegfs-ctl --clientstats` with an address of this node; None without a line.
+    """Return the bytes in lines of `beegfs-ctl --clientstats` with an address of this node; None if no line has one.
 
     A line is an address and `COUNT [NAME]` for each count that is not 0 (BeeGFS 7, ModeClientStats.cpp). Bytes have six
     digits: of a terabyte, the megabytes.

@@ -86,7 +86,7 @@ class NodeLoad:
 def now(gpu: NvidiaGpu | None) -> dict[Metric, float]:
     """Return the clock of the processors, and what is known of the GPU."""
     known = {m.CPU_CLOCK: clock_hz} if (clock_hz := clock()) else {}
-    return known | (gpu.sample() if gpu else {})
+    return known | (gpu.state() if gpu else {})
 
 
 def at_start(gpu: NvidiaGpu | None = None) -> dict[Metric, float]:

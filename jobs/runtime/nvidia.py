@@ -45,7 +45,7 @@ class NvidiaGpu:
 
         return self.read(share)
 
-    def sample(self) -> dict[Metric, float]:
+    def state(self) -> dict[Metric, float]:
         """Return what other programs may take from a rank: time, clock, and memory."""
         values = {
             m.GPU_BUSY: self.busy(),

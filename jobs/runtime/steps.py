@@ -64,7 +64,7 @@ def samples(run: Run, directory: RunDir, *, check: bool = False) -> Path:
     """Return the samples that were tokenized at submission; tokenize now for a run that was prepared without them.
 
     With `check`, which one rank of a run sets, raise DataError if they have changed since. It reads them once, at about
-    a gigabyte a second, and with them fills the cache of the file system.
+    a gigabyte per second, and with them fills the cache of the file system.
     """
     planned = None
     if directory.data.exists():

@@ -48,7 +48,7 @@ class StorageIo:
     """The record of this process, from its creation on."""
 
     def __init__(self, file: Path, phase: StoragePhase, paths: Iterable[Path], node: int | None = None) -> None:
-        """Begin the record; `node` is the number of the node of which this process records the use."""
+        """Begin the record; `node` is the number of the node whose use this process records."""
         self.file = file
         self.phase = phase
         self.paths = [os.path.realpath(path) for path in paths]
@@ -97,7 +97,8 @@ class StorageIo:
     def tick(self) -> None:
         """End the interval if the last second was busy, so that quiet seconds do not dilute it, or if it is long."""
         now = self.look()
-        if moved(self.seen, now) >= BUSY_BYTES:
+        storage = {name: value for name, value in now[1].items() if name not in RATES}
+        if max((value - self.seen[1].get(name, value) for name, value in storage.items()), default=0) >= BUSY_BYTES:
             self.end_at(self.seen)
             self.end_at(now)
         elif now[0] - self.since[0] >= (LONGEST_S if self.node is None else LONGEST_OF_NODE_S):
@@ -197,12 +198,6 @@ def saving_checkpoint() -> Iterator[None]:
 def header(node: int | None) -> dict[str, Any]:
     """Return the first record of a file: the name of the node, and its number where its use is recorded."""
     return {"node": node_name()} | ({} if node is None else {NODE_NUMBER: node})
-
-
-def moved(before: tuple[float, Counters], after: tuple[float, Counters]) -> float:
-    """Return the bytes that any counter of storage grew by between two looks, the largest."""
-    storage = {name: value for name, value in after[1].items() if name not in RATES}
-    return max((value - before[1].get(name, value) for name, value in storage.items()), default=0)
 
 
 # --- counters ------------------------------------------------------------------------------------------------------

@@ -162,7 +162,7 @@ def is_step(event: Mapping[str, Any]) -> bool:
 
 
 def spans_of(events: Sequence[Mapping[str, Any]], axes: Mapping[str, str], *, on_device: bool) -> list[Span]:
-    """Return what is under way when, by class; a collective of a group of one rank is none."""
+    """Return the spans by class; a collective in a group of one rank does not count."""
     threads: dict[tuple[Any, Any], list[Mapping[str, Any]]] = defaultdict(list)
     for event in events:
         if event.get("cat") in OF_HOST and not event["name"].startswith((STEP, "gloo:")):

@@ -144,7 +144,9 @@ class Watchdog:
         name = f"rank-{self.rank.rank:05d}"
         with open_to_append(own_directory(hang) / f"{name}.txt") as stacks:
             faulthandler.dump_traceback(stacks.fileno(), all_threads=True)
-        write_file(hang / f"{name}.collectives.json", recorded_collectives())
+        # Private: torch itself dumps only when NCCL's watchdog ends the process.
+        recorded = _distributed_c10d._dump_fr_trace_json(True, False)  # type: ignore[attr-defined]  # not in its stubs
+        write_file(hang / f"{name}.collectives.json", bytes(recorded))
 
     def record_lagging(self, hang: Path) -> None:
         """Record the lagging rank if this is the first rank awake; else wait while that rank does."""
@@ -185,12 +187,6 @@ def heartbeat(directory: RunDir, rank: int) -> Path:
 def place(frame: FrameType | None) -> str:
     """Return the innermost line of a stack."""
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
-
-
-def recorded_collectives() -> bytes:
-    """Return the last collectives of this process in torch's flight recorder, as JSON."""
-    # Private: torch itself dumps only when NCCL's watchdog ends the process.
-    return bytes(_distributed_c10d._dump_fr_trace_json(True, False))  # type: ignore[attr-defined]  # not in its stubs
 
 
 def beats(directory: RunDir) -> list[Beat]:

@@ -1,4 +1,4 @@
-r"""Markers: texts of which each match of an expression contains one, for the cheap search that comes first.
+r"""Markers: each match of an expression contains one of these texts, for the cheap search that comes first.
 
 They are derived from the tree into which `re` parses an expression. `[Nn]o space left on (?:device|disk)` has four
 texts and no others, so they are its markers; `killed by \S+ on node` has the longer one of the texts around the gap.

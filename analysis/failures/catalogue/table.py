@@ -57,7 +57,7 @@ class Signature:
 
     @cached_property
     def markers(self) -> tuple[str, ...]:
-        """Texts of which one is in each line that matches; other lines of a log never become Python strings."""
+        """Each matching line contains one of these texts; other lines of a log never become Python strings."""
         try:
             return markers_of(self.expression)
         except (ValueError, re.error) as error:

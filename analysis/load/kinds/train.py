@@ -91,7 +91,7 @@ def step_records(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def latest(records: Iterable[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Return one record a step: if attempts overlap, the later attempt's replaces the earlier one."""
+    """Return one record per step: if attempts overlap, the later attempt's replaces the earlier one."""
     return {int(record[m.STEP.name]): record for record in records}
 
 

@@ -76,7 +76,7 @@ class Ranks:
 
 
 def ranks_of(ratio: float, *, all_reduce: bool) -> float:
-    """Return the number of ranks of which bus over algorithm bandwidth is this ratio."""
+    """Return the number of ranks for which bus over algorithm bandwidth is this ratio."""
     most = 2.0 if all_reduce else 1.0
     return most / (most - ratio) if ratio < most else math.inf
 

@@ -1,4 +1,4 @@
-"""vLLM's serving benchmark: a table under `==== Serving Benchmark Result ====`, and JSON, one document a file or line.
+"""vLLM's serving benchmark: a table under `==== Serving Benchmark Result ====`, and one JSON per file or line.
 
 SGLang, TensorRT-LLM and others print the same table with more or fewer rows. SGLang appends a line of JSON per run, as
 vLLM does with --append-result, both with the times of all requests if requested. Rates are printed with two decimals:

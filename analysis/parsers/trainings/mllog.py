@@ -131,7 +131,7 @@ def entries(lines: Iterable[Line]) -> Iterator[Record]:
 
 
 def fields_of(text: str) -> tuple[str, Any, Mapping[str, Any], float] | None:
-    """Return the fields of the entry in a line; None without a complete one."""
+    """Return the fields of the entry in a line; None if there is no complete one."""
     at = text.find(MARK)
     if at < 0:
         return None

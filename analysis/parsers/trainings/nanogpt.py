@@ -7,12 +7,11 @@ the first steps and the evaluations. llm.c also writes a file of lines like `s:5
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Line, LineFormat, Names, Record, numbers
 from jobs import metrics as m
-from jobs.metrics import Metric
 
 NUMBER = r"[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf)"
 # Every one of these also has the mean of all steps so far, which differs from that of steady ones.
@@ -85,16 +84,19 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
     for line in lines:
         for kind, pattern in patterns:
             if found := pattern.match(line.text):
-                yield Record(kind, line.number, numbers_of(found.groupdict()), {}, line.rank, line.host)
+                fields = found.groupdict()
+                values = numbers(fields.items(), NAMES)
+                before = numbers([("step", fields.get("before"))], NAMES)
+                yield Record(
+                    kind,
+                    line.number,
+                    (values | {metric: step + 1 for metric, step in before.items()}),
+                    {},
+                    line.rank,
+                    line.host,
+                )
                 patterns = PATTERNS + LATER_PATTERNS
                 break
-
-
-def numbers_of(fields: Mapping[str, str | None]) -> dict[Metric, float]:
-    """Return the numbers of a line."""
-    values = numbers(fields.items(), NAMES)
-    before = numbers([("step", fields.get("before"))], NAMES)
-    return values | {metric: step + 1 for metric, step in before.items()}
 
 
 FORMAT = LineFormat(

@@ -1,7 +1,7 @@
 """NeMo 2: `Training epoch 0, iteration 5/99 | lr: 1e-4 | ...`; NeMo 1: `Epoch 0: 7%|  | 7/99 [..., global_step=6.0]`.
 
 Both count steps from 0. If NeMo 2 does not print every step, all its values are means, counts included. The bar of
-NeMo 1 rounds large counts to three digits (1.63e+6, of which no step is derived), and repeats itself.
+NeMo 1 rounds large counts to three digits (1.63e+6, so no step is derived from them), and repeats itself.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def parse(lines: Iterable[Line]) -> Iterator[Record]:
             if ranks is not None:
                 yield ranks
                 ranks = None
-            values = iteration(found)
+            fields = dict(ITERATION_FIELD.findall(found["fields"]))
+            values = progress(found, fields.get("global_step")) | numbers(fields.items(), NAMES)
             step = values.get(m.STEP)
             if step != last:
                 every_step = found["done"] == "0" or (step is not None and last is not None and step - last == 1)
@@ -93,12 +94,6 @@ def around(line: Line) -> Iterator[Record]:
     elif found := SPEED.search(line.text):
         values = numbers([("TFLOPS_per_GPU", found[1])], NAMES)
         yield Record(Kind.summary, line.number, values, {}, line.rank, line.host)
-
-
-def iteration(found: re.Match[str]) -> dict[Metric, float]:
-    """Return the numbers of a line of NeMo 2."""
-    fields = dict(ITERATION_FIELD.findall(found["fields"]))
-    return progress(found, fields.get("global_step")) | numbers(fields.items(), NAMES)
 
 
 def bar(found: re.Match[str]) -> dict[Metric, float]:

@@ -14,7 +14,7 @@ PIXELS_PER_ROW = 30
 
 
 def leaderboard_figure(board: Leaderboard, number: int) -> Figure | None:
-    """Return the ratios of the attempts that count, in the order of the table; None without any.
+    """Return the ratios of the attempts that count, in the order of the table; None if there are none.
 
     `number` separates the figures of several campaigns.
     """

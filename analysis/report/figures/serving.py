@@ -135,7 +135,7 @@ def hardware_of(lines: Sequence[LoadLine]) -> str:
 
 
 def replicas_figure(runs: Sequence[RunResult]) -> Figure | None:
-    """Return requests and KV cache over time, of the run with the most requests waiting; None without samples."""
+    """Return requests and KV cache over time of the run with the most waiting requests; None if none has samples."""
     sampled = [run for run in runs if run.served and m.REQUESTS_RUNNING_PEAK in run.values]
     if not sampled:
         return None

@@ -18,7 +18,7 @@ GB = 1e9
 
 
 def rank_figure(runs: Sequence[RunResult]) -> Figure | None:
-    """Return the rates of the ranks of the run with the most of them; None without a run of several ranks."""
+    """Return the rates of the ranks of the run with the most of them; None if no run has several ranks."""
     rates = {run.name: {each: rank_rates(run.events, each) for each in m.CHECKPOINT_IO_RATES} for run in runs}
     shown = max(runs, key=lambda run: len(rates[run.name]["write"]), default=None)
     if shown is None or len(rates[shown.name]["write"]) < 2:
@@ -45,7 +45,7 @@ def rank_figure(runs: Sequence[RunResult]) -> Figure | None:
 
 
 def workers_figure(runs: Sequence[RunResult]) -> Figure | None:
-    """Return samples/s against workers, a line for each format, number of ranks and cache; None without a sweep."""
+    """Return samples/s against workers, a line per format, number of ranks and cache; None if there is no sweep."""
     lines: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         workers = run.setting("storage.data.workers")

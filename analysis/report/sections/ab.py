@@ -125,12 +125,12 @@ def between_repeats(ratio: Ratio) -> str:
 
 
 def hosts_words(pair: Pair) -> str:
-    """Return in words whether a pair ran on the same nodes."""
+    """Report whether a pair ran on the same nodes."""
     return {True: "same nodes", False: "other nodes", None: "nodes not recorded"}[pair.same_hosts]
 
 
 def loss_words(pair: Pair) -> str:
-    """Return in words whether the losses of a pair agree."""
+    """Report whether the losses of a pair agree."""
     if pair.doubtful:
         return "loss not believed: not counted"
     return {True: "losses agree", False: "LOSSES DISAGREE", None: "losses not comparable"}[pair.losses_agree]

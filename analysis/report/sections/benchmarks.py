@@ -114,7 +114,7 @@ def lead(series: Series, test: str, place: str) -> str:
 
 
 def value(metric: Metric, number: float) -> str:
-    """Return a value with its unit in words, a share or a score with its name."""
+    """Return a value with its unit as text, a share or a score with its name."""
     if metric.unit == "B/s":
         return f"{decimal_size(number)}/s"
     # A rate's name is its unit; a share or a score needs its name.

@@ -24,7 +24,7 @@ def failures(run: RunResult) -> list[str]:
 
 
 def checkpoint_section(digest: Digest) -> Section | None:
-    """Return a row for each run that wrote a checkpoint or failed to; None without any."""
+    """Return a row for each run that wrote a checkpoint or failed to; None if there are none."""
     note = (
         "One row per run, over all of its starts; size, stall and bandwidth are medians, the latter with the slowest "
         f"and the fastest checkpoint. {m.CHECKPOINT_STALL_SHARE.name}: {m.CHECKPOINT_STALL_SHARE.definition} "

@@ -12,7 +12,7 @@ HEADING = "Data"
 
 
 def data_section(digest: Digest) -> Section | None:
-    """Return a row for each data set of samples with unequal lengths or of which some are held out; None without."""
+    """Return a row for each data set with samples of unequal lengths or held out; None if there are none."""
     sets: dict[tuple[str, str, tuple[float | None, ...]], list[RunResult]] = {}
     for run in digest.runs:
         account = tuple(run.values.get(metric) for metric in m.DATA_METRICS)

@@ -15,7 +15,7 @@ NUMBERS = (m.EVALUATION_LOSS, m.EVALUATION_PERPLEXITY, m.EVALUATION_EXACT_MATCH,
 
 
 def evaluation_section(digest: Digest) -> Section | None:
-    """Return a row for each run that trained nothing and has a loss; None without any."""
+    """Return a row for each run that trained nothing and has a loss; None if there are none."""
     rows = [
         [
             run.name,

@@ -20,7 +20,7 @@ def lost_words(losses: Sequence[Loss]) -> str:
 
 
 def goodput_section(digest: Digest) -> Section | None:
-    """Return a row for each run of the figure; parts without time in any run have no column. None without a run."""
+    """Return a row for each run of the figure; parts without time in any run have no column. None without runs."""
     listed = shown_runs(digest.used)
     spent = [metric for metric, _, _ in PARTS if any(run.values.get(metric) for run in listed)]
     metrics = (m.GOODPUT, m.RUN_TIME, *spent)

@@ -28,7 +28,7 @@ GB = 1e9
 
 
 def image_section(digest: Digest) -> Section | None:
-    """Return a row for each used run on images, by storage and nodes; None without any."""
+    """Return a row for each used run on images, by storage and nodes; None if there are none."""
     found = [run for run in digest.used if run.setting("images") is not None]
     known = [metric for metric in NUMBERS if any(metric in run.values for run in found)]
     rows = [

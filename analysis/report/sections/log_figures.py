@@ -59,7 +59,7 @@ NOTE = (
 
 
 def log_figures_section(digest: Digest) -> Section | None:
-    """Return a row for each of METRICS in each log that no table of benchmarks or jobs has; None without any."""
+    """Return a row for each of METRICS in each log that no table of benchmarks or jobs has; None if there are none."""
     rows = [
         [
             f"{log.path.name}: {title(metric)}",

@@ -16,7 +16,7 @@ SHARED = "In all rows with an MFU"
 
 
 def utilization_section(digest: Digest) -> Section | None:
-    """Return a row for each run with an MFU, and one for each reason that runs have none; None without any.
+    """Return a row for each run with an MFU, and one for each reason that runs have none; None if there are none.
 
     Logs without an MFU are included only if they contain the model's shape or FLOPs: image models do not. Runs on CPUs
     have none, because conf/gpu has the peaks of GPUs only.

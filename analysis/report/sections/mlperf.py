@@ -32,7 +32,7 @@ HEADINGS = (
 
 
 def mlperf_section(digest: Digest) -> Section | None:
-    """Return a row for each system; None without any."""
+    """Return a row for each system; None if there are none."""
     rows = [row(system, line[0]) for line in digest.systems for system in line]
     return Section("Time to train (MLPerf)", NOTE, HEADINGS, rows) if rows else None
 

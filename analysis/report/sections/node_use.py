@@ -18,7 +18,7 @@ MOST_NODES = 16
 
 
 def node_use_section(digest: Digest) -> Section | None:
-    """Return a row for each node of each run that recorded its use, with the figure of one run; None without any."""
+    """Return a row for each node of each run that recorded its use, with the figure of one run; else None."""
     found = [run for run in digest.recorded if run.node_use]
     known = [metric for metric in METRICS if any(metric in node.means for run in found for node in run.node_use)]
     rows = [

@@ -17,7 +17,7 @@ HEADINGS = ("Run", "Quantity", "Predicted", "Interval", "Measured", "Measured / 
 
 
 def predictions_section(digest: Digest) -> Section | None:
-    """Return a row for each prediction, by quantity and those furthest from it first; None without any."""
+    """Return a row for each prediction, by quantity and those furthest from it first; None if there are none."""
     found = [(run, each) for run in digest.used for each in compared(run)]
     if not found:
         return None

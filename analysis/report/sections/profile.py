@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from analysis.formatting import percent, shown, significant, title
-from analysis.metrics.profile import RankProfile
 from analysis.report.digest import Digest
 from analysis.report.figures.profile import HEADING, shown_runs
 from analysis.report.figures.style import Section
@@ -17,7 +16,7 @@ SHARES = (m.COMPUTE_SHARE, m.COMMUNICATION_SHARE, m.EXPOSED_COMMUNICATION_SHARE,
 
 
 def profile_section(digest: Digest) -> Section | None:
-    """Return a row for each profiled rank of each run; None without a profile."""
+    """Return a row for each profiled rank of each run; None if there is none."""
     note = (
         "One row per profiled rank: shares of its profiled steps, which the rates exclude. Communication is exposed or "
         f"hidden under compute. {m.COMMUNICATION_OVERLAP.name}: {m.COMMUNICATION_OVERLAP.definition} Collectives: "
@@ -32,7 +31,11 @@ def profile_section(digest: Digest) -> Section | None:
             shown(m.PROFILED_STEP_TIME, profile.step_time_s),
             *(shown(metric, profile.shares[metric]) for metric in SHARES),
             shown(m.COMMUNICATION_OVERLAP, profile.overlap),
-            collectives_in_words(profile),
+            "; ".join(
+                f"{each.collective} over {each.axis} {percent(each.share)}, {each.calls:,.4g} calls"
+                for each in profile.collectives
+            )
+            or "none",
         ]
         for run in shown_runs(digest.used)
         for profile in run.profiles[:MOST_RANKS]
@@ -40,14 +43,6 @@ def profile_section(digest: Digest) -> Section | None:
     headings = ("Run", "MBS", "Rank", title(m.PROFILED_STEP_TIME), *map(title, SHARES), title(m.COMMUNICATION_OVERLAP),
                 "Collectives")  # fmt: skip
     return Section(HEADING, note, headings, rows) if rows else None
-
-
-def collectives_in_words(profile: RankProfile) -> str:
-    """Return the collectives of a rank: `all_gather over dp_shard 31 %, 28 calls`."""
-    return "; ".join(
-        f"{each.collective} over {each.axis} {percent(each.share)}, {each.calls:,.4g} calls"
-        for each in profile.collectives
-    ) or "none"  # fmt: skip
 
 
 def kernel_section(digest: Digest) -> Section | None:

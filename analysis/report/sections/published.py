@@ -22,7 +22,7 @@ NOT_STATED = "not stated"
 
 
 def published_section(digest: Digest) -> Section | None:
-    """Return a row for each point and each figure published of its experiment or settings; None without any."""
+    """Return a row for each point and each figure published of its experiment or settings; None if there are none."""
     points = [(group, point, figures_for(point.runs[0])) for group in digest.groups for point in group.points]
     rows = [row for group, point, figures in points for row in rows_of(group, point, figures)]
     if not rows:

@@ -54,7 +54,7 @@ def load_section(digest: Digest) -> Section | None:
 
 
 def search_section(digest: Digest) -> Section | None:
-    """Return a row for each search of the highest concurrency within limits; None without any."""
+    """Return a row for each search of the highest concurrency within limits; None if there are none."""
     found = [run for run in digest.served if m.HIGHEST_CONCURRENCY in run.values]
     listed = sorted(found, key=lambda run: -run.values[m.HIGHEST_CONCURRENCY])
     rates = [metric for metric in SPREADS if any(metric in run.values for run in listed)]
@@ -88,7 +88,7 @@ def repeats_in_words(point: LoadPoint, *, on_frontier: bool) -> str:
 
 
 def replicas_section(digest: Digest) -> Section | None:
-    """Return a row for each replica of each run that served; None without any that counted."""
+    """Return a row for each replica of each run that served; None if none counted."""
     listed = [(run, run.served) for run in digest.served if run.served]
     rows = [
         [

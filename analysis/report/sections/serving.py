@@ -31,7 +31,7 @@ NUMBERS = (
 
 
 def serving_section(digest: Digest) -> Section | None:
-    """Return a row for each run that served and has a result; None without any."""
+    """Return a row for each run that served and has a result; None if there are none."""
     metrics = [metric for metric in NUMBERS if any(metric in run.values for run in digest.served)]
     rows = [
         [

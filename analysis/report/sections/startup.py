@@ -11,7 +11,7 @@ from jobs import metrics as m
 
 
 def startup_section(digest: Digest) -> Section | None:
-    """Return a row for each run that recorded its start-up by cause; None without any."""
+    """Return a row for each run that recorded its start-up by cause; None if there are none."""
     listed = shown_runs(digest.used)
     metrics = spent(listed)
     note = f"{MEANING} One row per run, those with the longest start-up first."

@@ -20,7 +20,7 @@ MOUNT_PEAKS = (m.MOUNT_READ_PEAK, m.MOUNT_WRITE_PEAK)
 
 
 def storage_section(digest: Digest) -> Section | None:
-    """Return a row for each run that recorded its storage, with the figure of one of them; None without any."""
+    """Return a row for each run that recorded its storage, with the figure of one of them; None if there are none."""
     mounted = MOUNT_PEAKS if any(storage.mounts for _, storage in digest.stored) else ()
     numbers = (a.TRAINING_TIME, m.CHECKPOINT_SIZE, m.CHECKPOINT_WRITE_TIME, *PEAKS, *mounted)
     note = (
@@ -43,7 +43,7 @@ def storage_section(digest: Digest) -> Section | None:
 
 
 def phases_section(digest: Digest) -> Section | None:
-    """Return a row for each phase of each run that recorded its storage; None without any."""
+    """Return a row for each phase of each run that recorded its storage; None if there are none."""
     rates = [(direction, statistic) for direction in m.STORAGE_DIRECTIONS for statistic in ("peak", "mean")]
     note = (
         "One row per run and phase, all ranks together: load ends with the first step; checkpoint includes the export "

@@ -28,7 +28,7 @@ FIO = (m.FIO_BANDWIDTH, m.FIO_OPERATIONS, m.FIO_LATENCY)
 
 
 def checkpoint_test_section(digest: Digest) -> Section | None:
-    """Return a row for each run that wrote checkpoints, with the figure of its ranks; None without any."""
+    """Return a row for each run that wrote checkpoints, with the figure of its ranks; None if there are none."""
     note = (
         "One row per run, medians over its repeats; those with doubts stand last. Times include directory, "
         "metadata and rename; a read follows after the caches of the nodes were emptied. "
@@ -39,7 +39,7 @@ def checkpoint_test_section(digest: Digest) -> Section | None:
 
 
 def data_test_section(digest: Digest) -> Section | None:
-    """Return a row for each run that read data, with the figure over workers; None without any."""
+    """Return a row for each run that read data, with the figure over workers; None if there are none."""
     note = (
         "One row per run: all samples once after the caches were emptied, and once more. Without a time of work "
         f"for each batch, a rank waits nearly all of its time. {m.CACHED_SHARE.name}: {m.CACHED_SHARE.definition}"
@@ -49,7 +49,7 @@ def data_test_section(digest: Digest) -> Section | None:
 
 
 def fio_test_section(digest: Digest) -> Section | None:
-    """Return a row for each run of fio; None without any."""
+    """Return a row for each run of fio; None if there are none."""
     note = "One row per run, all of its ranks' fio together."
     return section("Storage tests: fio", note, digest.storage_tests["fio"], FIO)
 
@@ -57,7 +57,7 @@ def fio_test_section(digest: Digest) -> Section | None:
 def section(
     heading: str, note: str, runs: Sequence[RunResult], numbers: Sequence[Metric], figure: Figure | None = None
 ) -> Section | None:
-    """Return the table of one kind of test; None without a run of it."""
+    """Return the table of one kind of test; None if no run made it."""
     known = [metric for metric in numbers if any(metric in run.values for run in runs)]
     rows = [
         [

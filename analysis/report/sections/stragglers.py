@@ -57,7 +57,7 @@ def in_words(run: RunResult) -> str:
 
 
 def straggler_section(digest: Digest) -> Section | None:
-    """Return a row for each straggler of these runs; None without any."""
+    """Return a row for each straggler of these runs; None if there are none."""
     note = (
         f"Ranks and nodes that the others wait for. {m.STRAGGLER_SHARE.name}: {m.STRAGGLER_SHARE.definition} "
         f"{m.OWN_TIME.name}: {m.OWN_TIME.definition} For logs it is the time of "

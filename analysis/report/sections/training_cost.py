@@ -42,7 +42,7 @@ def training_of(text: str) -> Training:
 
 
 def training_cost_section(digest: Digest) -> Section | None:
-    """Return a row for each believed point of lines in tokens/s, and for each further number of ranks; None without."""
+    """Return a row for each believed point of lines in tokens/s, and each other number of ranks; else None."""
     training = digest.training
     lines = [group for group in digest.groups if group.rate is m.TOKENS_PER_S]
     rows = [row for group in lines for row in rows_of(group, training, digest.fits[group])]

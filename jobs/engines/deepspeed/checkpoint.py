@@ -80,7 +80,7 @@ class Saver(Saves):
         self.outcomes: list[Saved] = []
         self.files = engine.checkpoint_engine = Files()
         # One rank would copy two scripts, and leave the others waiting where it cannot; every installation has them.
-        engine._copy_recovery_script = lambda _path: None  # noqa: SLF001 (there is no setting)
+        engine._copy_recovery_script = lambda _path: None  # noqa: SLF001 (no setting exists)
         load_as_data()
         # What DeepSpeed's files contain besides tensors and plain values.
         members = [(member_of, f"{module}.getattr") for module in ("builtins", "__builtin__")]

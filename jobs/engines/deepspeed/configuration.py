@@ -43,6 +43,7 @@ def configuration(run: Run) -> dict[str, Any]:
         "fp16": {"enabled": run.job.precision is Precision.float16},
         # torch's AdamW also where DeepSpeed would compile its own for the CPU: one update for all engines.
         "zero_force_ds_cpu_optimizer": False,
+        # Never: the record has the steps.
         "steps_per_print": sys.maxsize,
         "zero_optimization": zero(run),
     }

@@ -17,10 +17,9 @@ from typing_extensions import override
 
 from jobs.data import Batches, Dataset
 from jobs.data.directory import PARQUET
-from jobs.data.records import read_rows, records_from
+from jobs.data.instruction_records import read_rows, records_from
 from jobs.data.sources import source_files
 from jobs.data.split import split_order
-from jobs.engines.litgpt.arguments import Script, script_of
 from jobs.errors import DataError
 from jobs.prompt_template import template_of
 from jobs.schema import Run, Source
@@ -139,9 +138,3 @@ class Text(Samples):
         windows = Windows(self.dataset)
         self.train_dataset = Subset(windows, range(len(windows) - self.dataset.held_out))
         self.test_dataset = Subset(windows, self.validated(len(windows)))
-
-
-def data_module(run: Run, dataset: Dataset, batches: Batches, rank: int) -> Samples:
-    """Return the data module of the run's script."""
-    kind = Text if script_of(run) is Script.pretrain else Instructions
-    return kind(run, dataset, batches, rank)

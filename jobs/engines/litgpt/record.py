@@ -132,6 +132,7 @@ class Record:
         own = [seconds, self.stop.signal, lost, self.problem(step, weights), self.loss.item(), *peaks.values()]
         if step == 1:
             own.append(held_here(weights))
+        # One collective for all: the loss needs the mean over ranks, every other number the maximum.
         ranks = gathered(torch.tensor(own, dtype=torch.float64, device=self.device))
         step_time_s, stopping, superseded, problem, _, *further = ranks.amax(0).tolist()
         memory, held = dict(zip(peaks, further, strict=False)), further[len(peaks) :]

@@ -21,7 +21,7 @@ from litgpt.config import Config
 from jobs import metrics as m
 from jobs.data import open_dataset
 from jobs.engines.litgpt.arguments import OUT, READ, START, Script, arguments_of, command, script_of
-from jobs.engines.litgpt.data import data_module
+from jobs.engines.litgpt.data import Instructions, Text
 from jobs.engines.litgpt.fabric import prepared
 from jobs.engines.litgpt.record import Record, Stopped
 from jobs.engines.litgpt.start import make_start
@@ -78,7 +78,8 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
     startup.begins(m.STARTUP_OTHER_TIME)
     try:
         with prepared(script, module, record, command(run, arguments)):
-            module.setup(**as_objects(run, arguments), data=data_module(run, dataset, batches, rank.rank))
+            kind = Text if script_of(run) is Script.pretrain else Instructions
+            module.setup(**as_objects(run, arguments), data=kind(run, dataset, batches, rank.rank))
     except Stopped as stopped:
         recorder.stopped(stopped.number)
     except RuntimeError:

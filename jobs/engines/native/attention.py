@@ -84,6 +84,7 @@ def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def within_samples(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int) -> Tensor:
     """Return attention within the samples of one row, by torch's variable-length kernel if it applies."""
     if has_varlen_kernel(q):
+        # Any number of positions to the left, none to the right: causal.
         further: dict[str, Any] = {"window_size": (-1, 0), **grouped(q, k)}
         # Not [0], whose backward fills a new tensor with zeros and copies the gradient into it.
         q, k, v = (each.squeeze(0).transpose(0, 1) for each in (q, k, v))
@@ -96,6 +97,7 @@ def within_samples(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int
     lengths = [count * length for count, length in runs]
     parts = []
     for run, *qkv in zip(runs, *(each[0].split(lengths, 1) for each in (q, k, v)), strict=True):
+        # (heads, count x length, size) -> (count, heads, length, size)
         batched = (each.unflatten(1, run).transpose(0, 1) for each in qkv)
         parts.append(causal(*batched).flatten(0, 1))
     return torch.cat(parts)[None]
@@ -131,4 +133,5 @@ def has_varlen_kernel(q: Tensor) -> bool:
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no types for it
 def has_flash(device: torch.device) -> bool:
     """Return whether a GPU has FlashAttention."""
+    # Ampere and later.
     return torch.cuda.get_device_capability(device) >= (8, 0)

@@ -291,4 +291,5 @@ def reordered(name: str, value: Any, order: Order, config: Config, tensor: int) 
     """Return a value with its rows in another order; every rank that holds a shard of it calls this."""
     if layout_rows(name, config, tensor) is None or not isinstance(value, DTensor) or value.ndim == 0:
         return value
+    # Rows change ranks, so the whole tensor is gathered, one at a time.
     return shard_of(order(name, value.full_tensor(), config, tensor), value)

@@ -23,6 +23,7 @@ def apply_cp(gpt: GPT, mesh: DeviceMesh, tokens: list[Tensor]) -> AbstractContex
     return context_parallel(
         mesh,
         buffers=[*tokens, gpt.cos, gpt.sin],
+        # Tokens are (n, seq), the rotary tables (seq, size).
         buffer_seq_dims=[1] * len(tokens) + [0, 0],
         no_restore_buffers=set(tokens),
     )

@@ -66,6 +66,7 @@ def data_parallel_mesh(mesh: DeviceMesh) -> DeviceMesh:
     names = tuple(axis.name for axis in SHARD_GROUP_AXES if axis is DP_SHARD or mesh[axis.name].size() > 1)
     shard_axis = "_".join(names)
     if len(names) > 1:
+        # CP ranks hold equal weights, so parameters are sharded over both axes as one.
         mesh[names]._flatten(shard_axis)  # noqa: SLF001 (torch has no public name for it yet)
     replicated = mesh[DP_REPLICATE.name].size() > 1 or mesh[shard_axis].size() == 1
     return mesh[DP_REPLICATE.name, shard_axis] if replicated else mesh[shard_axis]

@@ -24,6 +24,7 @@ def load_sharded(gpt: GPT, device: torch.device, values: Values, *, tensor: int,
         for name, parameter in gpt.named_parameters():
             linear = quantized.get(name)
             shape = shapes[name] if linear is None else (linear.out_features, linear.in_features)
+            # One full tensor after the other: no rank holds the whole model.
             full = grouped_by_rank(name, values(name, shape, parameter.dtype, device), gpt.config, tensor)
             parameter.copy_(shard_of(full if linear is None else linear.pack(full), parameter))
 

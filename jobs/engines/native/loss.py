@@ -41,6 +41,7 @@ class ChunkedHead(nn.Linear):
 
 def whole(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the loss from all logits (mbs, seq, vocab), a DTensor sharded along the vocabulary under TP."""
+    # In float32: the sum of exp goes over the whole vocabulary, and bfloat16 has three digits.
     loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
     return loss.to_local() if isinstance(loss, DTensor) else loss
 
@@ -52,6 +53,7 @@ def chunked(hidden: Tensor, weight: Tensor, targets: Tensor, labels: int, size: 
         if not isinstance(hidden, DTensor):
             hidden = DTensor.from_local(hidden, weight.device_mesh, [Replicate()], run_check=False)
         # Each TP rank holds some rows of the weight, so its gradient of the hidden states is a partial sum.
+        # Under sequence parallelism a gather, (mbs, seq / tp, hidden) -> (mbs, seq, hidden).
         hidden = hidden.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
         group, weight = weight.device_mesh.get_group(), weight.to_local()
     device = hidden.device.type  # no autocast has meta
@@ -92,10 +94,12 @@ class LinearCrossEntropy(torch.autograd.Function):
         hidden_gradient = torch.zeros_like(hidden)
         # A frozen head needs none, which is as large as itself in float32.
         trains = ctx.needs_input_grad[1]
+        # In float32, since every chunk adds to it and 16 bits would round each sum.
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if trains else None
         for positions in chosen.split(size):
             target = targets[positions]
             row, counts = target - first, (target != IGNORED).to(hidden.dtype)[:, None]
+            # (chunk, 1) each: whether this rank holds the target's row, and the row, clamped for gather.
             here, place = ((row >= 0) & (row < rows))[:, None], row.clamp(0, rows - 1)[:, None]
             # Without a label a state is 0, and so are its gradients.
             h = hidden[positions] * counts
@@ -131,6 +135,7 @@ class LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients that forward computed, times the gradient of the loss."""
         hidden_gradient, weight_gradient = ctx.saved_tensors
+        # Forward computed them for a gradient of 1; here the scale of the step comes in.
         of_weight = None if weight_gradient is None else weight_gradient * gradients[0]
         return hidden_gradient * gradients[0], of_weight, None, None, None, None
 

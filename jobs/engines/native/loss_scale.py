@@ -15,6 +15,7 @@ from jobs import metrics as m
 from jobs.metrics import Metric
 from jobs.runtime.process_group import on_host
 
+# The defaults of torch.amp.GradScaler.
 FIRST_SCALE = 2.0**16
 GROWTH_STEPS = 2000
 
@@ -48,6 +49,7 @@ class LossScale:
         """
         scale, good, skipped = self.state.tolist()
         overflow = 1 - norm.isfinite().float()
+        # All ranks skip or none: a rank that updated alone would have other weights.
         dist.all_reduce(overflow, dist.ReduceOp.MAX)
         if on_host(overflow) == [0]:
             grows = good + 1 == GROWTH_STEPS

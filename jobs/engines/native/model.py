@@ -28,7 +28,7 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
             layer.attn.__class__ = Attention
 
     def forward(self, inputs: Tensor, targets: Tensor, labels: int, bounds: Tensor | None = None) -> Tensor:
-        """Return the loss summed over targets (mbs, seq), of which `labels` are labels; bounds if rows are packed."""
+        """Return the loss summed over targets (mbs, seq); `labels` of them count. Packed rows have bounds."""
         # Tokens (mbs, seq) -> embeddings (mbs, seq, hidden) -> layers -> norm -> head and loss.
         x = embedded(self.transformer.wte, prompt_of(self), inputs)
         x = through(self.transformer.h, x, (self.cos, self.sin), targets, bounds)

@@ -99,12 +99,15 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
         """Return the context of a forward and backward pass over these tokens."""
         contexts = ExitStack()
         if p.tensor > 1 and p.loss_parallel:
+            # Softmax over a sharded vocabulary: its maximum and sum are reduced over TP, the logits are never gathered.
             contexts.enter_context(loss_parallel())
         if p.context > 1:
+            # Inside it tokens and rotary table have seq / CP positions.
             contexts.enter_context(apply_cp(gpt, mesh[CP.name], tokens))
         return contexts
 
     for layer in layers(gpt):
+        # The ring has no grouped-query kernel, so attention repeats keys and values first.
         layer.attn.ring = p.context > 1
     execution: ForwardBackward
     if p.pipeline > 1:
@@ -128,6 +131,7 @@ def sharded_on_meta(
         units = pipeline_split(gpt, run, mesh[PP.name].get_local_rank())
     # matrices (out, in) -> (out / TP, in) or (out, in / TP)
     if p.tensor > 1:
+        # Before FSDP: what FSDP gathers ahead of a layer is then this rank's TP shard of it, not the whole matrix.
         apply_tp(gpt, mesh[TP.name], sequence_parallel=sequence_parallel(run), loss_parallel=p.loss_parallel)
         if overlaps_tp(run, device):
             overlap_tp(mesh[TP.name].get_group())

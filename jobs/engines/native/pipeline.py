@@ -76,6 +76,7 @@ def pipeline_split(gpt: Decoder, run: Run, pp_rank: int) -> list[PipelineStageMo
     last = len(layers) - 1
     mine = pipeline_stages_of(run, pp_rank)
     stages = [PipelineStageModule(gpt, i, layers[i], first=i == 0, last=i == last) for i in mine]
+    # Keys stay the layers' numbers in the whole model, so parameter names do not depend on the pipeline.
     gpt.transformer["h"] = nn.ModuleDict({str(i): gpt.transformer.h[i] for i in sorted(held_layers(run)[pp_rank])})
     if 0 not in mine:
         for name in {"wte", "prompt"} & set(gpt.transformer):
@@ -90,6 +91,7 @@ def side_by_side(bounds: list[Tensor]) -> Tensor | None:
     """Return the bounds of packed rows as one tensor, with empty samples at the end of all rows but the fullest."""
     if not bounds:
         return None
+    # (1, samples + 1) each -> (micro-batches, most samples + 1); an end that is repeated is an empty sample.
     width = max(each.shape[1] for each in bounds)
     return torch.cat([torch.cat([each, each[:, -1:].expand(-1, width - each.shape[1])], 1) for each in bounds])
 
@@ -124,6 +126,7 @@ class Pipeline:
         ]
         # `scale` divides by the labels of the global batch already, so torch must not divide by the micro-batches.
         schedule = kind(
+            # Interleaved and zero-bubble schedules take all stages of a rank, GPipe and 1F1B its only one.
             placed if issubclass(kind, PipelineScheduleMulti) else placed[0],
             n_microbatches=accumulation(self.run),
             loss_fn=lambda loss, _: loss * self.scale,
@@ -144,6 +147,7 @@ class Pipeline:
         last = any(stage.lm_head is not None for stage in self.pipeline_stages)
         for stage in self.pipeline_stages:
             stage.labels = max(each.labels for each in micro_batches)
+        # Split by the schedule along their first dimension, as inputs and targets are.
         bounds = side_by_side([each.bounds for each in micro_batches if each.bounds is not None])
         losses: list[Tensor] = []
         with self.around([inputs, targets]):
@@ -154,4 +158,5 @@ class Pipeline:
                 **({"target": targets, "losses": losses} if last else {}),
                 return_outputs=False,
             )
+        # Only the last stage has losses, already times scale. Others return 0, so that a sum over all ranks is right.
         return torch.stack(losses).sum().detach() / scale if losses else torch.zeros((), device=inputs.device)

@@ -37,9 +37,11 @@ class OneAfterAnother:
         """Run all micro-batches (ForwardBackward.forward_backward)."""
         total = torch.zeros((), device=micro_batches[0].inputs.device)
         for i, micro_batch in enumerate(micro_batches, start=1):
+            # Gradients add up, so one all-reduce after the last micro-batch has the sum of all.
             reduce_gradients_now(self.model, now=i == len(micro_batches))
             with self.around([micro_batch.inputs, micro_batch.targets]):
                 loss = self.model(*micro_batch)
                 torch.autograd.backward(loss * scale)
+            # Stays on the device: reading it here would make the host wait in every micro-batch.
             total += loss.detach()
         return total

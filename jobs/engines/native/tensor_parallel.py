@@ -51,7 +51,9 @@ def apply_tp(gpt: GPT, mesh: DeviceMesh, *, sequence_parallel: bool, loss_parall
         layer.attn.config = config
         parallelize_module(layer, mesh, layer_plan(layer, between))
     plan: dict[str, ParallelStyle] = {
+        # Split by vocabulary: a rank looks up the tokens that it holds and returns 0 for others; the sum is reduced.
         "transformer.wte": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
+        # Split by vocabulary too: each rank has the logits of its own part.
         "lm_head": WeightOnly()
         if isinstance(getattr(gpt, "lm_head", None), ChunkedHead)
         else ColwiseParallel(
@@ -123,9 +125,11 @@ def layer_plan(layer: Block, between: Replicate | Shard) -> dict[str, ParallelSt
             # Reduce each expert's output by itself: the router's gradient needs it complete.
             plan[name] = SplitColumns(output_layouts=Replicate() if experts else between)
     if isinstance(between, Shard):
+        # A norm works along hidden, so each rank normalizes its own positions, (mbs, seq / tp, hidden).
         plan |= {"norm_1": SequenceParallel(), "norm_2": SequenceParallel()}
         # LitGPT passes six positional arguments to attention; only the first is sharded.
         rest = (None,) * 5
+        # Attention needs every position: all-gather to (mbs, seq, hidden).
         plan["attn"] = PrepareModuleInput(input_layouts=(between, *rest), desired_input_layouts=(Replicate(), *rest))
         plan["mlp"] = (
             PrepareModuleInputOutput(
@@ -168,4 +172,5 @@ def grouped_by_rank(name: str, full: Tensor, config: Config, tensor: int) -> Ten
 def as_in_litgpt(name: str, full: Tensor, config: Config, tensor: int) -> Tensor:
     """Return a full weight in LitGPT's row order: the inverse of grouped_by_rank."""
     rows = layout_rows(name, config, tensor)
+    # argsort of a permutation is its inverse.
     return full if rows is None else full[torch.argsort(rows)]

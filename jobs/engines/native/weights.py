@@ -49,6 +49,7 @@ def random_value(
 
 def generator_of(name: str, seed: int, device: torch.device) -> torch.Generator:
     """Return the generator of a parameter's first value."""
+    # The name is in the low 32 bits: each parameter has its own numbers, whatever was drawn before it.
     return torch.Generator(device).manual_seed(seed << 32 | zlib.crc32(name.encode()))
 
 

@@ -50,6 +50,7 @@ def megatron(inputs: Tensor, targets: Tensor) -> MicroBatch:
     labelled = targets >= 0
     batch = {
         "tokens": inputs,
+        # Megatron has no label to ignore; the mask removes these positions from the loss.
         "labels": targets.where(labelled, 0),
         "loss_mask": labelled.float(),
         "position_ids": torch.arange(inputs.shape[1]).expand_as(inputs),

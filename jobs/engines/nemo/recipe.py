@@ -123,6 +123,7 @@ def model_config(run: Run) -> nemo_run.Config:
         rotary_percent=model.rope_fraction,
         rope_scaling=model.rope_scaling and rope_scaling(run),
         share_embeddings_and_output_weights=model.tie_embeddings,
+        # LitGPT's model has no dropout.
         hidden_dropout=0.0,
         attention_dropout=0.0,
         # The loss of a step is the mean over all labels of its global batch, as in the native engine.
@@ -180,6 +181,7 @@ def strategy(run: Run) -> nemo_run.Config:
             use_distributed_optimizer=run.engine.distributed_optimizer,
             grad_reduce_in_fp32=True,
             # As in NeMo's own recipes: collectives of gradients and weights during the computation.
+            # While backward goes on.
             overlap_grad_reduce=True,
             overlap_param_gather=run.engine.distributed_optimizer,
         ),

@@ -130,6 +130,7 @@ def by_query_group(qkv: Tensor, config: TransformerConfig) -> Tensor:
     groups, size = config.num_query_groups, config.kv_channels
     queries = config.num_attention_heads * size
     kinds = qkv.split([queries, groups * size, groups * size])
+    # q (groups, heads / groups x size, ...), k and v (groups, size, ...): side by side, a group's rows are neighbours.
     return torch.cat([kind.unflatten(0, (groups, -1)) for kind in kinds], dim=1).flatten(0, 1)
 
 
@@ -174,6 +175,7 @@ def adapter_value(name: str, model: GPTModel, seed: int, part: Sequence[int], de
     shape[dim] *= ranks
     whole = random_value(f"{number}.{match[2]}", shape, torch.float32, device, seed, norm=False)
     mine: Tensor = whole.chunk(ranks, dim)[parallel_state.get_tensor_model_parallel_rank()]
+    # Xavier: the standard deviation is sqrt(2 / (rows + columns)), and the values were drawn with INITIAL_STD.
     return mine.mul(math.sqrt(2 / sum(shape)) / INITIAL_STD)
 
 

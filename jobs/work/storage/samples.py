@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from jobs.data.instruction_records import json_value
 from jobs.data.megatron_binary import read_index, write_documents
-from jobs.data.records import json_value
 from jobs.data.sources import reading
 from jobs.errors import DataError
 from jobs.files import opened

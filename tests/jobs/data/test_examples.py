@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs.data.examples import with_examples
-from jobs.data.records import Record
+from jobs.data.instruction_records import Record
 from jobs.data.split import split_order
 from jobs.errors import DataError
 from jobs.schema import Source

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.doctor.outliers import Pairs, rounds, slow_nodes, slow_pairs
-from jobs.doctor.pairs import bandwidths
+from jobs.doctor.pair_checks import bandwidths
 from jobs.doctor.report import Finding, Verdict
 from jobs.plan.compose import compose
 from jobs.plan.legality import value_problems

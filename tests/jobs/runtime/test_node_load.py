@@ -129,12 +129,12 @@ def nvml(reasons: int, *, older: bool = False, memory: bool = True) -> SimpleNam
 def test_a_gpu_is_throttled_by_heat_and_power_brakes_and_not_by_its_power_limit(
     reasons: int, slowed: int, older: bool
 ) -> None:
-    values = NvidiaGpu(nvml(reasons, older=older), "GPU-1").sample()
+    values = NvidiaGpu(nvml(reasons, older=older), "GPU-1").state()
     assert values == {m.GPU_BUSY: 0.97, m.GPU_CLOCK: 1410e6, m.GPU_THROTTLED: slowed, m.GPU_MEMORY_FREE: 5 << 30}
 
 
 def test_what_a_gpu_does_not_support_is_absent() -> None:
-    assert m.GPU_MEMORY_FREE not in NvidiaGpu(nvml(0, memory=False), "GPU-1").sample()
+    assert m.GPU_MEMORY_FREE not in NvidiaGpu(nvml(0, memory=False), "GPU-1").state()
 
 
 def test_nvml_is_not_imported_where_there_is_no_gpu() -> None:

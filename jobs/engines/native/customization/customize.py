@@ -22,12 +22,7 @@ def customize(gpt: GPT, job: Job, dtype: torch.dtype) -> None:
         add_prompt(gpt, job.prompt_tuning, dtype)
     if not job.trains_all_weights:
         for name, parameter in gpt.named_parameters():
-            parameter.requires_grad_(is_added(name))
-
-
-def is_added(name: str) -> bool:
-    """Return whether a parameter is none of the model's own."""
-    return ADAPTER in name or name.startswith(PROMPT)
+            parameter.requires_grad_(ADAPTER in name or name.startswith(PROMPT))
 
 
 def with_first_values(values: Values, gpt: GPT, job: Job) -> Values:

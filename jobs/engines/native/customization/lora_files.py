@@ -41,29 +41,24 @@ def write_adapters(run: Run, export: Path) -> None:
         **lora_arguments(lora),
     }
     write_file(export / "hyperparameters.yaml", yaml.safe_dump(metadata))
-    if not has_peft_names(run.model):
+    # PEFT names q, k and v apart, as Llama, Mistral, Mixtral and Qwen2 have them.
+    if run.model.mlp not in {Mlp.LLaMAMLP, Mlp.LLaMAMoE}:
         return
     adapters = load_weights(export / LITGPT_FILE)["model"]
     named = dict(peft_weights(adapters, run.model, lora))
-    write_peft(export, named, peft_config(named, run.job.init_from, lora))
-
-
-def has_peft_names(model: Model) -> bool:
-    """Return whether Hugging Face's model has q, k and v as modules of their own: Llama, Mistral, Mixtral, Qwen2."""
-    return model.mlp in {Mlp.LLaMAMLP, Mlp.LLaMAMoE}
-
-
-def peft_config(named: Mapping[str, Tensor], base: str | None, lora: Lora) -> dict[str, Any]:
-    """Return adapter_config.json of PEFT's LoraConfig."""
-    return {
-        "peft_type": "LORA",
-        "base_model_name_or_path": base,
-        "r": lora.rank,
-        "lora_alpha": lora.alpha,
-        "lora_dropout": lora.dropout,
-        "target_modules": sorted({name.split(".")[-3] for name in named}),
-        "bias": "none",
-    }
+    write_peft(
+        export,
+        named,
+        {
+            "peft_type": "LORA",
+            "base_model_name_or_path": run.job.init_from,
+            "r": lora.rank,
+            "lora_alpha": lora.alpha,
+            "lora_dropout": lora.dropout,
+            "target_modules": sorted({name.split(".")[-3] for name in named}),
+            "bias": "none",
+        },
+    )
 
 
 def peft_weights(adapters: Mapping[str, Tensor], model: Model, lora: Lora) -> Iterator[tuple[str, Tensor]]:

@@ -103,5 +103,5 @@ def quantize(gpt: GPT, dtype: torch.dtype) -> None:
 
 
 def numbers_in(dtype: torch.dtype) -> int:
-    """Return how many 4-bit numbers one of a type has room for."""
+    """Return the number of 4-bit numbers that fit into one number of a type."""
     return 2 * dtype.itemsize

@@ -23,6 +23,8 @@ class AdamW(Optimizer):
 
         job = run.job
         loop = run.engine.optimizer_loop or (OptimizerLoop.fused if device.type == "cuda" else OptimizerLoop.single)
+        # For a gradient g: m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, both divided by 1 - b^step; then
+        # w = w (1 - lr decay) - lr m / (sqrt(v) + eps).
         return torch.optim.AdamW(
             parameters,
             lr=job.learning_rate,

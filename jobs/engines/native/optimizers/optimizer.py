@@ -27,6 +27,7 @@ class Optimizer(ABC):
 
         Weight, gradient and moments are read; all but the gradient are written.
         """
+        # Reads 2 + moments, writes 1 + moments.
         return NUMBER_BYTES * (3 + 2 * self.moments)
 
     @abstractmethod

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from litgpt.prompts import Alpaca
 
-from jobs.data.records import Record, read_rows, records_from
+from jobs.data.instruction_records import Record, read_rows, records_from
 from jobs.data.sources import STDLIB, stdlib_files
 from jobs.errors import DataError
 from jobs.prompt_template import DEFAULTS, named

@@ -124,7 +124,7 @@ def record_from(row: Row, source: Source, template: Template) -> Record:
 def text_rows(path: Path, source: Source) -> tuple[list[tuple[str | None, Any]], int]:
     """Return the records of a file of JSON or JSON lines, and their number."""
     with reading(path):
-        # A byte-order mark, as programs of Windows write it, is no part of the text.
+        # A byte-order mark, as programs of Windows write it, does not belong to the text.
         text = decoded(read_bytes(path, RECORD_FILE_BYTES), path).removeprefix(BYTE_ORDER_MARK)
     lines = path.suffix == ".jsonl" or begins_with_a_row(text)
     rows = json_lines(text, path) if lines else json_rows(text, path, source)
@@ -264,7 +264,7 @@ def as_text(value: Any, where: str) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """Return the type of a value in words; Parquet has more types than JSON."""
+    """Return the name of a value's type; Parquet has more types than JSON."""
     return JSON_NAMES.get(type(value), f"a {type(value).__name__}")
 
 
