@@ -127,6 +127,7 @@ def end(recorder: Recorder, stopping: int, validation: Validation) -> None:
     validation.watchdog.begins("finishing")
     recorder.finished()
     if recorder.writes:
+        # After the recorded end: a run that stopped continues with the images that it made.
         shutil.rmtree(recorder.directory.images, ignore_errors=True)
 
 

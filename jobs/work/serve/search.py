@@ -51,6 +51,7 @@ def highest(keeps: Callable[[int], bool], first: int, most: int, resolution: flo
     halved until it is 1, or at most `resolution` of the lower one.
     """
     low, high, at = 0, most + 1, first
+    # The resolution counts once some load has failed: until then the limit is not known to be near.
     while high - low > max(1.0, resolution * low * (high <= most)):
         if keeps(at):
             low = at
@@ -101,6 +102,7 @@ class Searched:
         s = self.settings
         assert s.most_concurrency is not None
         low, high = highest(self.keeps, self.run.serving.concurrency, s.most_concurrency, s.resolution)
+        # `keeps` stops when the majority is certain; the two loads of the answer are measured in full.
         for edge in filter(None, (low, high)):
             while len(self.loads[edge]) < s.repeats:
                 self.load(edge)
