@@ -92,6 +92,7 @@ def left_to_user(choices: dict[str, str | None]) -> list[str]:
     values: dict[str, Any] = {}
     for file in filter(None, (file_of(f"{group}/{name}") for group, name in reversed(choices.items()))):
         content = read_bytes(file, YAML_BYTES)
+        # A file sets keys of its group, an experiment keys of the whole run.
         section = "" if b"# @package _global_" in content else f"{file.parent.name}."
         values |= {section + key: value for key, value in flat(parse_yaml(content) or {}).items()}
     return [key for key, value in values.items() if value == "???"]
@@ -119,6 +120,7 @@ def place_of(config: str, key: str) -> str:
         composed = yaml.compose(read_bytes(file, YAML_BYTES), YAML_LOADER)
     except yaml.YAMLError:  # libyaml refuses some files that Hydra's loader, in Python, reads: "\ud800"
         return f"{file}: "
+    # A file names its keys below its group, so job.steps ends with `steps`. The longest match is the exact one.
     lines = {name: line for name, line in key_lines(composed) if f".{key}".endswith(f".{name}")}
     return f"{file}, line {lines[max(lines, key=len)]}: " if lines else f"{file}: "
 

@@ -111,6 +111,8 @@ def set_global_batch(points: list[Point]) -> None:
     ]
     for point in unset:
         point.run.scaling.global_batch_size = DEFAULT_GLOBAL_BATCH
+    # First any batch, because the rules that `common_global_batch` asks need one; then the one that fits all points:
+    # strong scaling compares runs of equal work.
     size = common_global_batch([point.run for point in unset]) or DEFAULT_GLOBAL_BATCH
     for point in unset:
         point.run.scaling.global_batch_size = size
@@ -119,6 +121,8 @@ def set_global_batch(points: list[Point]) -> None:
 
 def composed(axes: list[Axis], *, to_submit: bool) -> Iterator[Point]:
     """Yield every point of the product of the axes."""
+    # itertools.product repeats the same Override objects, so their identity tells equal values apart from others
+    # without comparing them.
     groups: dict[tuple[str, ...], SameFiles] = {}
     values = list(itertools.chain.from_iterable(axis.values for axis in axes))
     files = {id(override): for_hydra(override) for override in values if not is_plain_value(override)}
@@ -162,6 +166,8 @@ class SameFiles:
         run, unset = self.converted(values)
         if not self.first_run:
             self.first, self.first_run, self.unset = values, pickle.dumps(run), unset
+        # Variables of the shell fill keys that are not set: what a value changes may then depend on other values of its
+        # point.
         elif len(other) == 1 and unset == self.unset and not sbatch_variables.given():
             self.changes[id(other[0])] = dict(differences(pickle.loads(self.first_run), run))  # noqa: S301 (our own)
         return run, unset
@@ -171,6 +177,7 @@ class SameFiles:
         found: dict[Place, Any] = {}
         for value in values:
             changes = self.changes.get(id(value))
+            # A prefix is the same key too: one value may replace the section in which another one sets a key.
             if changes is None or any(a[: len(b)] == b[: len(a)] for a in found for b in changes):
                 return None
             found |= changes
@@ -185,11 +192,13 @@ class SameFiles:
             refuse_list_for_mapping(override)
             key, value = override.key_or_group, override.value()
             if key == "gpu.memory_gb" and value is None and config.gpu.memory_gb is not None:
+                # A later override of the same key wins.
                 if last[key] is not override:
                     continue
                 # The size of a GPU also decides how a run computes its loss: only the check is left out.
                 key, value = "gpu.memory_check", False
             OmegaConf.update(config, key, value, merge=True)
+        # In this order: a rehearsal leaves alone what the user gave, and the shell only fills what is unset by then.
         rehearsal.shrink(config, {override.key_or_group for override in values})
         sbatch_variables.fill(config)
         # It would be asked for in vain.
@@ -207,6 +216,7 @@ def differences(first: Any, other: Any, path: Place = ()) -> Iterator[tuple[Plac
         before = getattr(first, name)
         if is_dataclass(value) and type(value) is type(before):
             yield from differences(before, value, (*path, name))
+        # By text: NaN differs from itself, and 1 equals True.
         elif repr(value) != repr(before):
             yield (*path, name), value
 

@@ -119,6 +119,7 @@ def with_text(node: yaml.Node, name: str, is_text_at: Callable[[str], bool]) -> 
     if isinstance(node, yaml.MappingNode):
         pairs = []
         for key, value in node.value:
+            # `<<: *anchor` merges a mapping into this one: its keys have no level of their own.
             inner = name if key.tag == MERGE else f"{name}.{key.value}".lstrip(".")
             pairs.append((as_text(key), with_text(value, inner, is_text_at)))
         return yaml.MappingNode(node.tag, pairs, node.start_mark, node.end_mark, node.flow_style)

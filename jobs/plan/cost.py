@@ -17,6 +17,7 @@ from jobs.work.work import work_of
 
 def parameters(model: Model) -> int:
     """Return the weights of the model, embedding and output head included; tested against LitGPT's own count."""
+    # Untied, embedding and head are two matrices of the same shape.
     embeddings = embedding_parameters(model) * (1 if model.tie_embeddings else 2)
     return embeddings + model.layers * layer_parameters(model) + norm_parameters(model)
 

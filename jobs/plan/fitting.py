@@ -24,6 +24,7 @@ SIZES = ("nodes", "scaling.global_batch_size")
 def nearest_fitting(run: Run, fits: Callable[[Run], bool], count: int = 3) -> list[str]:
     """Return at most `count` sets of overrides that each make a run fit: fewest nodes first, a layout only once."""
     found: dict[Values, str] = {}
+    # The first one is the run itself, which does not fit.
     (_, *lighter) = fewer_activations(run)
     layouts = (changes(near, values) for near, values in ((run, ()), *lighter[-1:]))
     for near, values in itertools.chain(lighter, *layouts):
@@ -62,6 +63,7 @@ def changes(run: Run, before: Values = ()) -> Iterator[tuple[Run, Values]]:
             values = (*sharding, ("parallelism.tensor", tensor), ("parallelism.pipeline", pipeline), ("nodes", nodes))
             values += work_of(run).resized(run, nodes, tensor * pipeline)
             near = applied(run, values)
+            # 0 where the degrees need more ranks than there are.
             if data_degree(near):
                 near, batch = with_whole_batch(near)
                 changed = ((key, value) for key, value in (*values, *batch) if value != attrgetter(key)(run))

@@ -44,6 +44,7 @@ def explain(error: Exception, overrides: list[str]) -> str:
     if isinstance(error, OverrideParseException):
         return unreadable(error)
     file = re.match(r"In '([^']+)': \w+ raised while composing config:\n", str(error))
+    # Hydra wraps OmegaConf's error, whose own text and full_key are more exact.
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     text = str(error)[file.end() :] if file else str(cause)
     if twice := re.search(r"Multiple values for (\w+)\.", text):

@@ -138,6 +138,7 @@ def meanings() -> dict[str, dict[str, str]]:
     for owner in ast.parse("".join(map(inspect.getsource, (schema, parallelism, serving, storage, images)))).body:
         if isinstance(owner, ast.ClassDef):
             found[owner.name] = {"": one_line(ast.get_docstring(owner) or "")}
+            # A field's text is the string below it, which Python itself throws away: only the source has it.
             for field, text in zip(owner.body, owner.body[1:], strict=False):
                 if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
                     targets = field.targets if isinstance(field, ast.Assign) else [getattr(field, "target", None)]

@@ -56,6 +56,7 @@ WARNINGS_OF_EVERY_WORK: tuple[Rule, ...] = (values.nodes_are_emulated, values.ra
 
 def problems(run: Run) -> list[str]:
     """Return the reasons why a run cannot run; empty if it can."""
+    # A prediction of an illegal layout has no meaning and may divide by zero; it is also the slowest rule.
     return problems_but_memory(run) or list(broken(memory.RULES, run))
 
 
@@ -70,9 +71,12 @@ def but_memory(run: Run) -> tuple[tuple[Rule, ...], ...]:
     Each group relies on what those before it have checked. All mistakes of a group are reported at once.
     """
     return (
+        # All arithmetic below divides by the counts.
         values.COUNTS,
+        # The rules of the layout read the settings of FSDP or ZeRO, which have to be the engine's own.
         (layout.sharding_is_the_engines,),
         (*VALUES, unused.engine_does_the_work, unused.values_are_read, *own_values(run), *layout.RULES),
+        # Micro-batches are counted on a legal grid.
         batch.RULES,
         own_layouts(run),
     )
@@ -116,6 +120,7 @@ def common_global_batch(runs: list[Run]) -> int | None:
     runs = [run for run in runs if not any(broken((values.counts_are_in_range, *layout.RULES), run))]
     if not any(any(broken(batch.RULES, run)) for run in runs):
         return least
+    # Times PP, so that each run has PP micro-batches or a multiple: that fills a pipeline and makes equal rounds.
     unit = math.lcm(*(run.job.micro_batch_size * data_degree(run) * run.parallelism.pipeline for run in runs))
     found = math.ceil(least / unit) * unit
     return found if found <= LARGEST_GLOBAL_BATCH else None

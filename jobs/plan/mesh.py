@@ -51,7 +51,9 @@ def drawing(layout: Layout, width: int) -> list[str]:
     boxes = boxes_of(layout, width)
     if len(boxes) <= MOST_BOXES:
         return bands(layout, boxes, width)
+    # Without the last box, which may have fewer ranks, and which is always drawn.
     period = repetition(layout, boxes[:-1])
+    # Two or more, since a single box shows no pattern.
     head = max(2, period or MOST_BOXES - 1)
     ranks, nodes = seat(layout, boxes[head][0], boxes[-2][-1])
     what = "the same pattern repeats" if period else "not drawn, the patterns differ"

@@ -132,6 +132,7 @@ def litgpt_config(name: str) -> Any:
     spec = spec_from_file_location("litgpt_table", Path(package.origin).with_name("config.py"))
     assert spec is not None
     assert spec.loader is not None
+    # In sys.modules, because @dataclass looks its class's module up there to resolve annotations.
     table = sys.modules.setdefault(spec.name, module_from_spec(spec))
     spec.loader.exec_module(table)
     try:
@@ -175,12 +176,14 @@ def from_config_json(path: Path) -> Model:
             heads=heads,
             kv_heads=given.get("num_key_value_heads") or heads,
             hidden_size=hidden,
+            # Absent or null in older files.
             head_size=given.get("head_dim") or hidden // heads,
             intermediate_size=given["intermediate_size"],
             vocab_size=given["vocab_size"],
             max_sequence_length=given["max_position_embeddings"],
             norm_eps=given["rms_norm_eps"],
             mlp=Mlp.LLaMAMoE if experts else Mlp.LLaMAMLP,
+            # Qwen2 always has a bias on query, key and value, and no key of its config.json says so.
             attention_bias=given["architectures"] == ["Qwen2ForCausalLM"],
             rope_base=int(rope.get("rope_theta", 10000)),
             rope_fraction=rope.get("partial_rotary_factor", 1.0),
@@ -219,6 +222,8 @@ def checked(**values: Any) -> Model:
     if (found := interpolation_in(values)) is not None:
         raise ValueError(f"{found} is an interpolation")
     for _, text in strings(values):
+        # JSON can spell half of a surrogate pair (\ud800), which no file in UTF-8 can hold: UnicodeEncodeError is a
+        # ValueError.
         text.encode()
     return cast(Model, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Model), values)))
 
@@ -227,6 +232,7 @@ def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
     """Raise ConfigError for a config.json with arithmetic that the schema does not have."""
     architecture = ", ".join(given["architectures"])
     rope_type, window = rope_of(given)["rope_type"], given.get("sliding_window")
+    # Qwen2's files name a window that use_sliding_window=false switches off; one as long as the context never slides.
     slides = window and window < given["max_position_embeddings"] and given.get("use_sliding_window", True)
     wrong = {
         f"architectures={architecture}, not one of {', '.join(ARCHITECTURES)}": architecture not in ARCHITECTURES,

@@ -45,6 +45,8 @@ def nearest_legal(run: Run, legal: Callable[[Run], bool], count: int = 3) -> lis
     given = {key: value_of(run, key) for key in KEYS}
     for space in (degrees, sizes, batches):
         changes = {change for choice in space(run) if (change := changed(given, choice))}
+        # Sorted before they are judged: a distance is cheap, the rules of legality are not, and `islice` stops at the
+        # third.
         nearest = sorted(changes, key=lambda change: distance(given, change))
         found = list(itertools.islice((typed(change) for change in nearest if legal(applied(run, change))), count))
         if found:
@@ -61,12 +63,15 @@ def degrees(run: Run) -> Iterator[Choice]:
     for cut, dp in cuts(run.ranks):
         yield from ({**cut, **data} for data in kept_or_unset(run, dp))
         for n in divisors(dp) if keys else ():
+            # With one data axis set, the other one follows from dp, so only n is used.
             filled = dict(zip(keys, (n, dp // n), strict=False))
             yield {**cut, **filled}
 
 
 def sizes(run: Run) -> Iterator[Choice]:
     """Yield other counts of nodes and ranks per node, each degree as given or 1."""
+    # All products of degrees on all sizes would be thousands of runs to judge; undoing an axis is what helps most
+    # often.
     options = [{1, max(1, value_of(run, key) or 1)} for key in DEGREES]
     for nodes, ranks_per_node in itertools.product(counts_near(run.nodes), counts_near(run.ranks_per_node)):
         for values in itertools.product(*options):
@@ -83,7 +88,10 @@ def batches(run: Run) -> Iterator[Choice]:
     given = value_of(run, key) or 0
     for cut, dp in cuts(run.ranks):
         unit = run.job.micro_batch_size * dp
+        # A pipeline wants PP micro-batches or more, GPipe takes any number.
         for whole in {unit, unit * cut[PP.key]}:
+            # Weak scaling sets sequences per rank, so the global batch is batch x ranks: the smallest step of `batch`
+            # that keeps it a multiple of `whole`.
             step = whole // math.gcd(whole, run.ranks) if weak else whole
             for batch in {given // step * step, (given // step + 1) * step} - {0}:
                 yield from ({**cut, key: batch, **data} for data in kept_or_unset(run, dp))

@@ -63,6 +63,7 @@ class SchemaVisitor(HydraOverrideVisitor):
             value = super().visitFunction(ctx)
         finally:
             self.place = outer
+        # A function's result is text only if its argument was: quoted, it stays text when the line is read again.
         return QuotedString(value, Quote.single) if isinstance(value, str) else value
 
     def visitPrimitive(self, ctx: OverrideParser.PrimitiveContext) -> Any:  # noqa: N802

@@ -48,6 +48,7 @@ def balanced(model: Model, stages: int) -> list[int]:
     weights[0] += embedding
     weights[-1] += embedding + norm_parameters(model)
     counts = [1] * stages
+    # Each stage starts with one layer: an empty stage is illegal, however heavy its embedding is.
     weights = [weight + layer for weight in weights]
     for _ in range(model.layers - stages):
         lightest = min(range(stages), key=weights.__getitem__)

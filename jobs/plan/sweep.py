@@ -45,6 +45,8 @@ class Axis:
 
     def sets_as(self, other: Axis) -> bool:
         """Return whether another axis sets a key that this one sets too; a chosen file may have any key in it."""
+        # job={steps: 10} sets job.steps, so keys below a place count; job=pretrain is a file, whose keys later
+        # overrides may change.
         inner = () if self.override.key_or_group in GROUPS else (f"{place}." for place in self.places)
         return bool(self.places & other.places) or any(place.startswith(tuple(inner)) for place in other.places)
 
@@ -101,6 +103,7 @@ def alternatives(override: Override) -> list[Override]:
         return [override]
     key = override.get_key_element()
     try:
+        # range(1,1000000000) would fill the memory before anybody could refuse it.
         values = list(itertools.islice(override.sweep_string_iterator(), MOST_POINTS + 1))
     except (HydraException, ValueError) as error:
         if override.is_interval_sweep():

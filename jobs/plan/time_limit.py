@@ -7,9 +7,10 @@ import re
 from jobs.plan.cost import checkpoint_bytes
 from jobs.schema import Run
 
-# For the rest of a step and the end of the processes.
+# For the rest of a step and the end of the processes. Slurm may send its signal 60 s too early (sbatch(1), --signal),
+# and kills at a limit that it checks every 30 s.
 STOP_S = 90
-# All ranks together: a slow shared file system.
+# All ranks together, on a slow shared file system. Too low a value only makes a run stop earlier than necessary.
 WRITE_BYTES_PER_S = 1e9
 # Slurm's largest time of --signal.
 MOST_STOP_S = 65535
@@ -23,6 +24,7 @@ def stop_before_limit_s(run: Run) -> int:
 
 def within(wall_time_min: int, needed_s: int = STOP_S) -> int:
     """Return the seconds before a time limit at which a job is asked to stop: as needed; a quarter of a short limit."""
+    # A quarter: a job of a few minutes would otherwise be asked to stop before its first step.
     return min(needed_s, wall_time_min * 60 // 4, MOST_STOP_S)
 
 
@@ -43,6 +45,7 @@ def limit_min(text: str) -> int | None:
     if match is None:
         return None
     days, first, second, third = (None if part is None else int(part) for part in match.groups())
+    # M and M:S begin with minutes, all other formats with hours. Seconds are dropped: Slurm's limits are whole minutes.
     hours, minutes = (0, first) if days is None and third is None else (first, second)
     return ((days or 0) * 24 + (hours or 0)) * 60 + (minutes or 0)
 

@@ -74,6 +74,7 @@ class Accounting:
             return JobState("CANCELLED")
         if not own:
             return JobState(GONE, self.unknown)
+        # -D lists each start of a requeued job; the last one is the present.
         if own[-1].state in ENDED:
             return own[-1]
         ends = [start for start in own if start.state in {"REQUEUED", *ENDED}]

@@ -46,6 +46,7 @@ def launchable(directories: list[RunDir]) -> tuple[Runs, list[str]]:
     runs, damaged = [], []
     for directory in directories:
         try:
+            # A launch records how many events came before it: a run whose events cannot be read is left out here.
             seen(directory)
             runs.append((load_to_launch(directory), directory))
         except SuiteError as error:

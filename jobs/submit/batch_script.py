@@ -118,6 +118,7 @@ def stage_resources(run: Run, name: str, code: Path) -> dict[str, Any]:
         "gpus_per_node": gpus_per_node(run, stage_gpus(run, name), typed=same),
         "cpus_per_task": stage.cpus,
         "additional_parameters": {**further, **(cluster.sbatch if same else {})},
+        # As for ranks (srun_arguments).
         "srun_args": ["--export=ALL", f"--cpus-per-task={stage.cpus}", *container.srun_arguments(run)],
         "setup": [STARTED_LINE, *integrity_lines(run, code), *environment_lines(run, code)],
         "stderr_to_stdout": True,

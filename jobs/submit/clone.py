@@ -55,6 +55,7 @@ def composed(original: RunDir, overrides: list[str], *, received: bool) -> Point
     if not isinstance(recorded, list) or not all(isinstance(each, str) for each in recorded):
         raise RunDirError(f"{original.provenance} has no overrides, so there is nothing to clone {original.name} from.")
     changed = {*map(key_of, overrides), *PLACE}
+    # A run that was only previewed is cloned to be started.
     kept = [each for each in recorded if key_of(each) not in changed and each != PREVIEW]
     try:
         return compose([*kept, *overrides], multirun=False, received=received)[0]

@@ -58,6 +58,7 @@ def stored(sweep: SweepDir, contents: Mapping[Path, bytes]) -> Path:
             except OSError:
                 if not target.exists():  # else another submission has made the same copy
                     raise
+    # Its age is that of its last use, for remove_unused_code.
     with suppress(PermissionError):  # of somebody else, which the check of integrity refuses in words
         os.utime(target)
     return target

@@ -179,6 +179,7 @@ def look(sweep: SweepDir) -> list[RunState]:
     if not is_own(sweep):
         return states(sweep)
     try:
+        # Also if only one run of it is shown: places in the queue are for the whole sweep.
         for line in submit_backlog(sweep.whole):
             print(line)
     except SuiteError as error:

@@ -42,6 +42,7 @@ def mounts(run: Run) -> list[str]:
     """
     read = (run.data.path, run.data.tokenizer) if run.stages.prepare is not None else ()
     own = [Path(path) for path in (run.runs_dir, run.data.cache_dir, run.job.init_from, *read) if path is not None]
+    # Also resolved: inside the container a link leads nowhere unless its target is mounted.
     paths = dict.fromkeys(str(name) for path in own for name in (path, path.resolve()))
     for path in paths:
         if "," in path or ":" in path:

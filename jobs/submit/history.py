@@ -72,11 +72,13 @@ class History:
     def event_before(self, job: JobState) -> Mapping[str, Any] | None:
         """Return the event before the present start or wait: a recorded requeue, or a start that Slurm ended."""
         began = not self.waits_for_start(job) and self.ranks_met
+        # If the ranks have met, the last entry is the present start itself, and the one before it is meant.
         return next(iter(self.begins[: -1 if began else None][-1:]), None)
 
     def is_restarted_by_slurm(self, job: JobState) -> bool:
         """Return True if Slurm ended the previous start of a job that it holds; the run has no record of the cause."""
         event = self.event_before(job) if self.submission.has_own_job else None
+        # A requeue of ours is on record before it happens, so a start that follows a start was made by Slurm.
         return event is not None and event["event"] == "started"
 
     def restart_words(self, job: JobState) -> str:

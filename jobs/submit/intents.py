@@ -50,15 +50,18 @@ def submit_marked(
     Signals that end this process take effect afterwards. Raises SubmitError if sbatch refuses the script,
     NoAnswerError if its job may be in the queue: then it stays an intent, which `settle` looks up.
     """
+    # A sweep's name may be used twice in a queue, and the job is later found by its name alone.
     intent = Intent(f"{name}-{secrets.token_hex(4)}", now(), launcher, socket.gethostname(), tasks, array,
                     clusters=shell_clusters(sweep))  # fmt: skip
     file = sweep.logs / script_name(intent.mark)
     write_file(file, script(intent.mark))
     with uninterrupted():
+        # The script lies in logs/ by now, so that whoever adopts the job can compare it with the one that Slurm keeps.
         append_record(sweep.submissions, {"event": "intended", **asdict(intent)})
         try:
             job_id = slurm_commands.submit_script(file)
         except slurm_call.NoAnswerError:
+            # The job may exist: it stays an intent.
             raise
         except SubmitError:
             append_record(sweep.submissions, event_record("void", mark=intent.mark))
@@ -92,6 +95,7 @@ def settle(sweep: SweepDir) -> list[str]:
     try:
         jobs = slurm_commands.jobs_named(set(times), min(times.values()))
     except SubmitError:
+        # No answer is not the answer that there is no job.
         return lines
     for intent in unsettled:
         job_id = intent.job_id or jobs.get(intent.mark)
@@ -108,6 +112,7 @@ def adopt(sweep: SweepDir, intent: Intent, job_id: str) -> str:
 
     Return a sentence for the user; where a job looks, the next `settle` of a shell returns it.
     """
+    # Before it is on record: if this shell dies here, the intent is left, and the next `settle` ends the job.
     if intent.cancelled:
         cancel_jobs(sweep, [job_id])
     job_ids = record_submitted(sweep, intent, job_id)

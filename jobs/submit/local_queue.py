@@ -53,6 +53,7 @@ def main(sweep_path: str, codes: dict[str, str]) -> None:
     report = None
     for name, code in codes.items():
         directory = sweep.run(name)
+        # Released after each run, so that queues of several sweeps alternate.
         with turn, refusals_printed(name):
             if is_left_out(sweep, name):
                 continue
@@ -169,6 +170,7 @@ class RankExecutor(LocalExecutor):
             target=control, args=(self.folder, command, self.parameters, self.environment, sender)
         )
         self.controller.start()
+        # The last copy of this end must be the controller's, or `recv` would wait for ever for one that was killed.
         sender.close()
         return LocalJob(self.folder, str(self.controller.pid), range(self.parameters["tasks_per_node"]))
 

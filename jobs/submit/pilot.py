@@ -82,6 +82,7 @@ class Pilot:
         self.nodes = nodes
         self.running: dict[str, Step] = {}
         self.waiting = {turn.directory.name: turn for turn in unfinished(sweep, job_id, codes)}
+        # A pilot that Slurm restarted counts on, so that no start writes into the log of an earlier one.
         self.launches = sum(
             record["event"] == "launched" and record["log_id"].startswith(f"{job_id}-")
             for record in read_events(sweep.submissions)
@@ -142,6 +143,7 @@ class Pilot:
         log_id = f"{self.job_id}-{self.launches}"
         place = slurm_commands.host_list(nodes)
         self.record("launched", turn, log_id=log_id, place=place)
+        # The job's own SLURM_RESTART_COUNT counts restarts of the pilot, not of this run.
         environment = code_environment(code) | {LOCAL_RESTART_COUNT: str(turn.launches)}
         # The messages of srun go to the file of rank 0.
         output = self.sweep.output(log_id)
@@ -190,6 +192,7 @@ class Pilot:
         turn.launches += 1
         turn.not_before = time.monotonic() + found.pause_s
         if end["event"] == "failed":
+            # If the failure names no node, any of them may be the cause.
             turn.failed_on |= {end["node"]} if blames_node(end) else set(step.nodes)
             self.bad_nodes = self.failed_twice()
         self.waiting[directory.name] = turn
@@ -277,6 +280,7 @@ def main(sweep_path: str, codes: Mapping[str, str]) -> None:
         pilot.ending = True
         pilot.taken = pilot.taken or number == signal.SIGTERM
 
+    # SIGUSR2 is Slurm's warning before the time limit (--signal=B:), SIGTERM means that the job is being ended.
     for number in (signal.SIGUSR2, signal.SIGTERM):
         signal.signal(number, warned)
     pilot.work()

@@ -24,6 +24,7 @@ def pack(waiting: Iterable[Point], free: list[str], most: int | None = None) -> 
     """
     starts: dict[str, list[str]] = {}
     left = list(free)
+    # Largest first, as in first-fit decreasing: small runs fill what is left, and the order of equals is kept.
     for point in sorted(waiting, key=lambda point: -point.nodes):
         if point.nodes > len(left) or len(starts) == most:
             continue

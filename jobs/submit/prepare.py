@@ -119,10 +119,12 @@ def write_runs(made: Prepared, points: list[Point]) -> None:
     sweep = made.sweep
     try:
         own_directory(sweep.logs, mode=0o700)
+        # Only a copy that this submission made may be taken back with it.
         known = list(sweep.code_store.glob("*"))
         code = snapshot_code(sweep)
         made.new_code.extend({code} - set(known))
         facts = provenance(code.name)
+        # In the sweep itself: a rename never leaves a file system.
         with tempfile.TemporaryDirectory(prefix=".preparing-", dir=sweep.path) as staging:
             for point, found in zip(points, made.samples, strict=True):
                 directory = RunDir(Path(staging) / str(point.run.name))

@@ -95,6 +95,7 @@ def steps_planned(run: RunDir) -> int | None:
 
 def steady_rows(run: RunDir, rows: list[dict[str, Any]], start: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of the attempt with this start, without its first, unmeasured steps."""
+    # Each attempt compiles, connects and fills caches again.
     first = (start.get("from_step") or 0) + unmeasured_steps(run)
     own = [row for row in rows if row.get(m.ATTEMPT.name) == start.get("attempt") and row[m.STEP.name] > first]
     return [row for row in own if {m.STEP_TIME.name, m.TOKENS.name} <= row.keys() and row[m.STEP_TIME.name] > 0]

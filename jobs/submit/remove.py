@@ -254,6 +254,7 @@ def delete(target: Target) -> None:
     """Delete a sweep or run, and print what was freed; the caller holds the lock of the sweep."""
     sweep, size, entries = target.sweep, target.size_bytes, target.entries
     number = counted(sum(map(is_run, entries)))
+    # Looked up first: a record is found by the ledger, which is deleted too.
     records: list[Path] = []
     if sweep.only is None:
         with suppress(SubmitError):

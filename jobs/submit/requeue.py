@@ -87,6 +87,7 @@ def planned_restart(
     except SuiteError:
         # Its configuration was damaged since: every start would be refused.
         return None
+    # Whatever the ranks recorded while they were killed. The nodes are needed by others, not at fault: no pause.
     if preempted and launcher.requeues:
         return Restart(FailureCause.preempted, 0, [])
     if end is None or len(requeues) >= launcher.requeues:
@@ -98,6 +99,8 @@ def planned_restart(
         # Without a new checkpoint the run would reach the same limit again.
         advanced = any(event["event"] == "checkpoint" for event in latest_attempt(events))
         return Restart(cause, 0, []) if advanced else None
+    # A time limit is no fault. With each fault the pause doubles: a file system or switch that is away for minutes
+    # would otherwise use up all restarts within seconds.
     faults = 1 + sum(event["cause"] != FailureCause.time_limit.name for event in requeues)
     return Restart(cause, min(launcher.requeue_pause_s * 2 ** (faults - 1), LONGEST_PAUSE_S), bad_nodes(sweep))
 
@@ -155,6 +158,7 @@ def record_silent_end(
     if unstarted is not None:
         record_failure(run, FailureCause.launch_failure, rank=0, node=node_name(), error=unstarted, restart=restart)
         return
+    # Before single deaths: srun ends all other tasks after a node failure, and their lines would blame healthy nodes.
     lost = NODE_FAILURE.search(printed)
     if lost is not None:
         node = hosts(lost[1])[0]
@@ -273,9 +277,11 @@ def main(sweep_path: str) -> None:
     if avoid:
         total = int(slurm_commands.partitions()[job["Partition"]]["TotalNodes"])
         avoid = avoid if len(avoid) <= total - load_run(run.config).nodes else []
-    # Requeueing ends this script.
+    # Requeueing ends this script with SIGTERM, and KillWait later with SIGKILL: in between the job is postponed, which
+    # Slurm allows only once it is pending again.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print(f"slurmscale: {found.sentence()}", flush=True)
+    # On record before the requeue, after which this script may end at any moment: restarts are counted by these events.
     found.record(run)
     try:
         slurm_commands.requeue(job_id, restart=restart_count())

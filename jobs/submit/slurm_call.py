@@ -153,6 +153,7 @@ def patiently(action: Callable[[], Answer]) -> Answer:
     while True:
         begun = time.monotonic()
         try:
+            # Calls inside the action do not wait on their own: one outage is waited for once.
             with patience(0):
                 answer = action()
         except AwayError as error:
@@ -212,6 +213,8 @@ def answered_once(
     With `outlives_caller=False` it ends after `timeout_s` also if this process was killed. By default its messages are
     English; a job inherits the environment of sbatch, whose language is the user's.
     """
+    # Python's own time limit dies with this process; `timeout` does not, so an sbatch cannot submit long after its
+    # intent was given up.
     limit = () if outlives_caller else ("timeout", "--signal=KILL", str(timeout_s))
     more = {"LC_ALL": "C.UTF-8"} if environment is None else environment
     try:
@@ -244,6 +247,7 @@ def refusal(stderr: str) -> SubmitError:
         return QueueFullError(full[0])
     if FULL_CONTROLLER.search(stderr):
         return QueueFullError(FULL_CONTROLLER_LIMIT)
+    # NO_ANSWER first: some messages match both, and a job that may exist must not be submitted twice.
     kind = NoAnswerError if NO_ANSWER.search(stderr) else AwayError if AWAY.search(stderr) else SubmitError
     return kind(message(stderr))
 

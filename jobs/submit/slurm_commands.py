@@ -102,6 +102,7 @@ def beyond_partition(
         list(beyond_one(known, each, nodes, wall_time_min, prefix=prefix, key=key))
         for each in (name.split(",") if name else [None])
     ]
+    # Slurm starts the job in whichever of its partitions can run it first.
     if all(found):
         yield from chain.from_iterable(found)
 
@@ -117,6 +118,7 @@ def beyond_one(
             yield f"{key}={name} does not exist here; the partitions are {', '.join(listed)}."
         return
     where = f"partition {settings['PartitionName']}"
+    # Either may be UNLIMITED, which is no limit.
     most = [int(settings[key]) for key in ("MaxNodes", "TotalNodes") if settings.get(key, "").isdigit()]
     if most and nodes > min(most):
         yield (
@@ -137,6 +139,7 @@ def test_script(script: str, jobs: int, partition: str | None) -> str | None:
     Returns expected start and nodes for the queue as it is, such as `14:05 on node[01-02]`; None if sbatch does not
     report them.
     """
+    # Limits such as MaxSubmitJobs count the tasks of an array, so the test needs its size.
     array = [f"--array=0-{jobs - 1}"] if jobs > 1 else []
     try:
         output = answered("sbatch", "--test-only", *array, text=script).stderr
@@ -200,6 +203,7 @@ def submit_script(script: Path) -> str:
     Lines that a site's wrapper of sbatch prints are skipped. Raises NoAnswerError if the job may be in the queue.
     """
     printed = answered_or_unknown("sbatch", "--parsable", str(script)).stdout
+    # --parsable prints ID, or ID;CLUSTER.
     job_id = re.search(r"^(\d+)(?:;\S+)?$", printed, flags=re.MULTILINE)
     if job_id is None:
         raise NoAnswerError(f"sbatch printed no job id: {message(printed)}")
@@ -211,6 +215,7 @@ def jobs_named(names: set[str], since: datetime) -> dict[str, str]:
 
     Raises SubmitError if squeue does not answer. Without accounting, jobs that ended some minutes ago are missing.
     """
+    # By default sacct begins at midnight. An hour earlier than the intent: the controller's clock may be behind ours.
     begin = (since - timedelta(hours=1)).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
     listed = ask("squeue", "--me", "-a", "-h", "-t", "all", "-o", "%F|%j").splitlines()
     if not names <= {line.partition("|")[2] for line in listed}:
@@ -222,6 +227,7 @@ def jobs_named(names: set[str], since: datetime) -> dict[str, str]:
 
 def most_tasks() -> int:
     """Return the most tasks of a job array of the site; 1 where it has none (MaxArraySize of 0 or 1)."""
+    # Indices of tasks go from 0 to MaxArraySize - 1, so this is one task less than the limit. Slurm's default is 1001.
     return max(1, int(configuration().get("MaxArraySize", "1001")) - 1)
 
 
@@ -231,6 +237,7 @@ def queue() -> dict[str, JobState]:
     Also jobs in hidden partitions, which an ordinary user does not see by default.
     """
     held = {}
+    # -r: one row for each task of an array. Name and command come last, since both may contain the separator.
     for line in ask("squeue", "--me", "-a", "-r", "-h", "-o", "%i|%T|%S|%r|%A|%j|%o").splitlines():
         row = QUEUED.fullmatch(line)
         if row is None:  # a line that a site's wrapper prints, or a warning
@@ -382,6 +389,7 @@ def requeue(job_id: str, *, restart: int = 0) -> None:
         tries += 1
         if tries > 1:
             job = shown_job_once(job_id)
+            # The earlier try has reached Slurm.
             if job.get("Restarts", "0") != str(restart) or job["JobState"] == "PENDING":
                 return
         answered_once("scontrol", "requeue", job_id, timeout_s=COMMAND_TIMEOUT_S)

@@ -141,6 +141,7 @@ def decide(
     if job is not None and job.is_suspended:
         return State.suspended, ""
     if job is not None and (job.is_alive or job.state == UNKNOWN):
+        # A local queue is alive as a whole: only the stage's own record shows that its turn has come.
         waits = not last or (job.waits and submission.in_slurm)
         return (State.queued, job.reason or "starting") if waits else (State.running, "")
     if submission.cancelled:

@@ -121,6 +121,7 @@ class Chain:
             earlier = {
                 entry["job_id"] for entry in read_events(self.sweep.submissions) if entry.get("stage") == "prepare"
             }
+            # A stage that was submitted for runs that were cancelled since would make data for nobody.
             with suppress(ForeignJobsError):  # Slurm has used the id of an ended job again
                 cancel_jobs(self.sweep, earlier - needed)
             self.submit("prepare", [self.first], None)
@@ -129,6 +130,7 @@ class Chain:
         """Submit an array of each stage that follows a run; each task waits for the task of its run."""
         self.trained.append(job_ids[0].partition("_")[0])
         for name in stages_of_each_run(self.first[0]):
+            # aftercorr pairs tasks by their index, so both arrays list the runs in one order.
             self.submit(name, group, f"aftercorr:{self.trained[-1]}")
 
     def finish(self) -> None:
@@ -143,9 +145,12 @@ class Chain:
             if each.job_id is not None:
                 self.trained.append(each.job_id)
         for (name, _), finished in by_code.items():
+            # These runs have finished, so their stages wait for nothing and can share arrays.
             for start in range(0, len(finished), self.most):
                 self.submit(name, finished[start : start + self.most], None)
         if self.first[0].stages.report is not None:
+            # afterany: a report is wanted also of a sweep in which runs failed. It depends on whole arrays, whose list
+            # stays short.
             ids = [job_id for name in OF_EACH_RUN for job_id in self.jobs.get(name, [])]
             followed = dict.fromkeys(job_id.partition("_")[0] for job_id in ids)
             after = f"afterany:{':'.join([*self.trained, *followed])}"

@@ -102,6 +102,9 @@ def states_of(sweeps: Sequence[SweepDir]) -> list[list[RunState]]:
         for place, sweep in enumerate(sweeps)
         for name, submission in latest[place].items()
     }
+    # A finished run is final, so no scheduler is asked about it. For the others the order is queue, records,
+    # accounting: what ends between two looks is found by the next one. Records first would show a job that ends
+    # meanwhile as lost.
     unfinished = {key: each for key, each in histories.items() if not is_finished(each.end)}
     known = asked(held_by_schedulers, unfinished)
     # Read again: a job that left the queue meanwhile has written its end, or a shell that it cancels it.
@@ -208,6 +211,8 @@ def with_accounting(histories: Mapping[Key, History], known: Mapping[Key, JobSta
     unexplained = {
         key: each
         for key, each in histories.items()
+        # sacct is the slowest of the calls and may be missing: it is asked only about what queue and records do not
+        # explain.
         if (each.is_restarted_by_slurm(known[key]) if key in known else not is_explained(each.end))
     }
     held = {str(key): job for key, job in known.items()}
@@ -237,8 +242,10 @@ def decide(history: History, job: JobState | None) -> tuple[State, str]:
         return State.waiting, f"Slurm accepts no more jobs now ({submission.waits_for})"
     if job is not None and (alive := alive_state(history, job)):
         return alive
+    # scancel sends SIGTERM first, on which ranks record that they stopped: of a cancelled job Slurm's state counts.
     if end is not None and (job is None or job.state != "CANCELLED"):
         return recorded_state(history, end, job)
+    # If the stage that prepares the data fails, Slurm cancels the run (--kill-on-invalid-dep) and names nobody.
     unprepared = submission.after is not None and not exists(run.data)
     if unprepared and not submission.cancelled and job is not None and job.state == "CANCELLED":
         return State.failed, f"its data could not be prepared: job {submission.after} ended without recording a cause"
@@ -251,8 +258,10 @@ def decide(history: History, job: JobState | None) -> tuple[State, str]:
             return State.failed, unstarted
         state = State.prepared if submission.launches == 0 else State.stopped
         return state, f"pilot {submission.job_id} ended before its turn; `slurmscale resume` submits another"
+    # The batch script's own message explains more than FAILED, which is all that Slurm knows of it.
     if not history.begins and (unstarted := not_started(printed_since_start(history.log))):
         return State.failed, unstarted
+    # COMPLETED only means that the batch script returned 0, which is no proof of a recorded end.
     if job is not None and job.state not in {"COMPLETED", GONE}:
         return State.failed, history.ended_words(job)
     return without_end(history, job)
@@ -310,6 +319,7 @@ def alive_state(history: History, job: JobState) -> tuple[State, str] | None:
     """Return the state of a run that its scheduler holds; None if it does not hold it."""
     end, started = history.end, history.ranks_met
     if job.state == UNKNOWN:
+        # Nobody answers: the records decide, and `doubt` has the reason why a recorded end may not be the last.
         return None if end is not None else ((State.running if started else State.queued), job.reason or "")
     if not job.is_alive:
         return None
@@ -322,6 +332,7 @@ def alive_state(history: History, job: JobState) -> tuple[State, str] | None:
         if end is not None and "stage" in end:
             words.append(end["error"].partition("\n")[0])
         return State.queued, "; ".join(filter(None, [*words, job.reason]))
+    # The batch script is not over: it records, requeues, and lets background writes end. Its nodes are not free yet.
     if end is not None and not history.starts_again:
         return State.running, f"ending: {failure_words(end) if end['event'] == 'failed' else end['reason']}"
     now = " ".join(filter(None, ["" if started else "starting", job.reason]))
@@ -346,6 +357,7 @@ def ended_by_schedulers(
     found: dict[str, JobState] = {}
     for launcher, given in by_launcher(submissions):
         ends = launcher.ends(given)
+        # By the queue these are over and by accounting they are not: the launcher knows whom to ask.
         late = {each.job_id: ends[each.asked_as] for each in given
                 if each.asked_as in ends.keys() - (known or {}).keys() and ends[each.asked_as].is_late}  # fmt: skip
         alive = launcher.unlisted(late) if late else {}

@@ -166,6 +166,7 @@ def included(job_id: str, known: Collection[str]) -> list[str]:
     array, ranges = ranges_of(job_id)
     if not ranges:
         return [job_id] if job_id in known else []
+    # Known ids are looked up among the ranges: to expand the ranges of a received ledger could take for ever.
     ranges.sort(key=lambda each: each.start)
     found = []
     for each in known:
@@ -214,6 +215,7 @@ def intent_of(record: Mapping[str, Any]) -> Intent:
         clusters=record.get("clusters"),
     )  # fmt: skip
     common = intent.common | {"job_id": NO_JOB}
+    # A ledger may come from somebody else: tasks that are not events of ours are left out.
     events = [checked_event(common | task) for task in record["tasks"] if isinstance(task, dict)]
     intent.tasks = [{key: event[key] for key in event.keys() - common.keys()} for event in events if event is not None]
     return intent
@@ -244,6 +246,7 @@ def shell_clusters(sweep: SweepDir) -> str | None:
     """
     here = os.environ.get("SLURM_CLUSTERS")
     submitted = [event.get("clusters") for event in read_events(sweep.submissions) if event["event"] == "intended"]
+    # Inside a job Slurm's commands ask its own cluster, whatever the variable was where it was submitted.
     if not submitted or submitted[-1] == here or is_own_job(sweep):
         return submitted[-1] if submitted else here
     remedy = f"export SLURM_CLUSTERS={shlex.quote(submitted[-1])}" if submitted[-1] else "unset SLURM_CLUSTERS"
@@ -260,6 +263,7 @@ def entries(sweep: SweepDir) -> Iterator[dict[str, Any]]:
     for event in events:
         if event["event"] == "intended" and event["mark"] not in void:
             intent = intent_of(event)
+            # Its runs count as submitted, without a job, so that nobody submits them again while their job may appear.
             yield from intent.records([NO_JOB] * len(intent.tasks))
         else:
             yield event
@@ -302,6 +306,7 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
                     record["run"], "slurm", NO_JOB, record["events_before"], time=record["time"],
                     waits_for=record["limit"], failures_before=record.get("failures_before", 0),
                 )  # fmt: skip
+            # The run was removed since, or the ledger is not whole.
             case "launched" | "nodes_returned" | "ended" if record["run"] not in latest:
                 continue
             case "launched":

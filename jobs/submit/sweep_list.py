@@ -99,6 +99,7 @@ def states_or_reasons(sweeps: Sequence[SweepDir]) -> Mapping[SweepDir, list[RunS
             known.append(sweep)
         except (OSError, SuiteError) as error:
             found[sweep] = why_unknown(error)
+    # A table of old sweeps must not wait half a minute for a controller that is away.
     with patience(0):
         try:
             return found | dict(zip(known, states_of(known), strict=True))

@@ -69,6 +69,7 @@ def behind(submission: Submission, queues: Sequence[Queue]) -> str | None:
     # A stage comes after the runs.
     before = names.index(submission.run) if submission.run in names else len(names)
     others = [each for each in queues if each is not own and each.left]
+    # While the own queue holds the lock, no other queue runs anything.
     ahead = [each for each in others if each.is_running] if own is None or not own.is_running else []
     words = [each.described() for each in ahead[:MOST_QUEUES]]
     words += [f"{counted(before)} of this sweep"] if before else []

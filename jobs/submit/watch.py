@@ -149,6 +149,7 @@ def fitting(found: list[RunState], room: int) -> list[RunState]:
     running = [item for item in found if item.state is State.running]
     trouble = [item for item in found if item.state in TROUBLE]
     waiting = sorted((item for item in found if item.state in {State.queued, State.waiting}), key=when)
+    # In turn, so that many of one kind do not push the others off a small terminal.
     turns = [item for turn in zip_longest(running, trouble, waiting) for item in turn if item is not None]
     others = [item for item in found if item not in turns]
     chosen = {item.run for item in [*turns, *others][: max(room, 1)]}

@@ -54,6 +54,8 @@ class Fit(Generic[Constants]):
     def interval(self, predict: Callable[[Constants], float]) -> Interval:
         """Return a prediction with its interval: of its logarithm, from the constants' uncertainty and the noise."""
         point, names = predict(self.constants), asdict(self.constants)
+        # First-order propagation: var(log p) = s' C s + noise^2, with s the derivatives of log p by the constants'
+        # logarithms. In logarithms the interval is a ratio and never below 0.
         slopes = [math.log(predict(moved(self.constants, name)) / point) / STEP for name in names]
         rows = zip(slopes, self.covariance, strict=True)
         variance = sum(slope * sum(a * b for a, b in zip(row, slopes, strict=True)) for slope, row in rows)
@@ -147,6 +149,7 @@ def parsed(found: Mapping[str, Any]) -> Calibration:
 
 def parsed_fit(found: Mapping[str, Any], defaults: Constants) -> Fit[Constants]:
     """Return a fit from the values of its file."""
+    # A file of another version may have other constants, whose meaning nobody knows here: refused, not filled up.
     names = list(asdict(defaults))
     if set(found["constants"]) != set(names):
         raise ValueError(f"its constants are {', '.join(sorted(found['constants']))}, not {', '.join(names)}")

@@ -47,6 +47,8 @@ class Group:
 def group_of(layout: Layout, axes: Sequence[Axis]) -> Group:
     """Return a group of ranks that differ on adjacent axes only; ranks are placed in blocks."""
     ranks = layout.product(axes)
+    # Ranks count the last axis fastest, so neighbours of the group are `stride` ranks apart, and a node holds every
+    # stride-th of its ranks.
     stride = prod(layout.shape[AXES.index(axes[-1]) + 1 :])
     return Group(ranks, min(ranks, max(1, layout.ranks_per_node // stride)))
 
@@ -71,6 +73,7 @@ class Links:
 def links_of(run: Run) -> Links:
     """Return the bandwidths of a run's GPU and cluster."""
     network = (run.cluster.network_gb_per_s or NETWORK_GB_PER_S) * 1e9
+    # A GPU without a link in its file is assumed to exchange in a node as fast as between nodes.
     return Links((run.gpu.link_gb_per_s or 0) * 1e9 or network, network)
 
 
@@ -79,7 +82,9 @@ def bytes_per_s(group: Group, links: Links, constants: StepTimeConstants) -> flo
     link = links.link_bytes_per_s * constants.link_efficiency
     if group.nodes == 1:
         return link
+    # Each GPU of a node has its share of the adapters, and a group's traffic leaves the node by those of its own ranks.
     network = group.local * links.network_bytes_per_s * constants.network_efficiency
+    # network_efficiency is defined over two nodes.
     decay: float = (group.nodes / 2) ** -constants.network_decay
     return smaller(link, network) * decay
 
@@ -88,6 +93,7 @@ def seconds(exchange: Exchange, links: Links, constants: StepTimeConstants) -> f
     """Return the time of an exchange."""
     if exchange.group.ranks == 1:
         return 0.0
+    # Within a node a collective is a kernel, whose launch is part of layer_launch_s.
     latency = constants.peer_latency_s * (exchange.group.ranks - 1) if exchange.group.nodes > 1 else 0.0
     return exchange.collectives * latency + exchange.wire_bytes / bytes_per_s(exchange.group, links, constants)
 
@@ -100,6 +106,8 @@ def tensor_exchange(run: Run, layout: Layout, layers: float) -> Exchange:
     """
     group = group_of(layout, (TP,))
     split = sequence_parallel(run)
+    # Halves of an all-reduce, a scatter or a gather each: forward two all-reduces, so 4; backward 4, and with sequence
+    # parallelism 2 more, to gather the inputs of both opening matrices again; recomputation repeats the forward 4.
     halves = 4 + (4 + (2 if split else 0)) + (4 if recomputes_all(run) else 0)
     whole = tokens_of(run).count * run.model.hidden_size * WIDTHS[run.job.precision]
     return Exchange(group, halves * layers * group.share * whole, layers * halves / (1 if split else 2))
@@ -111,6 +119,8 @@ def context_exchange(run: Run, layout: Layout, layers: float) -> Exchange:
     held = (
         tokens_of(run).count * 2 * model.kv_heads * model.head_size / run.parallelism.tensor * WIDTHS[run.job.precision]
     )
+    # Around the ring go keys and values in forward; in backward these again, and their gradients. Recomputation's
+    # further forward pass is not counted.
     return Exchange(group, 3 * layers * (group.ranks - 1) * held, 3 * layers)
 
 
@@ -120,6 +130,7 @@ def pipeline_exchange(run: Run, layout: Layout, stages: int) -> Exchange:
     split = run.parallelism.tensor if sequence_parallel(run) else 1
     sent = tokens_of(run).count * run.model.hidden_size * WIDTHS[run.job.precision] / split
     # Neighbours of a pipeline: two ranks, on one node or on two.
+    # PP is the slowest axis. Once a pipeline leaves its node, some hop of it does, and the slowest hop sets the rhythm.
     stride = prod(layout.shape[1:])
     pair = Group(2 if pipeline > 1 else 1, 2 if stride * pipeline <= layout.ranks_per_node else 1)
     return Exchange(pair, 2 * stages * sent, 2 * stages)
@@ -133,6 +144,7 @@ def shard_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
     group = group_of(layout, (DP_SHARD, CP))
     if not gathers_weights(run) or layout.degree(PP) > 1:
         return Exchange(Group(1, 1))
+    # Forward gathers the weights. Backward gathers them again if they were freed meanwhile, and scatters the gradients.
     gathers = 2 if run.parallelism.strategy is Strategy.zero3 or frees_weights(run) else 1
     width = WIDTHS[run.job.precision]
     reduced = GRADIENT_BYTES if engine_of(run).reduces_in_float32 else width
@@ -148,6 +160,7 @@ def replica_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
         group = group_of(layout, DATA_AXES)
         return Exchange(group, (GRADIENT_BYTES + WIDTHS[run.job.precision]) * group.share * parameters, 2)
     if gathers_weights(run):
+        # HYBRID_SHARD: the shards' gradients, which shard_exchange has scattered, are reduced between the replicas.
         group = group_of(layout, (DP_REPLICATE,))
         return Exchange(group, 2 * GRADIENT_BYTES * group.share * parameters / layout.product((DP_SHARD, CP)), 1)
     group = group_of(layout, DATA_AXES)

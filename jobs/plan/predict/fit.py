@@ -90,6 +90,7 @@ class Quantity(Generic[Counted, Constants]):
             works = [sample.work for sample in samples]
             errors = (self.logs(works, logs) - np.log([sample.measured for sample in samples])) / self.prior.noise
             rows = self.derivatives(works, logs)
+            # Precision of the posterior: that of the prior, and J' W J / noise^2 of the measurements.
             precision = precision + rows.T @ (rows * ((TAIL + 1) / (TAIL + errors**2))[:, None]) / self.prior.noise**2
         return np.asarray(np.linalg.inv(precision), dtype=np.float64)
 
@@ -132,6 +133,8 @@ def fitted(
 
 def left_out_residual(quantity: Quantity[Counted, Constants], samples: Sequence[Sample[Counted]], place: int) -> float:
     """Return the error of a run's logarithm predicted from the other runs, over its expected deviation."""
+    # A fit to all runs would follow each of them, and its residuals would be too small: hence one further
+    # fit for each run.
     others = [sample for i, sample in enumerate(samples) if i != place]
     logs, one = shifts(quantity, others), samples[place]
     error = float(quantity.logs([one.work], logs)[0] - np.log(one.measured))

@@ -20,15 +20,20 @@ def in_flight(run: Run, place: int) -> float:
     behind = last - place
     match p.schedule.name:
         case "GPipe" | "LoopedBFS":
+            # All forward passes come before the first backward pass.
             return float(batches)
         case "1F1B":
+            # A micro-batch returns after it has passed all ranks behind: one for each of them, and the own one.
             return float(min(batches, behind + 1))
         case "ZBVZeroBubble":
+            # Two stages a rank, along a V: no rank holds more than PP whole micro-batches, as the first one of 1F1B.
             passes = 2 * p.pipeline
         case "InterleavedZeroBubble":
             # The gradients of weights come up to `place` passes later.
             passes = (stages - 1) * of_round(batches, p.pipeline) + behind + 1 + place
         case _:
+            # Warm-up of interleaved 1F1B in Megatron-LM and torch: a round for each stage but one, and two passes for
+            # each rank behind; then a forward pass before the first backward pass.
             passes = (stages - 1) * of_round(batches, p.pipeline) + 2 * behind + 1
     return min(passes, stages * batches) / stages
 

@@ -38,6 +38,7 @@ class Interval:
 
     def chance_below(self, limit: float) -> float:
         """Return the probability of a value of at most `limit`: logarithms are normal on either side of the point."""
+        # The limits need not be at equal ratios from the point, so each side has a deviation of its own.
         edge = self.high if limit > self.point else self.low
         deviation = abs(math.log(edge / self.point)) / DEVIATIONS
         return NormalDist().cdf(math.log(limit / self.point) / deviation) if deviation else float(limit >= self.point)

@@ -47,6 +47,7 @@ def layer_products(run: Run) -> list[Product]:
     hidden, inner = model.hidden_size, model.intermediate_size
     opening = 1 if model.mlp is Mlp.GptNeoxMLP else 2
     experts = max(1, model.experts)
+    # Experts are assumed to be equally busy.
     routed = rows * max(1, model.experts_per_token) / experts
     return [
         Product(rows, hidden, qkv / t),
@@ -62,9 +63,10 @@ def head_product(run: Run) -> Product:
 
 
 def passes(run: Run) -> float:
-    """Return forward passes' worth of matrix work: forward, gradients of activations, of weights, recomputation.
+    """Return the matrix work of a step as a number of forward passes.
 
-    LoRA computes no gradient of frozen weights.
+    Forward, the gradients of activations, those of weights, and recomputation. LoRA needs no gradients of frozen
+    weights; the adapters' own products, about 2 rank / width of that work, are left out.
     """
     return (3 if run.job.trains_all_weights else 2) + (1 if recomputes_all(run) else 0)
 
@@ -97,7 +99,10 @@ def element_bytes(run: Run) -> float:
     # Read and written: two norms (unfused in more than one pass), two sums of two inputs.
     passed = 2 * 2 + 2 * 3 if fused or model.norm is Norm.LayerNorm else 2 * 5 + 2 * 3
     residual = passed * model.hidden_size / (p.tensor if sequence_parallel(run) else 1)
+    # Read and written; without fusion so is the rotated copy of each head.
     rotary = (2 if fused else 4) * (model.heads + model.kv_heads) * model.head_size / p.tensor
+    # GELU reads and writes. Gate and up are read and their product is written; without fusion silu(gate) is written and
+    # read again.
     opening = 2 if model.mlp is Mlp.GptNeoxMLP else 3 if fused else 5
     activation = opening * model.intermediate_size * max(1, model.experts_per_token) / p.tensor
     moved = repeats * WIDTHS[run.job.precision] * tokens_of(run).count * (residual + rotary + activation)
@@ -108,12 +113,16 @@ def unpacked_bytes(run: Run) -> float:
     """Return the bytes to make a layer's matrices of 4 bits: for forward, for backward, and where that recomputes."""
     if not run.job.quantizes_base:
         return 0.0
+    # Half a byte is read for each number, and one of the arithmetic's type is written.
     matrices = sum(weight.size for weight in layer_weights(run.model) if weight.columns > 1)
     times = 2 if run.engine.activation_checkpointing is ActivationCheckpointing.none else 3
     return times * (0.5 + WIDTHS[run.job.precision]) * matrices
 
 
 def logits_bytes(run: Run) -> float:
-    """Return the bytes of the loss: logits in the type of the arithmetic, in float32, and their gradients."""
+    """Return the bytes of the loss: logits in the type of the arithmetic, in float32, and their gradients.
+
+    That is, for each logit: written and read in the arithmetic's type, four passes in float32, and its gradient.
+    """
     width = WIDTHS[run.job.precision]
     return tokens_of(run).count * run.model.vocab_size / run.parallelism.tensor * (2 * width + 4 * 4 + width)

@@ -141,7 +141,7 @@ SOURCES = {
 
 
 def source_of(run: Run, term: str) -> str:
-    """Return the source of a term in words."""
+    """Return the source of a term as text."""
     if not engine_of(run).counts_memory and term in {"activations", "loss", "backward"}:
         return "formula (Korthikanti et al. 2022), wider interval"
     if not run.job.train and term in {"activations", "loss"}:
@@ -171,6 +171,7 @@ def memory(run: Run, samples: Samples | None = None) -> Prediction:
     if not run.job.train:
         # An evaluation has no adapters and no virtual tokens.
         run = replace(run, job=replace(run.job, lora=None, prompt_tuning=None))
+    # A fit has one interval for the sum of all tensors; without one, each term has limits of its own.
     fit = calibration_of(run).memory
     constants = MemoryConstants() if fit is None else fit.constants
     read = samples.tokens if samples else None
@@ -190,6 +191,7 @@ def memory(run: Run, samples: Samples | None = None) -> Prediction:
     shares = {term: limits[term][0] * (1 if term in CONSTANT or not lower else lowest / lower) for term in most}
     terms = {term: Interval(x, shares[term] * x, limits[term][1] * x) for term, x in most.items()}
     allocated = total(list(terms.values()))
+    # Low with low and high with high: both limits are of runs that are off to the same side.
     terms["fragments"] = Interval(
         FRAGMENTS.point * allocated.point, FRAGMENTS.low * allocated.low, FRAGMENTS.high * allocated.high
     )
@@ -244,6 +246,7 @@ def counted_bytes(work: MemoryWork, constants: MemoryConstants) -> float:
 
 def moments_of_ranks(run: Run, x: Tokens, place: int | None = None) -> Iterator[Terms]:
     """Yield the moments of one pipeline rank, or of all."""
+    # As an upper bound, the states of the rank with the most are combined with the activations of each rank.
     held = states(run)
     for each in range(run.parallelism.pipeline) if place is None else (place,):
         yield from moments(run, each, x, held)
@@ -278,6 +281,7 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
     }
     each, result = kept_by_layer(run, x), x.count * run.model.hidden_size * x.width
     kept = count * kept_by_layers(run, x, layers, first=first) + rotary_table(run, x)
+    # A stage that is not the last keeps what it sent: the gradient of that tensor is where its backward pass begins.
     kept += 0 if last else count * layer_input(run, x)
     once = accumulation(run) == 1
     at_end, base = base, base | {"gradients": 0.0 if once else base["gradients"]}
@@ -297,6 +301,7 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
     yield base | {"activations": kept, "backward": again + work, "communication": of_last}
     if first:
         # Its gradient is computed next to the sum of those before it.
+        # The oldest micro-batch has freed all its activations by then; the others in flight still wait.
         waiting = (count - 1) * layers * each
         found = embedding_gradient(run) + result
         yield at_end | {"activations": waiting, "backward": result if once else found, "communication": messages}

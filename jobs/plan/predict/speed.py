@@ -67,6 +67,7 @@ def speed(run: Run, samples: Samples | None = None) -> Speed | None:
     timed, used = run, 1.0
     if samples is not None and samples.tokens is not None:
         timed = with_rows(run, samples.tokens.computed)
+        # The step computes padding too, but tokens/s counts the tokens of samples.
         used = samples.tokens.used / samples.tokens.computed
     work, peak = step_work(timed), peak_flops_per_s(run)
     if work is None or peak is None or not work_of(run).is_predicted:
@@ -90,13 +91,16 @@ def speed(run: Run, samples: Samples | None = None) -> Speed | None:
 
 def expected_s(seconds: float, chance: float) -> float:
     """Return the expected time until a success: a failed try costs about as much as a run."""
+    # 1 / chance tries on average.
     return seconds / max(chance, 1e-9)
 
 
 def model_flops(run: Run) -> float:
     """Return the FLOPs of a token as MFU counts them: 6 N + 12 L a s (analysis.metrics.mfu)."""
     model = run.model
+    # A lookup multiplies nothing. A tied embedding counts, because it is also the head's matrix.
     looked_up = 0 if model.tie_embeddings else embedding_parameters(model)
+    # A token's FLOPs are those of the experts that it meets.
     idle = max(0, model.experts - model.experts_per_token)
     idle_weights = model.layers * idle * gated_parameters(model.hidden_size, model.intermediate_size)
     per_weight = FLOPS_PER_WEIGHT if run.job.trains_all_weights else FLOPS_PER_FROZEN_WEIGHT
@@ -121,4 +125,5 @@ def number_of_steps(run: Run) -> int | None:
         return run.job.steps
     if run.job.epochs is None or run.data.max_samples is None:
         return None
+    # An epoch drops its last, incomplete global batch (jobs.runtime.steps).
     return run.job.epochs * ((run.data.max_samples - run.data.held_out_samples) // run.global_batch_size)

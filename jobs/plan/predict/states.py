@@ -133,7 +133,9 @@ def parameters_by_place(run: Run, *, sharded: bool = True, stored: bool = False)
     found = []
     for place in range(p.pipeline):
         mine = pipeline_stages_of(run, place)
+        # The first stage has the embedding; the last one the head, of the same shape, and the norm before it.
         ends = (0 in mine) * embedding + (last in mine) * (norm + embedding)
+        # Both are one tensor on one rank.
         if run.model.tie_embeddings and {0, last} <= set(mine):
             ends -= embedding
         layers = sum(len(stages[stage]) for stage in mine)

@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class StageWork:
-    """StepWork of a pipeline rank in a slot, without constants; seconds are at the data sheet's rates."""
+    """Work of a pipeline rank in a slot, without constants; seconds are at the data sheet's rates."""
 
     ranks: int
     """Pipeline ranks with this work."""
@@ -67,7 +67,7 @@ class StageWork:
 
 @dataclass(frozen=True)
 class StepWork:
-    """StepWork of a run's ranks in a step, without constants."""
+    """Work of a run's ranks in a step, without constants."""
 
     stages: tuple[StageWork, ...]
     micro_batches: int
@@ -117,7 +117,7 @@ def peak_flops_per_s(run: Run) -> float | None:
 
 
 def step_work(run: Run) -> StepWork | None:
-    """Return the work of a run that jobs.plan.legality has passed; None where its GPU's rates are not known."""
+    """Return the work of a run that jobs.plan.legality has passed; None if its GPU's rates are not known."""
     peak, memory = peak_flops_per_s(run), run.gpu.memory_gb_per_s
     if peak is None or memory is None:
         return None
@@ -141,11 +141,14 @@ def stage_work(
 ) -> StageWork:
     """Return the work of the pipeline ranks that hold a part of the model."""
     layers, has_embedding, has_head = part
+    # Recomputation does not repeat the head: its three passes are forward and the gradients of input and weight, which
+    # are also counted if the head is frozen.
     products, head = m.layer_products(run), m.head_product(run)
     repeats, head_repeats = m.passes(run), 3 * has_head
     speedup = FLOAT8_SPEEDUP if run.engine.float8 else 1.0
     flops = repeats * layers * sum(each.flops for each in products) / speedup + head_repeats * head.flops
     elements = repeats * layers * sum(each.elements for each in products) + head_repeats * head.elements
+    # A tied embedding and head are one tensor, which is updated and exchanged once.
     ends = max(has_embedding, has_head) if run.model.tie_embeddings else has_embedding + has_head
     held = (layers * size(layer_as_stored(run)) + ends * embedding_parameters(run.model)) / run.parallelism.tensor
     trained = held if run.job.trains_all_weights else 0
@@ -158,6 +161,7 @@ def stage_work(
         attention_s=layers * m.attention_flops(run) / peak,
         element_s=(layers * m.element_bytes(run) + has_head * m.logits_bytes(run)) / memory_bytes_per_s,
         optimizer_s=optimizer_of(run).update_bytes * trained / update_shards(run, layout) / memory_bytes_per_s,
+        # The head gathers its input and reduces that input's gradient: one pair of collectives, where a layer has two.
         tensor=c.tensor_exchange(run, layout, layers + has_head / 2),
         context=c.context_exchange(run, layout, layers),
         pipeline=c.pipeline_exchange(run, layout, pipeline_stages_per_rank(run)),
@@ -168,6 +172,8 @@ def stage_work(
 
 def update_shards(run: Run, layout: Layout) -> int:
     """Return the ranks that share the update of one copy of the weights."""
+    # ZeRO 1 and 2 divide the update by all replicas. FSDP's shard group does the update of its own shards only, and
+    # HYBRID_SHARD's replicas repeat it: hence without the first axis, DP_REPLICATE.
     if c.shards_optimizer(run):
         return layout.product(c.DATA_AXES)
     return layout.product(c.DATA_AXES[1:]) if c.gathers_weights(run) else 1
@@ -201,9 +207,11 @@ def bubble(run: Run) -> float:
 def step_time(work: StepWork, constants: StepTimeConstants) -> StepTime:
     """Return the time of a step of some work on a machine with these constants, by cause."""
     slots = [slot_time(stage, work, constants) for stage in work.stages]
+    # Stages run at the same time, and each micro-batch passes all of them: the slowest one sets the rhythm.
     stage, slot = max(zip(work.stages, slots, strict=True), key=lambda each: each[1].total)
     parts = {each.name: work.micro_batches * getattr(slot, each.name) for each in fields(slot)}
     parts["data_parallel"] += c.seconds(stage.replica, work.links, constants)
+    # An idle slot waits for a micro-batch on other ranks, so it lasts as long as theirs do on average, not the longest.
     parts["bubble"] = work.bubble * mean_slot_s(work, slots)
     parts["optimizer"] = stage.optimizer_s / constants.memory_efficiency
     parts["overhead"] = constants.step_s
@@ -235,11 +243,14 @@ def slot_time(stage: StageWork, work: StepWork, k: StepTimeConstants) -> StepTim
     tensor = c.seconds(stage.tensor, work.links, k)
     context = c.seconds(stage.context, work.links, k)
     computation = matrices + attention + element_wise
+    # FSDP gathers the next layer during this one. TP's and CP's traffic has no such overlap: a layer needs its result.
     hidden = OVERLAP * computation
     shard = larger(hidden, c.seconds(stage.shard, work.links, k)) - hidden
     device = computation + tensor + context + shard
+    # A fit to a published sweep, not a mechanism that is understood (constants.pipeline_peer_latency_s).
     waits = (stage.tensor.group.ranks - 1) * k.pipeline_peer_latency_s if work.pipeline_nodes > 1 else 0.0
     host = stage.layers * stage.passes * (k.layer_launch_s + waits)
+    # Outside `device`: the host launches ahead while the GPU computes, but waits for a message of a neighbour.
     pipeline = c.seconds(stage.pipeline, work.links, k)
     if stage.pipeline.group.ranks > 1:
         pipeline += k.slot_s
@@ -257,5 +268,7 @@ def slot_time(stage: StageWork, work: StepWork, k: StepTimeConstants) -> StepTim
 
 def smooth_excess(device_s: float, host_s: float) -> float:
     """Return by how much the larger of both exceeds the device's time, smoothed."""
+    # (d^p + h^p)^(1/p) is 1.19 times either one if both are equal, and the maximum if they differ by far. It is smooth
+    # because a fit by derivatives learns nothing about a term that a hard maximum hides.
     summed: float = (device_s**SHARPNESS + host_s**SHARPNESS) ** (1 / SHARPNESS)
     return summed - device_s

@@ -53,12 +53,15 @@ def makes_rounds(run: Run, count: int) -> bool:
     # A server fills its pipeline with requests, and a test of storage has none.
     if not work_of(run).has_batch or p.pipeline == 1 or p.schedule in (Schedule["GPipe"], Schedule["LoopedBFS"]):
         return True
+    # torch's interleaved schedules divide the micro-batches into count // PP rounds and refuse a remainder.
     return count >= p.pipeline and (p.schedule not in ROUNDS or count % (count // p.pipeline) == 0)
 
 
 def batch_to_set(run: Run, fits: Callable[[Run, int], bool] = makes_rounds) -> str:
     """Return the assignment of the batch next to the given one, below and above, whose micro-batches fit."""
     weak = run.scaling.mode is ScalingMode.weak
+    # The key counts sequences per rank in weak scaling, so the global batch is of_key times its value; `step` is the
+    # smallest change of the key that keeps whole micro-batches.
     unit, of_key = run.job.micro_batch_size * data_degree(run), run.ranks if weak else 1
     step = unit // math.gcd(unit, of_key)
     start = run.global_batch_size // of_key // step * step

@@ -78,6 +78,7 @@ def cuts_divide_sequence(run: Run) -> str | None:
     Ring attention gives each rank one piece from each half of the sequence, which balances causal attention.
     """
     p, job = run.parallelism, run.job
+    # Sequence parallelism divides each CP rank's part once more.
     unit = (p.tensor if sequence_parallel(run) else 1) * (2 * p.context if p.context > 1 else 1)
     if job.row_length % unit == 0:
         return None
@@ -192,6 +193,7 @@ def grid_fills_world(run: Run) -> str | None:
     p = run.parallelism
     model_ranks = degree_product(run, MODEL_AXES)
     if run.ranks % model_ranks:
+        # The fewest nodes whose ranks are a multiple of the degrees' product.
         whole_nodes = model_ranks // math.gcd(model_ranks, run.ranks_per_node)
         shown = [axis for axis in MODEL_AXES if not axis.rare or degree_of(run, axis) > 1]
         product = " x ".join(["dp", *(f"{axis.field}({degree_of(run, axis)})" for axis in shown)])

@@ -51,6 +51,7 @@ def states_fit(run: Run) -> str | None:
 
 def prediction_fits(run: Run, samples: Samples | None = None) -> str | None:
     """Refuse a run whose predicted memory is larger than that of its GPU even at the lower end of the interval."""
+    # States that do not fit are states_fit's refusal: one line for one cause.
     if run.gpu.memory_gb is None or not is_checked(run) or not leaves_room(run, 1.0):
         return None
     predicted = memory(run, samples)
@@ -144,6 +145,7 @@ def is_proposed(run: Run) -> bool:
         return True
     # A server has no activations to leave room for.
     part = MOST_STATES if work_of(run).has_batch else 1.0
+    # By the point, not the lower end, which `plan` still accepts: a proposal should fit more likely than not.
     return leaves_room(run, part) and memory(run).device.point <= usable_bytes(run, run.gpu.memory_gb)
 
 

@@ -61,6 +61,7 @@ def starts(run: Run, hours: float) -> float:
     more_s = 3600 * hours - within_s
     if more_s <= 0:
         return 1
+    # Each further start spends part of its limit on imports, process groups and reading the checkpoint.
     further_s = within_s - START_S.point
     return 1 + math.ceil(more_s / further_s) if further_s > 0 else math.inf
 

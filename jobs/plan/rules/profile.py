@@ -14,6 +14,7 @@ MOST_RANKS = 64
 
 def steps_follow_each_other(run: Run) -> str | None:
     """Require consecutive steps after the unmeasured ones and the step in which the profiler starts."""
+    # torch.profiler warms up for one step before the first recorded one.
     steps, first = run.engine.profile.steps, run.job.unmeasured_steps + 2
     if not steps:
         return None

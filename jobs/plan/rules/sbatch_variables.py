@@ -31,6 +31,7 @@ def given() -> dict[str, str]:
 def fill(config: DictConfig) -> None:
     """Set the keys that are not set from this shell, if the runs go to Slurm."""
     kind: LauncherKind = config.launcher.kind
+    # A preview shows what the cluster's own launcher would send.
     if (config.cluster.launcher if kind.is_preview else kind).needs_slurm:
         for name, value in given().items():
             if OmegaConf.select(config, KEYS[name]) is None:

@@ -19,7 +19,7 @@ from jobs.work.work import work_of
 # Volta and Turing have units for float16 only (CUDA C++ Programming Guide, table of features by compute capability).
 BFLOAT16_CAPABILITY = (8, 0)
 
-# Above these, later rules would calculate proposals that nobody can set.
+# Proposed in place of a last rate above the first one; the schema's usual value of job.min_learning_rate.
 MIN_LEARNING_RATE = 3e-5
 
 # --- single values -------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ def rate_falls(run: Run) -> str | None:
 
 
 def adapters_have_a_size(run: Run) -> str | None:
-    """Require a rank, a scale, a share to drop and targets of adapters that mean something."""
+    """Require one or more targets of adapters, each once."""
     lora = run.job.lora
     if lora is None:
         return None
@@ -346,6 +346,7 @@ def nodes_are_emulated(run: Run) -> str | None:
 def last_checkpoint_takes_longer(run: Run) -> str | None:
     """Warn of a time limit that may be too short for the last checkpoint."""
     given_s, estimated_s = stop_before_limit_s(run), needed_s(run)
+    # A run stops at the latest after three quarters of its limit (time_limit.within): 15 s a minute remain.
     if run.launcher.stop_before_limit_s is None and given_s < estimated_s - STOP_S:
         return (
             f"the last checkpoint of {checkpoint_bytes(run) / 1e9:,.0f} GB may need {estimated_s} s at 1 GB/s, and the "

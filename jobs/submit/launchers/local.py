@@ -71,6 +71,8 @@ class Local(Launcher):
         queued = [*what.runs, *((each.run, each.directory) for each in what.missing_stages)]
         tasks = [*(run_task(directory) for _, directory in what.runs), *stages.local_tasks(sweep, queued)]
         with uninterrupted(), open_to_append(sweep.logs / "queue.log") as log:
+            # A session of its own: Ctrl-C in this terminal does not reach it, and `cancel` finds all its processes by
+            # it.
             queue = subprocess.Popen(
                 queue_command(sweep),
                 stdin=subprocess.PIPE,
@@ -80,6 +82,7 @@ class Local(Launcher):
                 env=clean_environment(code_environment(queued[0][1].code_snapshot)),
                 text=True,
             )
+            # With the time of its start, since process ids are used again.
             process = {"job_id": str(queue.pid), "process_started": started_after_boot_s(queue.pid)}
             common = {"time": now(), "launcher": "local", "host": socket.gethostname(), **process}
             append_record(sweep.submissions, *(common | task for task in tasks))

@@ -115,6 +115,7 @@ def jobs_of(runs: Runs) -> list[Runs]:
                 f"{run.name} was not prepared for launcher=pilot: it has no launcher.pilot_nodes and "
                 "launcher.pilot_wall_time_min. Run `slurmscale resume` without --launcher, or submit a new sweep."
             )
+        # One job has one partition, one account and one size.
         shared.setdefault(repr((run.cluster, run.launcher)), []).append((run, directory))
     return list(shared.values())
 
@@ -132,6 +133,7 @@ def whole(runs: list[Run]) -> Run:
         nodes=largest.launcher.pilot_nodes,
         ranks_per_node=max(largest.cluster.ranks_per_node, *(run.ranks_per_node for run in runs)),
         wall_time_min=largest.launcher.pilot_wall_time_min,
+        # Whole nodes, which steps divide among themselves.
         cluster=replace(largest.cluster, exclusive=True),
     )
 

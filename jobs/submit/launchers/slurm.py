@@ -64,6 +64,7 @@ class Slurm(Launcher):
                 "submitted. Set launcher.max_running=null, or launcher=pilot."
             )
         groups = arrays(what.runs, most)
+        # Everything that sbatch can refuse is tested before the first job exists: taking jobs back may fail, too.
         chain = stages.Chain(sweep, what.runs, what.missing_stages, most)
         chain.test()
         lines = expected_starts(sweep, groups)
@@ -113,6 +114,7 @@ class Slurm(Launcher):
         except SubmitError as error:
             unknown = JobState(UNKNOWN, f"Slurm does not answer here: {error}")
             return unconfirmed | dict.fromkeys((each.asked_as for each in asked), unknown)
+        # Slurm counts ids from 1 again after MaxJobId: an old ledger may name an id that is now somebody else's job.
         own = {each.asked_as: queue[each.job_id] for each in asked if each.job_id in queue}
         return unconfirmed | {each.asked_as: own[each.asked_as] for each in asked if each.asked_as in own
                               and each.is_its_job(own[each.asked_as].described)}  # fmt: skip
@@ -172,6 +174,7 @@ def arrays(runs: Runs, most: int) -> list[Runs]:
     """Group the runs by equal resources and code; no group has more than `most` runs, the site's limit of an array."""
     groups: dict[str, Runs] = {}
     for run, directory in runs:
+        # All that is equal in this text can be one script, hence one array: one sbatch for hundreds of runs.
         key = json.dumps(shared_resources(run, directory.code_snapshot), sort_keys=True)
         groups.setdefault(key, []).append((run, directory))
     return [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]
@@ -183,6 +186,7 @@ def submit_what_fits(sweep: SweepDir, group: Runs, chain: stages.Chain) -> tuple
     Raises QueueFullError if there are stages and not all runs fit.
     """
     partition = group[0][0].cluster.partition
+    # Asked before sbatch, which refuses a whole array if only a part of it fits.
     taken, limit = slurm_commands.room(script_text(*group[0], sweep), len(group), partition)
     if chain.names and taken < len(group):
         raise slurm_call.QueueFullError(limit)
@@ -200,6 +204,7 @@ def submit_array(sweep: SweepDir, group: Runs, chain: stages.Chain) -> list[str]
     run, directory = group[0]
     directories = [directory for _, directory in group]
     parameters = starting_after(resources(run, directory.code_snapshot), chain.prepared_by)
+    # An array has one --signal: the run with the largest checkpoint decides, the others stop a little early.
     parameters["signal_delay_s"] = max(stop_before_limit_s(each) for each, _ in group)
     command = f"{rank_python(run)} -u -m jobs.run"
 

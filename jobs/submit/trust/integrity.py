@@ -66,6 +66,7 @@ def refuse_changed(
 
     Directories that do not exist yet are not checked: they are made private.
     """
+    # The very text that batch scripts use: a second check in Python would differ from it some day.
     script = f"{CHECK}\n{call(sweep, trusted_group, sorted({str(code) for code in codes}), runs)}"
     answer = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     if answer.returncode:

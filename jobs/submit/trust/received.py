@@ -29,6 +29,7 @@ def trust_or_refuse(sweep: SweepDir, *, trust: bool) -> None:
     if is_own(sweep) and not trust:
         return
     for line in executed(sweep):
+        # A received name or setting could send the terminal a command that hides a line.
         print(line if line.isprintable() else ascii(line))
     if not trust:
         raise SubmitError(

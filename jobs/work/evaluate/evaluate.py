@@ -151,6 +151,7 @@ class Matches:
         for hidden, row in zip(self._hidden, targets, strict=True):
             labelled = row != IGNORED
             weight = self._head.weight
+            # Only the labelled positions: logits of all of them are vocab / hidden times as large as the hidden states.
             predicted = F.linear(hidden[labelled].to(weight.dtype), weight, self._head.bias).argmax(-1)
             self.count += bool(labelled.any()) and bool((predicted == row[labelled]).all())
 
@@ -165,6 +166,7 @@ def mean_loss(
     packed: bool = False,
 ) -> float:
     """Return the loss summed over the labels of the held-out samples, divided by their number."""
+    # In float64: a sum over millions of labels loses digits in float32.
     total = torch.zeros((), dtype=torch.float64, device=device)
     with torch.no_grad():
         for micro_batch in held_out_batches(dataset, dataset.held_out, micro_batch_size, packed=packed):

@@ -60,7 +60,7 @@ class Jpegs(Data):
         return closing(steps_of(self.images, accumulation(self.run), self.run.global_batch_size, device))
 
     def clear(self) -> None:
-        """Remove the images that the run made."""
+        """Remove the images that the run made: a run that stopped continues with them, one that finished needs none."""
         shutil.rmtree(self.made, ignore_errors=True)
 
 

@@ -116,6 +116,7 @@ class Images(IterableDataset[Batch | Encoded | DataError]):
             waiting.append(image)
             if len(waiting) < self.settings.shuffle:
                 continue
+            # Drawn from its number, not from a stream of draws: a restart needs no replay to draw the same.
             draw = random.Random(f"{self.seed} reader {reader} image {given}")  # noqa: S311 (no secret)
             place = draw.randrange(len(waiting))
             waiting[place], waiting[-1] = waiting[-1], waiting[place]

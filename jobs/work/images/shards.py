@@ -80,6 +80,7 @@ def cut(shards: list[Path], readers: int) -> list[Part]:
         positions = recordio.positions(file)
         if not positions:
             raise without_images(file)
+        # Enough pieces that each reader has one, and not more: within a piece reading is sequential.
         pieces = min(len(positions), -(-readers // len(shards)))
         bounds = [len(positions) * piece // pieces for piece in range(pieces + 1)]
         parts += [Part(file, tuple(positions[a:b])) for a, b in pairwise(bounds)]

@@ -111,10 +111,13 @@ class Trainer(Trains):
         job, scale = self.run.job, self.loss_scale.value if self.loss_scale else 1.0
         total, micro_batches = torch.zeros((), device=self.device), batch.micro_batches
         for number, (pixels, labels, _) in enumerate(micro_batches, 1):
+            # DDP reduces in the backward pass of the last micro-batch; before, the ranks add up on their own.
             waits = isinstance(self.model, DistributedDataParallel) and number < len(micro_batches)
             with self.model.no_sync() if waits else nullcontext():  # type: ignore[operator]  # DDP has it
                 with self.arithmetic():
                     logits = self.model(self.normalised(pixels))
+                    # Softmax in float32. The mean over micro-batches and, by DDP, over ranks is that of the global
+                    # batch: all are of one size.
                     loss = self.criterion(logits.float(), labels.to(self.device, non_blocking=True))
                     loss = loss / len(micro_batches)
                 (loss * scale).backward()
@@ -123,6 +126,7 @@ class Trainer(Trains):
         norm = nn.utils.get_total_norm(gradients) / scale
         factor = 1 / scale
         if job.clip_norm is not None:
+            # As torch's clip_grad_norm_; unscaling and clipping are one pass over the gradients.
             factor *= min(1.0, job.clip_norm / (float(norm) + 1e-6))
         if factor != 1:
             torch._foreach_mul_(gradients, factor)
@@ -178,6 +182,7 @@ class Trainer(Trains):
         Ranks may have different numbers of micro-batches. The running means of normalization are the first rank's, as
         in a checkpoint.
         """
+        # Each rank has running means of its own: with different ones the sum below would be that of no single model.
         for buffer in self.network.buffers():
             dist.broadcast(buffer, 0)
         self.network.eval()
@@ -189,6 +194,7 @@ class Trainer(Trains):
                 with self.arithmetic():
                     logits = self.network(self.normalised(pixels))
                 logits = logits.float()
+                # (N, 5): guesses are in order, so the first column is top-1 and a row has one hit at most.
                 right = logits.topk(min(MOST_GUESSES, self.images.classes)).indices == labels[:, None]
                 loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
                 sums += torch.stack([torch.ones_like(labels).sum(), loss, right[:, :1].sum(), right.sum()])

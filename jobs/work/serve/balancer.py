@@ -70,6 +70,7 @@ backend replicas
 
 def nginx(address: str, replicas: Sequence[str], most: int) -> str:
     """Return the configuration of nginx; one worker, or each would count its own turns."""
+    # max_fails=0: by default nginx leaves a server out for 10 s after one failure, and the others would get its load.
     servers = "\n".join(f"        server {each} max_fails=0;" for each in replicas)
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     places = "\n".join(f"    {kind}_temp_path {kind};" for kind in kinds)

@@ -57,6 +57,7 @@ class Bench:
         """Measure and record a load of a search; return the values of the load generator."""
         s = self.run.serving
         assert s is not None
+        # In proportion, so that each request slot answers equally often and all loads of a search last about as long.
         requests = max(1, round(concurrency * s.requests / s.concurrency))
         name = self.directory.load_of_search(concurrency, repeat)
         found = self.counted(name, requests, concurrency, self.run.job.seed + concurrency + repeat)
@@ -123,6 +124,7 @@ class Bench:
 
 def sums(of_replicas: list[dict[Metric, float]]) -> dict[str, float]:
     """Return each counter summed over the replicas, if all have it, and the largest share of the requests."""
+    # A sum over some of the replicas would seem to be that of all.
     shared = [metric for metric in m.SERVING_METRICS if all(metric in each for each in of_replicas)]
     found = {metric.name: sum(each[metric] for each in of_replicas) for metric in shared}
     requests = found.get(m.SERVER_REQUESTS.name)

@@ -59,6 +59,7 @@ class Link:
             return messages
         except (OSError, ValueError) as error:
             raise self.loss() from error
+        # The connection has ended: what came before its end is returned first, and the next call raises.
         if not messages:
             raise self.loss()
         return messages

@@ -100,6 +100,7 @@ def load_command(
         "body": body,
         "result": result,
         "requests": requests,
+        # ApacheBench refuses more connections than requests.
         "concurrency": min(concurrency, requests),
         "rate": "inf" if s.requests_per_s is None else s.requests_per_s,
         "output_tokens": s.output_tokens,
@@ -135,6 +136,7 @@ def optional(serving: Serving) -> list[str]:
     """Return the options of a load generator that only some loads have."""
     given = limits(serving)
     if serving.client is not LoadGenerator.aiperf:
+        # vLLM takes each limit as an argument of its own, AIPerf all of them in one.
         return ["--goodput", *given] if given else []
     rate = [] if serving.requests_per_s is None else ["--request-rate", "{rate}"]
     return [*rate, *(["--goodput", "{limits}"] if given else [])]

@@ -38,6 +38,7 @@ def pool(count: int, mean_tokens: int, seed: int, encode: Callable[[list[str]], 
     for _ in range(count):
         length = draw.uniform(0.5, 1.5) * mean_tokens
         first = draw.randrange(len(text))
+        # A word has one token at least, so this many reach the longest prompt of 1.5 x mean_tokens.
         places = [(first + i) % len(text) for i in range(2 * mean_tokens + 1)]
         ends = list(itertools.accumulate(sizes[place] for place in places))
         best = min(range(len(ends)), key=lambda i: abs(ends[i] - length))

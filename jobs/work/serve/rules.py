@@ -178,6 +178,7 @@ def load_is_the_clients(run: Run) -> str | None:
         )
     if limited and s.client is LoadGenerator.ab:
         return "serving.client=ab measures no good requests. Set serving.client=vllm, or serving.limits to null each."
+    # Lengths of prompts are uniform from half to one and a half times the mean (prompts.pool).
     longest = s.input_tokens * 3 // 2 + s.output_tokens
     if longest > run.job.sequence_length:
         return (
@@ -215,6 +216,7 @@ def kv_tokens(run: Run) -> int | None:
     assert run.engine.server is not None
     if run.gpu.memory_gb is None or run.engine.server.memory_fraction is None:
         return None
+    # The prediction contains the cache of one request; all that the rest leaves becomes cache.
     others = memory(run).device.point - states(run).kv_cache
     return max(0, int(usable_bytes(run, run.gpu.memory_gb) - others) // kv_bytes_per_token(run))
 

@@ -97,6 +97,7 @@ class Searched:
         s = self.settings
         assert s.most_concurrency is not None
         low, high = highest(self.keeps, self.run.serving.concurrency, s.most_concurrency, s.resolution)
+        # `keeps` stops when the majority is certain; the two loads of the answer are measured in full.
         for edge in filter(None, (low, high)):
             while len(self.loads[edge]) < s.repeats:
                 self.load(edge)

@@ -108,6 +108,7 @@ def lead(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack
     try:
         convert_weights(run, lease, others, stack)
         key = secrets.token_hex(16)
+        # The key is made for each start and goes by these connections only: every user of a node can read arguments.
         others.send(number=number, key=key)
         append_event(directory, "served", **measured(run, lease, rank, others, stack, key=key))
     except StoppedError:
@@ -134,6 +135,7 @@ def meet(
     with listen(rank.master_addr) as door:
         place = announce(file, rank.master_addr, door.getsockname()[1])
         stack.callback(file.unlink, missing_ok=True)
+        # Each visitor is heard in a thread of its own, so that a stranger who says nothing keeps no rank out.
         arrived: queue.SimpleQueue[tuple[socket.socket, Hello]] = queue.SimpleQueue()
         hear(door, lambda visitor: arrived.put((visitor, hello_of(visitor, place.token, run.ranks))))
         deadline = time.monotonic() + run.engine.hang_timeout_s
@@ -186,6 +188,7 @@ def measured(run: Run, lease: Lease, rank: Rank, others: Others, stack: ExitStac
         others.send(load=True)
         storage_io.begin(StoragePhase.serve)
         found = Bench(run, lease.run, url, ready, key, prompts, watch.until).measured()
+        # Numbers that another program answered would look like very good ones.
         watch.refuse_strangers()
     return {m.SERVER_STARTUP_TIME.name: startup_s, **found}
 
@@ -295,6 +298,7 @@ def start_balancer(run: Run, lease: Lease, urls: list[str], watch: Watch, stack:
 
 def part(others: Others) -> None:
     """Wait until all other ranks have ended what they started."""
+    # Only then is the run finished: a server that outlives it would hold the GPUs of the next one.
     deadline = time.monotonic() + GOODBYE_S
     while others.links and time.monotonic() < deadline:
         pause(others.links.values(), LOOK_S)
@@ -349,6 +353,8 @@ def follow(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitSta
                 return
         if own is not None and (head := own.new_head()):
             link.send(head=asdict(head))
+        # Until the load begins, a part also ends because its head starts again at other ports: the new head is then on
+        # its way.
         if part is not None and (loaded or part.ended_for_s() > NEW_HEAD_WITHIN_S):
             part.check()
         if own is not None and not announced and becomes_ready(run, own):

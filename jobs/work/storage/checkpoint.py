@@ -117,6 +117,7 @@ def read(session: Session, state: dict[str, Any], final: Path, repeat: int) -> N
     dist.barrier(session.group)
     fence = time.perf_counter()
     reported(final, lambda: load_dcp(state, storage_reader=reader, process_group=session.group))
+    # The time of the slowest rank: training goes on when the last one has its state.
     dist.barrier(session.group)
     whole_s = time.perf_counter() - fence
     ranks = session.gather([reader.time_s, size_bytes(state)])

@@ -60,10 +60,12 @@ def fio_command(run: Run, place: Path, rank: int, result: Path) -> list[str]:
         f"--size={test.size_mib * KIB * KIB}",
         f"--numjobs={test.jobs}",
         f"--iodepth={test.depth}",
+        # psync has one request under way, whatever the depth.
         f"--ioengine={'libaio' if test.depth > 1 else 'psync'}",
         f"--direct={test.direct:d}",
         "--thread",
         "--group_reporting",
+        # Writes end on the storage, not in the page cache.
         "--end_fsync=1",
         "--output-format=json",
         f"--output={result}",

@@ -69,6 +69,7 @@ def data_read(session: Session) -> None:
     for name in PASSES:
         session.begins(f"reading the samples ({name})", size)
         share = session.cached_share(files_read, drop=name == "cold")
+        # Ranks begin together: the storage is measured under the load of all of them.
         dist.barrier(session.group)
         mine = read_once(run, files_read, session.rank.rank)
         ranks = session.gather(mine)
@@ -121,6 +122,7 @@ def read_once(run: Run, files: list[Path], rank: int) -> tuple[int, int, float, 
     for batch in loader:
         waited_s += time.perf_counter() - fence
         samples, size = samples + len(batch), size + sum(batch)
+        # In place of a training step, behind which the workers can read ahead.
         if data.step_s:
             time.sleep(data.step_s)
         fence = time.perf_counter()

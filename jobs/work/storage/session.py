@@ -59,6 +59,7 @@ class Session:
     def begins(self, work: str, size_bytes: float = 0) -> None:
         """Begin a piece of work of all ranks; raise StoppedError on every rank if one was asked to stop."""
         self.watchdog.begins(work, size_bytes)
+        # Signals reach ranks at different times; all leave at the same point, or some would wait in a collective.
         self.stop.signal = max(self.gather(self.stop.signal))
         if self.stop.signal:
             raise StoppedError

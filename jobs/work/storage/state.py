@@ -80,6 +80,7 @@ def named(state: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Tensor
 
 def words(tensor: Tensor) -> Tensor:
     """Return the memory of a tensor on this rank as integers."""
+    # As integers: random bits may be NaN, which equals nothing, and float sums depend on their order.
     local = local_shard(tensor).reshape(-1)
     return local.view(torch.int16 if local.element_size() == 2 else torch.int32)
 
