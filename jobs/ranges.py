@@ -108,7 +108,7 @@ def out_of_range(section: Any, prefix: str = "", *, counts: bool) -> Iterator[st
         key = f"{prefix}{name}"
         if is_dataclass(value):
             yield from out_of_range(value, f"{key}.", counts=counts)
-        elif isinstance(value, float) and not math.isfinite(value):
+        elif isinstance(value, float) and not math.isfinite(value) and (name not in ranges or not ranges[name].usual):
             # It compares with every limit as if it were in range.
             if counts:
                 yield f"{key}={value:g} is not a number to calculate with. Set {key}=NUMBER, which is finite."
