@@ -39,7 +39,7 @@ class Engine(ABC):
     sets_allocator = True
     """True if torch's allocator gets expandable segments; LitGPT's own scripts and servers set nothing."""
     works: frozenset[str] = frozenset({"train"})
-    """The kinds of work that it does (jobs.work.work)."""
+    """The kinds of work that it does, besides those that name it (jobs.work.work)."""
     fuses_adapters = False
     """True if q, k and v have one adapter together."""
     uses_autocast = False

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.layout import Layout, layout_of
 from jobs.lookup import imported, rules_of
 from jobs.metrics import StoragePhase
-from jobs.schema import Run
+from jobs.schema import EngineKind, Run
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -43,6 +43,8 @@ class Work(ABC):
     """True if it trains or evaluates a language model: it reads samples of tokens."""
     has_batch = False
     """True if it has micro-batches, and a global batch of them."""
+    engine: EngineKind | None = EngineKind.native
+    """The engine that does it; None if engines name it among the work that they do (Engine.works)."""
     rules: str | None = None
     """The module with its VALUES, RULES and WARNINGS."""
     entry_point: str

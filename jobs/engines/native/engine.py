@@ -24,7 +24,6 @@ class Native(Engine):
     package, extra = "litgpt", "train"
     least_torch = (2, 11)
     """The first with attention for packed rows."""
-    works = frozenset({"train", "evaluate", "images", "storage"})
     uses_autocast = counts_memory = reduces_in_float32 = pads_for_kernels = shards_sequences_on_cpus = True
     chooses_schedule = writes_in_background = True
     is_named = False

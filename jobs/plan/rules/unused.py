@@ -21,9 +21,9 @@ PLACES = frozenset({"data.cache_dir"})
 
 def engine_does_the_work(run: Run) -> str | None:
     """Require an engine that does the work of the run."""
-    engine = engine_of(run)
-    lacks_server = kind_of(run) == "serve" and run.engine.server is None
-    if kind_of(run) in engine.works and not lacks_server:
+    engine, kind = engine_of(run), kind_of(run)
+    lacks_server = kind == "serve" and run.engine.server is None
+    if (kind in engine.works or work_of(run).engine is run.engine.kind) and not lacks_server:
         return None
     return engine.work_refusal(run) or work_of(run).engine_refusal(run)
 

@@ -28,6 +28,7 @@ NOT_READ = {
 class Serve(LanguageModelWork):
     """Serving, by engines that are servers."""
 
+    engine = None
     entry_point = "jobs.work.serve.serve:serve"
     rules = "jobs.work.serve.rules"
     not_read = NOT_READ

@@ -11,6 +11,7 @@ from jobs.work.work import Entry
 class Train(LanguageModelWork):
     """Training, whose loop is the engine's."""
 
+    engine = None
     rules = "jobs.work.train.rules"
     reads_samples = True
     has_batch = True
