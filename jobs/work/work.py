@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jobs.ranks import Rank
 
 # The section that a run has -> the folder of its kind of work. A run with several is refused (jobs.work.images.rules).
-KINDS = {"images": "images", "serving": "serve", "storage": "storage", "matmul": "matmul"}
+KINDS = {"images": "images", "serving": "serve", "storage": "storage"}
 
 Entry = Callable[[Run, "Lease", "Rank"], None]
 """The work of a rank, from its start to its recorded end."""
