@@ -22,7 +22,7 @@ MOST_NODES = 4096
 Values = tuple[tuple[str, Any], ...]
 """Values by key."""
 SIZES = ("nodes", "scaling.global_batch_size")
-"""Keys that are no part of a layout."""
+"""Keys that are not part of a layout."""
 
 
 def nearest_fitting(run: Run, fits: Callable[[Run], bool], count: int = 3) -> list[str]:

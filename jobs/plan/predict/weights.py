@@ -70,7 +70,7 @@ def in_4_bits(weights: Iterable[Weight], width: int) -> list[Weight]:
 
 
 def scale_bytes(weights: Iterable[Weight]) -> int:
-    """Return the bytes of the scales of matrices in 4 bits: one a block, and four a block of blocks."""
+    """Return the bytes of the scales of matrices in 4 bits: one per block, and four per block of blocks."""
     blocks = [-(-weight.size // NF4_BLOCK) for weight in weights if weight.columns > 1]
     return sum(count + 4 * -(-count // SCALES_BLOCK) for count in blocks)
 

@@ -446,7 +446,7 @@ def test_sequences_cut_over_ranks_compute_the_same_where_attention_goes_round_th
         (("parallelism=cp_fsdp",), "needs GPUs (ring attention has no CPU kernel)"),
         (("parallelism=pp", "model.tie_embeddings=true"), "puts them on different ranks"),
         (("parallelism=pp", "parallelism.stage_layers=[1,1]"), "must give each of 2 stages"),
-        (("parallelism=pp", "parallelism.stages_per_rank=2"), "schedule=1F1B holds one stage a rank, not 2"),
+        (("parallelism=pp", "parallelism.stages_per_rank=2"), "schedule=1F1B holds one stage per rank, not 2"),
         (("parallelism=pp", "scaling.global_batch_size=1"), "needs 2 micro-batches or more to fill"),
         (("parallelism=tp", "job.sequence_length=7"), "is split along the sequence and is not a multiple of 2"),
         (("parallelism=fsdp_no_shard", "parallelism.data_shard=2"), "contradicts sharding=NO_SHARD"),

@@ -254,7 +254,7 @@ def test_a_site_adds_its_own_files_from_outside(tmp_path: Path, monkeypatch: pyt
         ("cluster.gpus=true", "launcher=local starts processes on this machine"),
         ("data.held_out_samples=-1", "data.held_out_samples=-1 is negative."),
         ("data.shots=-1", "data.shots=-1 is negative."),
-        ("data.shots=1", "data.shots=1 has no meaning with data.source=stdlib, which is no instruction data."),
+        ("data.shots=1", "data.shots=1 has no meaning with data.source=stdlib, which is not instruction data."),
         ("data=docstrings data.shots=1", "trained on. Set data.shots=0, or job=evaluate."),
         ("engine=litgpt job=finetune_lora data=stdlib parallelism=single ranks_per_node=1 job.clip_norm=null",
          "Set data=docstrings, data=alpaca, data=dolly or data=pubmedqa, or job.lora=null."),
