@@ -118,7 +118,7 @@ def beyond_one(
             yield f"{key}={name} does not exist here; the partitions are {', '.join(listed)}."
         return
     where = f"partition {settings['PartitionName']}"
-    # Either may be UNLIMITED, which is no limit.
+    # Either may be the word UNLIMITED.
     most = [int(settings[key]) for key in ("MaxNodes", "TotalNodes") if settings.get(key, "").isdigit()]
     if most and nodes > min(most):
         yield (

@@ -136,7 +136,7 @@ def own_or_refuse(sweep: SweepDir, kind: LauncherKind, *, new: bool) -> None:
 
 
 def recorded(file: Path) -> dict[str, Any]:
-    """Return a record; an empty one if there is none."""
+    """Return a record; an empty one if the file cannot be read."""
     try:
         return read_object(file)
     except (OSError, ValueError):
