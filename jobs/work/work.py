@@ -146,7 +146,7 @@ class Work(ABC):
 
 
 def kind_of(run: Run | DictConfig) -> str:
-    """Return the name of the kind of work that a run does, also of a configuration that is no run yet."""
+    """Return the name of the kind of work that a run does, also of a configuration that is not a Run yet."""
     named = (kind for section, kind in KINDS.items() if getattr(run, section) is not None)
     return next(named, "train" if run.job.train else "evaluate")
 

@@ -200,7 +200,7 @@ def images_of_run(run: Run, directory: RunDir, rank: Rank, watchdog: Watchdog) -
 
 
 def held_out_of_run(run: Run, rank: Rank) -> HeldOut | None:
-    """Return the held-out images of a rank; None without images.validation_path. Every rank calls it."""
+    """Return the held-out images of a rank; None if images.validation_path is null. Every rank calls it."""
     images = run.images
     assert images is not None
     if images.validation_path is None:
@@ -220,7 +220,7 @@ def refuse_different(parts: list[Part], where: Path) -> None:
 
 
 def parts_of_run(run: Run, directory: RunDir, rank: Rank, watchdog: Watchdog) -> list[Part]:
-    """Return the parts of the images, at least one a reader; make the images first where the run has no path.
+    """Return the parts of the images, at least one per reader; make the images first if the run has no path.
 
     Every rank calls it, and raises the DataError of any rank.
     """

@@ -42,7 +42,7 @@ from jobs.work.images.resnet import ResNet
 
 STATE = "state.pt"
 MOST_GUESSES = 5
-"""Classes of which one must be the label for top-5 accuracy."""
+"""Guesses of top-5 accuracy: the label must be among them."""
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and deviation of ImageNet's channels, in shares of 255 (https://docs.pytorch.org/vision/stable/models.html)."""
 
@@ -81,7 +81,8 @@ class Trainer:
     def step(self, step: int, batch: list[Batch]) -> tuple[float, float | None, float]:
         """Run one update; return the mean loss of the global batch before it, the gradient norm and the rate.
 
-        No norm is returned if the gradients overflowed float16, so that the update was skipped.
+        `batch` has the micro-batches of this rank: pixels (mbs, size, size, 3) in bytes and labels (mbs). No norm is
+        returned if the gradients overflowed float16, so that the update was skipped.
         """
         job, scale = self.run.job, self.loss_scale.value if self.loss_scale else 1.0
         total = torch.zeros((), device=self.device)
@@ -238,7 +239,7 @@ class Saver:
         state = read_object(file) if file.is_file() else {}
         self.other_order = state.get("order") != self.images.order
         if self.other_order:
-            # Not those of the start again.
+            # With the first seed the run would see the images of its start again.
             self.images.seed = self.job.seed + step
         else:
             self.images.continue_from(state)

@@ -27,7 +27,7 @@ from jobs.work.serve.words import OVER_NODES, filled
 
 PROBE_EVERY_S = 5.0
 SAMPLE_EVERY_S = 1.0
-# From so many samples on the interval doubles: a day has 20,000 samples at most.
+# After this many samples the interval doubles: a day has 20,000 samples at most.
 SAMPLES_AT_EACH = 3600
 
 

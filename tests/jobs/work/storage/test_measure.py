@@ -202,8 +202,8 @@ def test_a_storage_that_the_nodes_do_not_see_ends_every_rank_with_the_reason(tmp
     )
     assert train(run) == [1, 1]
     assert {(event["cause"], str(event["error"]).partition(": ")[2]) for event in events(run, "failed")} == {
-        ("refused", f"storage.path={tmp_path}/absent is no directory on this node. Set storage.path=DIRECTORY, which "
-                    "all nodes see.")
+        ("refused", f"storage.path={tmp_path}/absent is not a directory on this node. Set storage.path=DIRECTORY, "
+                    "which all nodes see.")
     }  # fmt: skip
 
 
@@ -215,8 +215,8 @@ def test_a_storage_that_the_nodes_do_not_see_ends_every_rank_with_the_reason(tmp
         (["job=checkpoint_io", "engine=litgpt"], "engine=litgpt is chosen. Set engine=native"),
         (["job=checkpoint_io", "job.export=true"], "job=checkpoint_io trains nothing. Set job.export=false"),
         (["job=checkpoint_io", "model=llama3_8b", "cluster.memory_gb_per_node=20"],
-         "2 ranks of a node need 192.7 GB, and cluster.memory_gb_per_node is 20.0 GB, of which the system needs 1. Set "
-         "storage.checkpoint.fraction=0.093 or less, or shard the model over more nodes"),
+         "2 ranks of a node need 192.7 GB, and cluster.memory_gb_per_node is 20.0 GB, and the system needs 1 of it. "
+         "Set storage.checkpoint.fraction=0.093 or less, or shard the model over more nodes"),
         (["job=data_read", "storage.data.files=3", "storage.data.workers=2"],
          "2 ranks x 2 workers = 4 readers each need one. Set storage.data.files=4 or more, or fewer workers"),
         (["job=data_read", "storage.data.step_s=-1"], "Set storage.data.step_s=0 or more"),
