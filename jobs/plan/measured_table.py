@@ -23,6 +23,7 @@ MEASURED = (STEP_TIME.name, "memory_bytes")
 def read_table(path: Path) -> list[MeasuredRun]:
     """Return the runs of a table; raise ConfigError with the line of what is wrong."""
     try:
+        # utf-8-sig: spreadsheets write a byte order mark.
         lines = read_bytes(path).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(

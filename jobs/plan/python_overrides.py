@@ -86,6 +86,7 @@ def written(key: str, value: object) -> str:
     """Return a value in Hydra's grammar."""
     if value is None:
         return "null"
+    # Before the numbers, since bool is an Integral.
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Enum):

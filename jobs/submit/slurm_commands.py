@@ -82,6 +82,7 @@ def refuse_beyond_partition(
 ) -> None:
     """Raise SubmitError for a job that a partition can never run; Slurm itself may accept it and never start it.
 
+    By default (EnforcePartLimits=NO) such a job pends for ever, by PartitionNodeLimit or PartitionTimeLimit.
     `key` is the configuration key of the partition, `prefix` that of nodes and time.
     """
     for sentence in beyond_partition(partitions(), name, nodes, wall_time_min, prefix=prefix, key=key):

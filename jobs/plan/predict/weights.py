@@ -105,6 +105,7 @@ def adapter_weights(model: Model, lora: Lora, *, fused: bool = False) -> list[We
     if LoraTarget.mlp in lora.targets:
         *opening, closing = (weight for weight in mlp_weights(model) if weight.columns > 1)
         if fused:
+            # Megatron's linear_fc1 is gate and up in one matrix.
             opening = [Weight(sum(weight.rows for weight in opening), hidden, Split.rows)]
         matrices = [*opening, closing]
         if model.mlp is Mlp.LLaMAMoE:

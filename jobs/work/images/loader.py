@@ -152,6 +152,7 @@ def loaded(images: Images | HeldOut, device: torch.device) -> Generator[Batch]:
         images,
         batch_size=None,
         num_workers=settings.workers,
+        # torch refuses a prefetch factor without workers.
         prefetch_factor=settings.prefetch if settings.workers else None,
         worker_init_fn=outlive_requests_to_stop,
         pin_memory=device.type == "cuda" and not by_dali,

@@ -80,6 +80,7 @@ def train_images(run: Run, lease: Lease, rank: Rank) -> None:
     with recorder.progress(), closing(ready):
         for step in range(done + 1, steps + 1):
             watchdog.begins(f"in step {step}")
+            # The step time is what lies between the two fences, as in jobs.work.train.loop: also the wait for images.
             synchronize(device)
             fence = time.perf_counter()
             batch = pace.batch(ready)

@@ -62,6 +62,7 @@ class Trainer:
         self.model: nn.Module = network
         if run.ranks > 1:
             self.model = DistributedDataParallel(
+                # Gradients as views of DDP's buckets: one copy of them less in memory.
                 network, broadcast_buffers=False, gradient_as_bucket_view=True,
                 bucket_cap_mb=run.parallelism.bucket_mb,
             )  # fmt: skip

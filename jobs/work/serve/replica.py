@@ -198,6 +198,7 @@ def gpus_of(run: Run, rank: Rank) -> dict[str, str]:
             f"Rank {rank.rank} on {node_name()} sees {shortest} GPUs, and its replica needs GPU {wanted.start} to "
             f"{wanted.stop - 1} of the node. Start ranks without --gpu-bind and --gpus-per-task."
         )
+    # In the launcher's own names, which may be numbers or UUIDs.
     return {name: ",".join(listed[gpu] for gpu in wanted) for name, listed in limited.items()}
 
 
