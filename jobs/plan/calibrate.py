@@ -68,6 +68,7 @@ def calibrate_on(measured: Sequence[MeasuredRun], output: Path | None, today: da
         raise ConfigError(f"--most {most}: fit to 1 run or more, 5 identify most constants. Set --most 5.")
     by_key: dict[tuple[str, str], list[MeasuredRun]] = {}
     for each in measured:
+        # A CPU's rates are not known, so there is no work in seconds to fit to.
         if each.run.gpu.name != "none":
             by_key.setdefault(key_of(each.run), []).append(each)
     lines, fits = [], []

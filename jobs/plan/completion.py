@@ -19,6 +19,7 @@ def complete_override(prefix: str, **_: Any) -> list[str]:
     key, equals, value = prefix.partition("=")
     if not equals:
         return [f"{name}=" for name in complete_key(prefix) if name in GROUPS or not keys()[name].is_section]
+    # The last value of a list is completed, those before it stay: engine=native,li<TAB>.
     before = value[: value.rfind(",") + 1]
     return [f"{key}={before}{name}" for name in values_of(key) if name.startswith(value[len(before) :])]
 

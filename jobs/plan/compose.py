@@ -201,7 +201,7 @@ class SameFiles:
         # In this order: a rehearsal leaves alone what the user gave, and the shell only fills what is unset by then.
         rehearsal.shrink(config, {override.key_or_group for override in values})
         sbatch_variables.fill(config)
-        # It would be asked for in vain.
+        # A user must not be asked for the path of data that nothing reads.
         leave_unset(config, ["data.path"] if "data" in work_of(config).unread(config) else [])
         unset = () if self.to_submit else leave_unset(config, ONLY_TO_SUBMIT)
         # Before values are settled: an interpolation or a path would hide what it holds.

@@ -18,7 +18,7 @@ from jobs.work.work import work_of
 MOST_NODES = 4096
 """Where the cluster sets no limit."""
 SIZES = ("nodes", "scaling.global_batch_size")
-"""Keys that are no part of a layout."""
+"""Keys that are not part of a layout."""
 
 
 def nearest_fitting(run: Run, fits: Callable[[Run], bool], count: int = 3) -> list[str]:

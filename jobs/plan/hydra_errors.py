@@ -105,7 +105,7 @@ def as_default(group: str) -> str:
 
 
 def what_to_set(key: str, given: str = "") -> str:
-    """Return a sentence on what a key takes; empty where OmegaConf's own text lists it, as the names of a choice.
+    """Return a sentence on what a key takes; empty if OmegaConf's own text lists it, as the names of a choice.
 
     For a usual name of a value, as in job.precision=fp8, or a time with its unit it has the value to set.
     """

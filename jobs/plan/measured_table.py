@@ -1,7 +1,7 @@
-"""A table of measured runs for `slurmscale calibrate`: a CSV file with a row for each run.
+"""A table of measured runs for `slurmscale calibrate`: a CSV file with one row per run.
 
 Columns are keys as in overrides (model, nodes, parallelism.tensor, job.micro_batch_size, ...), a cell the value, and an
-empty cell the default. What was measured is in `step_time_s` and `memory_bytes`, empty where it was not.
+empty cell the default. Measured values are in `step_time_s` and `memory_bytes`; empty: not measured.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ MEASURED = (STEP_TIME.name, "memory_bytes")
 def read_table(path: Path) -> list[MeasuredRun]:
     """Return the runs of a table; raise ConfigError with the line of what is wrong."""
     try:
+        # utf-8-sig: spreadsheets write a byte order mark.
         lines = read_bytes(path).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(

@@ -183,7 +183,7 @@ def from_config_json(path: Path) -> Model:
             max_sequence_length=given["max_position_embeddings"],
             norm_eps=given["rms_norm_eps"],
             mlp=Mlp.LLaMAMoE if experts else Mlp.LLaMAMLP,
-            # Qwen2 always has a bias on query, key and value, and no key of its config.json says so.
+            # Qwen2 always has a bias on query, key and value, and no key of its config.json states it.
             attention_bias=given["architectures"] == ["Qwen2ForCausalLM"],
             rope_base=int(rope.get("rope_theta", 10000)),
             rope_fraction=rope.get("partial_rotary_factor", 1.0),

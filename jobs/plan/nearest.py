@@ -37,7 +37,7 @@ Change = tuple[tuple[str, int | None], ...]
 
 
 def nearest_legal(run: Run, legal: Callable[[Run], bool], count: int = 3) -> list[str]:
-    """Return at most `count` sets of overrides that each make a run legal, nearest first; an empty list without any.
+    """Return at most `count` sets of overrides that each make a run legal, nearest first; an empty list if none does.
 
     The run's counts must be positive; the run itself does not change. Distance is the sum of |log2(new / old)| over the
     keys that change; equal distances are ordered by the number of keys, values before null, then KEYS and values.

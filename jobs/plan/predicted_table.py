@@ -14,7 +14,7 @@ NOT_PREDICTED = "not predicted"
 
 
 def predicted_columns(run: Run) -> dict[str, str]:
-    """Return the predicted numbers of a run by heading, each with its interval of 90 %; empty where none is known.
+    """Return the predicted numbers of a run by heading, each with its interval of 90 %; empty if none is predicted.
 
     The first column is `uncalibrated` where no run of the cluster has confirmed the constants.
     """

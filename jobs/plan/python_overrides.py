@@ -25,7 +25,7 @@ ACCEPTED = 'Pass text such as "nodes=2", a dictionary such as {"nodes": 2, "job"
 
 
 def override_lines(given: Iterable[object], *, multirun: bool) -> list[str]:
-    """Return the overrides in words, lists and dictionaries as lines; raise ConfigError for any other type.
+    """Return the overrides in texts, lists and dictionaries as lines; raise ConfigError for any other type.
 
     In a dictionary, dictionaries are sections. A list is a sweep with `multirun`, else a list value; for a key that
     takes a list, a sweep is a list of lists.
@@ -37,7 +37,7 @@ def refuse_keywords(keywords: Mapping[str, object]) -> None:
     """Raise ConfigError for overrides that were given as keyword arguments."""
     for key, value in keywords.items():
         raise ConfigError(
-            f"{key} is no keyword argument of this function, and overrides are none, as job.steps could not be one. "
+            f"{key} is not a keyword argument of this function. No override is one: job.steps cannot be. "
             f'Pass {{"{key}": {value!r}}} in place of {key}={value!r}.'
         )
 
@@ -51,7 +51,7 @@ def lines_of(given: object, *, multirun: bool) -> Iterator[str]:
     elif isinstance(given, list | tuple):
         yield from override_lines(given, multirun=multirun)
     else:
-        raise ConfigError(f"{given!r} is no override. {ACCEPTED}")
+        raise ConfigError(f"{given!r} is not an override. {ACCEPTED}")
 
 
 def entries(section: Mapping[Any, object], above: str, *, multirun: bool) -> Iterator[str]:
@@ -86,6 +86,7 @@ def written(key: str, value: object) -> str:
     """Return a value in Hydra's grammar."""
     if value is None:
         return "null"
+    # Before the numbers, since bool is an Integral.
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Enum):

@@ -14,7 +14,7 @@ from jobs.plan.choices import choices, set_one_of
 from jobs.plan.keys import GROUPS
 
 PATH = re.compile(r"[/~]|\.\.?/|.*/.*\.ya?ml$")
-# The remedy of an override of Hydra's own settings, by the first beginning that fits; none where it has an effect.
+# The remedy of an override of Hydra's own settings, by the first beginning that fits; empty if it has an effect.
 HYDRA_SETTINGS = {
     "hydra.searchpath": "",
     "hydra.sweeper.params": "",
@@ -30,7 +30,7 @@ HYDRA_SETTINGS = {
 
 
 def refuse_odd_bytes(overrides: Iterable[str]) -> None:
-    """Raise ConfigError for a byte that is no text in UTF-8, which Python keeps as half of a surrogate pair."""
+    """Raise ConfigError for bytes that are not UTF-8, which Python keeps as halves of surrogate pairs."""
     for line in overrides:
         try:
             line.encode()

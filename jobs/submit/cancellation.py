@@ -51,7 +51,7 @@ def cancel_jobs(sweep: SweepDir, job_ids: Iterable[str]) -> None:
     if not asked:
         return
     if odd := [job_id for job_id in asked if not JOB_ID.fullmatch(job_id)]:
-        raise SubmitError(f"{sweep.path} names job {odd[0]!r}, which is no job id of Slurm. Nothing was cancelled.")
+        raise SubmitError(f"{sweep.path} names job {odd[0]!r}, which is not a job id of Slurm. Nothing was cancelled.")
     is_recorded = False
     with contextlib.suppress(SubmitError):
         is_recorded = is_own(sweep)

@@ -59,7 +59,7 @@ def stored(sweep: SweepDir, contents: Mapping[Path, bytes]) -> Path:
                 if not target.exists():  # else another submission has made the same copy
                     raise
     # Its age is that of its last use, for remove_unused_code.
-    with suppress(PermissionError):  # of somebody else, which the check of integrity refuses in words
+    with suppress(PermissionError):  # somebody else's, which the check of integrity refuses with its reason
         os.utime(target)
     return target
 
@@ -100,7 +100,7 @@ def restore_code(sweep: SweepDir, directories: Iterable[RunDir]) -> None:
             if (source := source_of(directory)) is None:
                 raise RunDirError(
                     f"{directory.path}: its code, {code.name}, is not in {sweep.code_store}, and the installed code is "
-                    "another one. Copy it there from the .code-... directory beside the place of the sweep where it "
+                    "another one. Copy it there from the .code-... directory next to the place of the sweep where it "
                     "was submitted, or submit the run again."
                 )
             stored(sweep, files_of(source))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from jobs.plan.compose import Point
 
 POLL_S = 1.0
-# Each refresh needs two calls of Slurm: at most 12 calls a minute.
+# Each refresh needs two calls of Slurm: at most 12 calls per minute.
 SLURM_POLL_S = 10.0
 # For a longer sweep `submit` shows the first runs, `status` only those that may need attention.
 MOST_ROWS = 50
@@ -170,7 +170,7 @@ def state_cell(state: State) -> Text:
 
 
 def lines_of_nodes(found: Collection[RunState]) -> list[str]:
-    """Return the use of each node of the running runs, a line each."""
+    """Return one line for each node of the running runs, with its use."""
     return [f"{item.run.name} {line}" for item in found if item.state is State.running for line in node_lines(item.run)]
 
 
@@ -264,7 +264,7 @@ def resume(
 
 
 def divergence_warning(runs: Sequence[RunDir]) -> str | None:
-    """Return a warning that runs which diverged will do so again when they are resumed; None without such runs."""
+    """Return a warning that runs which diverged will do so again when they are resumed; None if no run diverged."""
     ends = {run.name: end_of(latest_attempt(events_or_failure(run))) or {} for run in runs}
     diverged = [
         f"{name} (step {end.get('step', 'unknown')})"

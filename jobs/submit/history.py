@@ -39,7 +39,7 @@ class History:
 
     @cached_property
     def end(self) -> Mapping[str, Any] | None:
-        """The end that the latest attempt recorded; None if there is none."""
+        """The end that the latest attempt recorded; None if it recorded no end."""
         return end_of(latest_attempt(self.events))
 
     @property

@@ -28,7 +28,7 @@ def log_of(run: RunDir, submission: Submission) -> Path:
 
 
 def tail(file: Path) -> str:
-    """Return the last TAIL_BYTES of a log; empty if there is none."""
+    """Return the last TAIL_BYTES of a log; empty if the file does not exist."""
     try:
         return read_tail(file, TAIL_BYTES)
     except (FileNotFoundError, UnsuitableFileError):

@@ -30,6 +30,7 @@ def launch(sweep: SweepDir, runs: Runs, kind: LauncherKind, missing_stages: Sequ
     try:
         first = runs[0][0] if runs else missing_stages[0].run
         directories = [*(directory for _, directory in runs), *(each.directory for each in missing_stages)]
+        # First, since the checks below look at the copy of the code that the runs will execute.
         restore_code(sweep, directories)
         codes = {directory.code_snapshot for directory in directories}
         refuse_changed(sweep.path, first.cluster.trusted_group, codes)

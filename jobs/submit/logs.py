@@ -179,7 +179,7 @@ def show(source: BinaryIO, what: Attempt, followed: SweepDir | None) -> None:
 
 
 def lines_before(source: BinaryIO, end: int | None) -> bytes:
-    """Return the next bytes of a file, not as a whole, and not within a line or a colour, unless a line is longer."""
+    """Return the next part of a file, which ends neither within a line nor within a colour, unless a line is longer."""
 
     def left() -> int:
         return PART_BYTES if end is None else max(0, min(PART_BYTES, end - source.tell()))

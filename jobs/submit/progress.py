@@ -79,7 +79,7 @@ def recorded_progress(run: RunDir) -> Progress:
 
 
 def latest_tokens_per_s(run: RunDir) -> list[float]:
-    """Return tokens/s of the last steady steps of the latest attempt, latest first; empty where they cannot be read."""
+    """Return tokens/s of the last steady steps of the latest attempt, latest first; empty if they cannot be read."""
     with suppress(UnsuitableFileError):
         starts = [event for event in run_events(run) if event["event"] == "started"]
         rows = steady_rows(run, list(rows_backwards(run)), starts[-1]) if starts else []
@@ -88,7 +88,7 @@ def latest_tokens_per_s(run: RunDir) -> list[float]:
 
 
 def steps_planned(run: RunDir) -> int | None:
-    """Return the number of steps that the plan of a run has; None without a plan."""
+    """Return the number of steps that the plan of a run has; None if it has no plan."""
     steps = read_plan(run).get("steps")
     return steps if isinstance(steps, int) else None
 
@@ -119,7 +119,7 @@ def last_step(run: RunDir) -> int | None:
 
 
 def since_last_step(run: RunDir) -> str:
-    """Return the age of the last recorded step in words; empty while it is young, and before the first.
+    """Return the age of the last recorded step as text; empty while it is young, and before the first.
 
     A stopped process, or one that waits for its disk, seems to run until the watchdog ends it.
     """
@@ -154,7 +154,7 @@ def is_number(name: str, value: Any) -> bool:
 
 
 def node_lines(run: RunDir) -> list[str]:
-    """Return a line for each node of a run with its use in its latest interval; none where nothing is recorded."""
+    """Return a line for each node of a run with its use in its latest interval; no line for a node without a record."""
     numbers = {file: number for file in run.storage_logs if (number := node_of(file)) is not None}
     found = {number: line for file, number in numbers.items() if (line := use_now(file))}
     return [f"node {number} {line}" for number, line in sorted(found.items())]

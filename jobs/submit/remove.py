@@ -261,7 +261,7 @@ def delete(target: Target) -> None:
             records += records_of(sweep)
     removal = own_directory(sweep.path / REMOVAL, mode=0o700)
     if sweep.only is not None and exists(sweep.submissions):
-        # Its jobs on record say nothing of a later run of this name.
+        # Its jobs on record are not those of a later run of this name.
         append_record(sweep.submissions, event_record("removed", run=sweep.only))
     try:
         for entry in entries:

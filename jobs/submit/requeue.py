@@ -99,7 +99,7 @@ def planned_restart(
         # Without a new checkpoint the run would reach the same limit again.
         advanced = any(event["event"] == "checkpoint" for event in latest_attempt(events))
         return Restart(cause, 0, []) if advanced else None
-    # A time limit is no fault. With each fault the pause doubles: a file system or switch that is away for minutes
+    # A time limit is not a fault. With each fault the pause doubles: a file system or switch that is away for minutes
     # would otherwise use up all restarts within seconds.
     faults = 1 + sum(event["cause"] != FailureCause.time_limit.name for event in requeues)
     return Restart(cause, min(launcher.requeue_pause_s * 2 ** (faults - 1), LONGEST_PAUSE_S), bad_nodes(sweep))
@@ -191,7 +191,7 @@ def record_silent_end(
 def record_exit_codes(run: RunDir, submission: Submission, exit_codes: Sequence[int | None]) -> None:
     """Record the end that the ranks of this machine could not write, from their exit codes.
 
-    A code is -N after signal N, and None if the rank still ran at the time limit; there are none if their parent died.
+    A code is -N after signal N, and None if the rank still ran at the time limit; without codes their parent died.
     """
     if ranks_named_cause(run, submission):
         return
@@ -236,7 +236,11 @@ def first_rank_on(run: RunDir, node: str) -> int:
 
 
 def main(sweep_path: str) -> None:
-    """Record the end of this job's run; requeue the run, or submit the backlog of the sweep."""
+    """Record the end of this job's run; requeue the run, or submit the backlog of the sweep.
+
+    In this order: another start may own the run by now; Slurm's record shows who ended the ranks, and whether Slurm
+    restarts the job itself; then the end is recorded that the ranks could not write; then a restart is decided.
+    """
     job_id = slurm_job_id()
     if job_id is None:
         raise RunDirError("jobs.submit.requeue runs in a batch script, inside a Slurm job.")

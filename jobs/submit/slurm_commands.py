@@ -82,6 +82,7 @@ def refuse_beyond_partition(
 ) -> None:
     """Raise SubmitError for a job that a partition can never run; Slurm itself may accept it and never start it.
 
+    By default (EnforcePartLimits=NO) such a job pends for ever, by PartitionNodeLimit or PartitionTimeLimit.
     `key` is the configuration key of the partition, `prefix` that of nodes and time.
     """
     for sentence in beyond_partition(partitions(), name, nodes, wall_time_min, prefix=prefix, key=key):
@@ -118,7 +119,7 @@ def beyond_one(
             yield f"{key}={name} does not exist here; the partitions are {', '.join(listed)}."
         return
     where = f"partition {settings['PartitionName']}"
-    # Either may be UNLIMITED, which is no limit.
+    # Either may be the word UNLIMITED.
     most = [int(settings[key]) for key in ("MaxNodes", "TotalNodes") if settings.get(key, "").isdigit()]
     if most and nodes > min(most):
         yield (

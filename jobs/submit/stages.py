@@ -1,6 +1,6 @@
 """The chain around training: the jobs that prepare, evaluate and report, and their dependencies.
 
-    prepare --afterok--> runs --aftercorr--> evaluate (one task a run) --afterany--> report
+    prepare --afterok--> runs --aftercorr--> evaluate (one task per run) --afterany--> report
                            `------------------afterany---------------------------------^
 
 Slurm cancels stages whose dependencies failed (--kill-on-invalid-dep), so no job waits for ever; a run that is requeued
@@ -73,7 +73,7 @@ class Chain:
 
     @property
     def prepared_by(self) -> str | None:
-        """The dependency of the runs; None if there is none."""
+        """The dependency of the runs; None if no stage prepares their data."""
         return f"afterok:{self.jobs['prepare'][0]}" if "prepare" in self.jobs else None
 
     @property

@@ -195,7 +195,7 @@ def is_alive(job: JobState | None) -> bool:
 
 
 def config_damage(run: RunDir) -> str:
-    """Return in words the damage of a configuration without which a run cannot be resumed; only its keys are read."""
+    """Describe the damage of a configuration without which a run cannot be resumed; only its keys are read."""
     try:
         lines = read_text(run.config, YAML_BYTES).splitlines()
     except FileNotFoundError:
@@ -234,7 +234,12 @@ def is_explained(end: Mapping[str, Any] | None) -> bool:
 
 
 def decide(history: History, job: JobState | None) -> tuple[State, str]:
-    """Return the state of a submitted run and its reason: finished is final, then the state in the scheduler counts."""
+    """Return the state of a submitted run and its reason.
+
+    In this order: a recorded `finished` is final; a job that its scheduler holds is alive; a recorded end counts,
+    unless the job was cancelled; then the records of cancellations and the output of the batch script; then accounting.
+    What nothing explains is `ended` for END_GRACE_S, and `lost` after it.
+    """
     run, submission, end = history.run, history.submission, history.end
     if is_finished(end):
         return State.finished, ""

@@ -87,7 +87,7 @@ class Submission:
     waits_for: str | None = None
     """For a run in the backlog: the limit of Slurm that keeps it out of the queue."""
     after: str | None = None
-    """The job that prepares its data; None if there is none."""
+    """The job that prepares its data; None if no job does."""
     mark: str | None = None
     """The name of its job; None for a job that was submitted by hand."""
     failures_before: int = 0
@@ -346,5 +346,5 @@ def events_since(run: RunDir, submission: Submission) -> list[dict[str, Any]]:
 
 
 def own_end(run: RunDir, submission: Submission) -> Mapping[str, Any] | None:
-    """Return the end that the latest attempt of a run recorded; None if there is none."""
+    """Return the end that the latest attempt of a run recorded; None if it recorded no end."""
     return end_of(latest_attempt(events_since(run, submission)))

@@ -25,7 +25,7 @@ DEEPEST = 2
 def open_sweep(path: Path) -> SweepDir:
     """Return the sweep, or the run of a sweep, at a path, for a command that asks the launcher about it.
 
-    Raises RunDirError if there is none, SubmitError if its jobs are in another cluster than this shell asks.
+    Raises RunDirError if there is neither, SubmitError if its jobs are in another cluster than this shell asks.
     """
     sweep = sweep_at(path)
     shell_clusters(sweep)
@@ -63,7 +63,7 @@ def open_run(path: Path) -> RunDir:
 
 
 def run_at(path: Path) -> SweepDir | None:
-    """Return the run at a path, in its sweep; None if there is none.
+    """Return the run at a path, in its sweep; None if the path is not a run.
 
     A link to a run is that run, unless it lies in a sweep itself: then it is a run of that one, as in `status` of it.
     """
@@ -88,12 +88,12 @@ def is_sweep(sweep: SweepDir) -> bool:
 
 
 def enclosing_run(path: Path) -> Path | None:
-    """Return the run directory that a path lies in; None if there is none."""
+    """Return the run directory that a path lies in; None if it lies in no run."""
     return next((each for each in reversed(path.parents) if is_run(each)), None)
 
 
 def enclosing_sweep(path: Path) -> SweepDir | None:
-    """Return the sweep that a path lies in, by its ledger; None if there is none."""
+    """Return the sweep that a path lies in, by its ledger; None if it lies in no sweep."""
     return next((sweep for sweep in map(SweepDir, path.parents) if exists(sweep.submissions)), None)
 
 

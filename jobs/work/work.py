@@ -150,7 +150,7 @@ class Work(ABC):
 
 
 def kind_of(run: Run | DictConfig) -> str:
-    """Return the name of the kind of work that a run does, also of a configuration that is no run yet."""
+    """Return the name of the kind of work that a run does, also of a configuration that is not a Run yet."""
     return kind_in({section: getattr(run, section) for section in KINDS}, trains=run.job.train)
 
 

@@ -144,7 +144,9 @@ def operands(run: Run, width: int, targets: tuple[LoraTarget, ...], matrices: in
 def attention(run: Run, x: Tokens) -> int:
     """Return what attention keeps: its input, q, k and v, the rotated q and k, log-sum-exps, and its result.
 
-    Values are a view of the product qkv, which therefore stays whole next to the rotated queries and keys.
+    For each token hidden + (q + k) + (q + 2 k) + q numbers, with q and k the widths of the heads on a TP rank, and one
+    float32 log-sum-exp per head (https://arxiv.org/abs/2307.08691, algorithm 1). Values are a view of the product qkv,
+    which therefore stays whole next to the rotated queries and keys.
     """
     model, tensor, lora = run.model, run.parallelism.tensor, run.job.lora
     q, k = (heads * model.head_size // tensor for heads in (model.heads, model.kv_heads))

@@ -96,7 +96,7 @@ def memory_prior(engine: EngineKind) -> Fit[MemoryConstants]:
 
 
 def basis(fit: Fit[StepTimeConstants] | Fit[MemoryConstants] | None, uncalibrated: str) -> str:
-    """Return what a prediction is based on, in words that begin with `calibrated` or `uncalibrated`."""
+    """Return the basis of a prediction as text that begins with `calibrated` or `uncalibrated`."""
     return f"uncalibrated: {uncalibrated}" if fit is None else f"calibrated: fitted to {fit.fitted_to}"
 
 

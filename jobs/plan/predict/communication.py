@@ -102,7 +102,7 @@ def tensor_exchange(run: Run, layout: Layout, layers: float) -> Exchange:
     """Return the traffic of TP for a micro-batch: two all-reduces of the activations of a layer in each direction.
 
     With sequence parallelism each is a scatter and a gather, and the backward pass gathers its inputs again
-    (arXiv:2205.05198, section 4.2.2).
+    (arXiv:2205.05198, section 4.2.2). Half an all-reduce among n ranks sends (n - 1) / n of tokens x hidden numbers.
     """
     group = group_of(layout, (TP,))
     split = sequence_parallel(run)
@@ -139,7 +139,7 @@ def pipeline_exchange(run: Run, layout: Layout, stages: int) -> Exchange:
 def shard_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
     """Return the traffic of FSDP or ZeRO 3 for a micro-batch: weights gathered, gradients scattered.
 
-    In a pipeline torch gathers and scatters once a step (jobs.engines.native.rules).
+    In a pipeline torch gathers and scatters once per step (jobs.engines.native.rules).
     """
     group = group_of(layout, (DP_SHARD, CP))
     if not gathers_weights(run) or layout.degree(PP) > 1:
@@ -154,7 +154,8 @@ def shard_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
 def replica_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
     """Return the traffic of a step that keeps data-parallel replicas equal: an all-reduce of gradients.
 
-    A distributed optimizer (ZeRO 1 and 2) scatters gradients and gathers weights instead.
+    It sends 2 (n - 1) / n of a gradient's bytes for each weight on the rank. A distributed optimizer (ZeRO 1 and 2)
+    scatters gradients and gathers weights instead.
     """
     if gathers_weights(run) and layout.degree(PP) > 1:
         group = group_of(layout, DATA_AXES)

@@ -31,8 +31,8 @@ class StepTimeConstants:
     """Bandwidth of element-wise kernels over the data sheet's. Not a published value: fits to published step times lie
     between 0.35 and 1.2, because what is counted as traffic is not exact."""
     layer_launch_s: float = constant(3.5e-3, 0.9)
-    """Host's time to launch the forward and backward pass of a layer. Megatron-LM takes 3.3 to 3.8 ms a layer of width
-    1,024 whether a micro-batch is 1 or 2 sequences of 1,024 and TP 1, 2 or 4 (VIA-Research/vTrain at f8dda84,
+    """Host's time to launch the forward and backward pass of a layer. Megatron-LM takes 3.3 to 3.8 ms per layer of
+    width 1,024 whether a micro-batch is 1 or 2 sequences of 1,024 and TP 1, 2 or 4 (VIA-Research/vTrain at f8dda84,
     data/ground_truth_single.csv)."""
     link_efficiency: float = constant(0.7, 0.4)
     """Bus bandwidth of a collective in a node over `gpu.link_gb_per_s` (nccl-tests, PERFORMANCE.md)."""

@@ -1,4 +1,4 @@
-"""Memory of a run that trains nothing (jobs.work.evaluate.evaluate) beside its weights: forward passes of one process.
+"""Memory of a run that trains nothing (jobs.work.evaluate.evaluate) besides its weights: forward passes, one process.
 
 tests/jobs/plan/test_activations.py compares the sum with the real model.
 """

@@ -119,7 +119,7 @@ def fitted(
     squares = [left_out_residual(quantity, samples, place) ** 2 for place in range(len(samples))]
     noise = float(np.sqrt((FREEDOM + sum(squares)) / (FREEDOM + len(squares))) * before)
     # Runs that agree better than expected weigh more against the prior. Larger residuals are more likely those of a run
-    # far from all others, which must not weaken what the others say.
+    # far from all others, which must not weaken the evidence of the others.
     logs = shifts(of_noise(min(noise, before)), samples)
     known = of_noise(noise).covariance(samples, logs)
     return Fit(

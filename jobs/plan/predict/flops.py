@@ -6,6 +6,6 @@ from __future__ import annotations
 FLOPS_PER_WEIGHT = 6
 FLOPS_PER_FROZEN_WEIGHT = 4
 FORWARD_FLOPS_PER_WEIGHT = 2
-# The same for an entry of attention's two products, of which a token has s x heads x head size in each layer.
+# The same for an entry of attention's two products: a token has s x heads x head size of them in each layer.
 FLOPS_PER_ATTENDED = 12
 FORWARD_FLOPS_PER_ATTENDED = 4

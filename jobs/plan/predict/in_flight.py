@@ -26,7 +26,7 @@ def in_flight(run: Run, place: int) -> float:
             # A micro-batch returns after it has passed all ranks behind: one for each of them, and the own one.
             return float(min(batches, behind + 1))
         case "ZBVZeroBubble":
-            # Two stages a rank, along a V: no rank holds more than PP whole micro-batches, as the first one of 1F1B.
+            # Two stages per rank, along a V: no rank holds more than PP whole micro-batches, as the first one of 1F1B.
             passes = 2 * p.pipeline
         case "InterleavedZeroBubble":
             # The gradients of weights come up to `place` passes later.

@@ -44,5 +44,5 @@ class Interval:
         return NormalDist().cdf(math.log(limit / self.point) / deviation) if deviation else float(limit >= self.point)
 
     def record(self, digits: int | None = None) -> dict[str, float]:
-        """Return the numbers as plan.json contains them: whole, or with so many decimals."""
+        """Return the numbers as plan.json contains them: whole, or with this number of decimals."""
         return {"point": round(self.point, digits), "low": round(self.low, digits), "high": round(self.high, digits)}

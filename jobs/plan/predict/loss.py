@@ -30,7 +30,7 @@ def loss_memory(run: Run, x: Tokens) -> LossMemory:
 
 
 def whole(run: Run, x: Tokens) -> LossMemory:
-    """Return the memory of the loss from all logits: 12 bytes a logit in backward, 16 if TP divides them.
+    """Return the memory of the loss from all logits: 12 bytes per logit in backward, 16 if TP divides them.
 
     The log-softmax in float32 is kept; backward adds its gradient and that of the logits, both in float32. torch's
     loss_parallel has one more temporary.

@@ -148,7 +148,7 @@ def source_of(run: Run, term: str) -> str:
         return "tensors of a forward pass, counted in the engine's own code"
     if term == "weights" and run.job.quantizes_base:
         return (
-            "bytes of the tensors that the rank with the most holds; a matrix of a layer in 4 bits a number, with 1 "
+            "bytes of the tensors that the rank with the most holds; a matrix of a layer in 4 bits per number, with 1 "
             "byte for 64 numbers and 4 for 16,384"
         )
     return SOURCES[term]
@@ -177,14 +177,16 @@ def memory(run: Run, samples: Samples | None = None) -> Prediction:
     read = samples.tokens if samples else None
     short = tokens_of(with_rows(run, read.computed)) if read else tokens_of(run, fewest=True)
     if read:
-        # The first micro-batch of a step finds no gradients: where that is the largest, a mean one may hold the most.
+        # The largest micro-batch may be the first one of a step, which finds no gradients yet. Then a later one of mean
+        # size may hold the most.
         run = with_rows(run, read.most)
     full = tokens_of(run)
     most = largest_moment(run, full, constants)
     least = most if short == full else largest_moment(run, short, constants)
     known = limits_of(run) if fit is None else fitted_limits(run, fit)
     limits = {term: known.get(term, EXACT) for term in {*most, *least}}
-    # With short rows another moment may be the largest: what differs of its sum is divided as that of full rows is.
+    # With short rows another moment may be the largest. Its sum, without the terms that are equal at all moments, is
+    # the lower end, which the terms of the full rows' moment share in their proportions.
     lowest, lower = (
         sum(limits[term][0] * size for term, size in terms.items() if term not in CONSTANT) for terms in (least, most)
     )
@@ -269,7 +271,7 @@ def moments(run: Run, place: int, x: Tokens, held: States) -> Iterator[Terms]:
 def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Terms]:
     """Yield the loss, and moments of backward: of the last layer, the one before it, its end, and the first ones.
 
-    The first micro-batch finds no gradients: they appear while activations are freed, so with one micro-batch a step
+    The first micro-batch finds no gradients: they appear while activations are freed, so with one micro-batch per step
     all gradients meet the activations of the first layer only.
     """
     stages = pipeline_stage_layers(run)

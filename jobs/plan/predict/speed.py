@@ -109,7 +109,10 @@ def model_flops(run: Run) -> float:
 
 
 def total_s(run: Run, step: Interval, steps: int | None) -> Interval | None:
-    """Return the time from the start of the processes to the end of the last step, checkpoints included."""
+    """Return the time from the start of the processes to the end of the last step, checkpoints included, in seconds.
+
+    START_S + steps x step + checkpoints x the time that one holds training up. None if the steps are not known.
+    """
     if steps is None:
         return None
     saved = 0 if run.job.checkpoint_every_steps is None else steps // run.job.checkpoint_every_steps

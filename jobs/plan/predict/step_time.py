@@ -56,13 +56,13 @@ class StageWork:
     attention_s: float
     element_s: float
     optimizer_s: float
-    """Update of its weights, once a step."""
+    """Update of its weights, once per step."""
     tensor: c.Exchange
     context: c.Exchange
     pipeline: c.Exchange
     shard: c.Exchange
     replica: c.Exchange
-    """Once a step."""
+    """Once per step."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,11 @@ def step_work(run: Run) -> StepWork | None:
 def stage_work(
     run: Run, layout: Layout, part: Part, ranks: int, *, peak: float, memory_bytes_per_s: float
 ) -> StageWork:
-    """Return the work of the pipeline ranks that hold a part of the model."""
+    """Return the work of the pipeline ranks that hold a part of the model.
+
+    `peak` (FLOP/s) and `memory_bytes_per_s` are the data sheet's: work becomes seconds here, and the constants of
+    `slot_time` divide these by the efficiencies.
+    """
     layers, has_embedding, has_head = part
     # Recomputation does not repeat the head: its three passes are forward and the gradients of input and weight, which
     # are also counted if the head is frozen.
@@ -205,7 +209,11 @@ def bubble(run: Run) -> float:
 
 
 def step_time(work: StepWork, constants: StepTimeConstants) -> StepTime:
-    """Return the time of a step of some work on a machine with these constants, by cause."""
+    """Return the time of a step of some work on a machine with these constants, by cause.
+
+    The causes are those of the slowest pipeline rank. `step_time_s` also takes the largest update and reduction of any
+    rank, which may be another one, so it may be a little longer than their sum.
+    """
     slots = [slot_time(stage, work, constants) for stage in work.stages]
     # Stages run at the same time, and each micro-batch passes all of them: the slowest one sets the rhythm.
     stage, slot = max(zip(work.stages, slots, strict=True), key=lambda each: each[1].total)
@@ -219,7 +227,7 @@ def step_time(work: StepWork, constants: StepTimeConstants) -> StepTime:
 
 
 def step_time_s(work: StepWork, constants: StepTimeConstants) -> float:
-    """Return the sum of `step_time`, with each maximum taken by arithmetic: constants may be arrays of draws."""
+    """Return the time of a step in seconds, with each maximum taken by arithmetic: constants may be arrays of draws."""
     slots = [slot_time(stage, work, constants) for stage in work.stages]
     longest, once = slots[0].total, 0.0
     for stage, slot in zip(work.stages, slots, strict=True):

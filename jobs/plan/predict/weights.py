@@ -70,7 +70,7 @@ def in_4_bits(weights: Iterable[Weight], width: int) -> list[Weight]:
 
 
 def scale_bytes(weights: Iterable[Weight]) -> int:
-    """Return the bytes of the scales of matrices in 4 bits: one a block, and four a block of blocks."""
+    """Return the bytes of the scales of matrices in 4 bits: one per block, and four per block of blocks."""
     blocks = [-(-weight.size // NF4_BLOCK) for weight in weights if weight.columns > 1]
     return sum(count + 4 * -(-count // SCALES_BLOCK) for count in blocks)
 
@@ -105,6 +105,7 @@ def adapter_weights(model: Model, lora: Lora, *, fused: bool = False) -> list[We
     if LoraTarget.mlp in lora.targets:
         *opening, closing = (weight for weight in mlp_weights(model) if weight.columns > 1)
         if fused:
+            # Megatron's linear_fc1 is gate and up in one matrix.
             opening = [Weight(sum(weight.rows for weight in opening), hidden, Split.rows)]
         matrices = [*opening, closing]
         if model.mlp is Mlp.LLaMAMoE:

@@ -1,4 +1,4 @@
-"""Memory of engine=native within a step beside states, activations and loss: backward of one layer, and FSDP's buffers.
+"""Memory of engine=native in a step besides states, activations and loss: backward of one layer, and FSDP's buffers.
 
 tests/jobs/plan/test_activations.py compares the sums with the real engine.
 """
@@ -47,7 +47,7 @@ def unpacked_matrix(run: Run, x: Tokens) -> int:
 def masks_of_layer(run: Run, x: Tokens) -> int:
     """Return what the dropout before the closing matrix takes next to a layer, where it draws its mask.
 
-    Ones, the mask and a byte a number, of the columns of all TP ranks, while its results do not exist yet. And what
+    Ones, the mask and one byte per number, of the columns of all TP ranks, while its results do not exist yet. And what
     the layer does not keep: its input and the matrix's result; gradient, input and result of attention as they are
     between pairs of matrices.
     """

@@ -14,7 +14,7 @@ def prompt_fits_the_records(run: Run) -> str | None:
         if run.data.prompt is None:
             return None
         return (
-            f"data.prompt={run.data.prompt} has no meaning with data.source={run.data.source.name}, which is no "
+            f"data.prompt={run.data.prompt} has no meaning with data.source={run.data.source.name}, which is not "
             "instruction data. Set data.prompt=null."
         )
     try:
@@ -47,8 +47,8 @@ def examples_are_no_training_data(run: Run) -> str | None:
     shots = run.data.shots
     if shots and run.data.source not in INSTRUCTIONS:
         return (
-            f"data.shots={shots} has no meaning with data.source={run.data.source.name}, which is no instruction data. "
-            "Set data.shots=0."
+            f"data.shots={shots} has no meaning with data.source={run.data.source.name}, which is not instruction "
+            "data. Set data.shots=0."
         )
     if shots and run.job.train:
         return (

@@ -24,7 +24,7 @@ ONE_PIPELINE_STAGE = (Schedule["GPipe"], Schedule["1F1B"])
 
 
 def sharding_goes_with_fsdp(run: Run) -> str | None:
-    """Require a sharding with FSDP, and none without."""
+    """Require a sharding with FSDP, and refuse one with any other strategy."""
     p = run.parallelism
     if p.strategy is Strategy.fsdp and p.sharding is None:
         return (
@@ -58,6 +58,7 @@ def gathering_ahead_needs_shards(run: Run) -> str | None:
 def tensor_divides_matrices(run: Run) -> str | None:
     """Require that TP divides heads, key/value heads, the feed-forward and the vocabulary."""
     m, tensor = run.model, run.parallelism.tensor
+    # Whole heads, since a head's scores are computed on one rank; rows of the vocabulary, for embedding and head.
     sizes = (("heads", m.heads), ("kv_heads", m.kv_heads), ("intermediate_size", m.intermediate_size),
            ("vocab_size", m.vocab_size))  # fmt: skip
     for key, size in sizes:
@@ -136,13 +137,13 @@ def schedule_fits_pipeline_stages(run: Run) -> str | None:
         return None
     if p.schedule in ONE_PIPELINE_STAGE:
         return (
-            f"parallelism.schedule={p.schedule.name} holds one stage a rank, not {count}. Set "
+            f"parallelism.schedule={p.schedule.name} holds one stage per rank, not {count}. Set "
             "parallelism.stages_per_rank=null, or parallelism.schedule=Interleaved1F1B."
         )
     if p.schedule is Schedule["ZBVZeroBubble"] or count < 2:
         allowed = "2" if p.schedule is Schedule["ZBVZeroBubble"] else "2 or more"
         return (
-            f"parallelism.schedule={p.schedule.name} holds {allowed} stages a rank, not {count}. Set "
+            f"parallelism.schedule={p.schedule.name} holds {allowed} stages per rank, not {count}. Set "
             "parallelism.stages_per_rank=2, or parallelism.schedule=1F1B."
         )
     return None
@@ -154,7 +155,7 @@ def pipeline_stages_share_layers(run: Run) -> str | None:
     stages = p.pipeline * pipeline_stages_per_rank(run)
     whole = [pipeline for pipeline in divisors(layers) if layers % (pipeline * stages // p.pipeline) == 0] or [1]
     what = f"parallelism.pipeline={p.pipeline}" + (
-        f" x {pipeline_stages_per_rank(run)} stages a rank" if stages > p.pipeline else ""
+        f" x {pipeline_stages_per_rank(run)} stages per rank" if stages > p.pipeline else ""
     )
     if p.stage_layers is not None:
         counts = p.stage_layers
@@ -211,7 +212,8 @@ def grid_fills_world(run: Run) -> str | None:
             f"Set {one_rank}parallelism=ddp."
         )
     shard = shard_degree(run)
-    # Replicas that imply the shard group are free; else the shard group leaves one number of them.
+    # Without data_shard the number of replicas is free, and the shard group follows from it. With data_shard only one
+    # number of replicas is possible, which the last check requires.
     free = p.data_replicate if p.strategy is Strategy.fsdp and p.data_shard is None else None
     for key, value in (("data_shard", p.data_shard), ("data_replicate", free)):
         if value is not None and dp % value:

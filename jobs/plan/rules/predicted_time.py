@@ -56,7 +56,7 @@ def what_to_set(run: Run, found: Speed) -> str:
 
 
 def starts(run: Run, hours: float) -> float:
-    """Return the starts that a run of so many hours needs if each one continues from the checkpoint of the last."""
+    """Return the starts that a run of this many hours needs if each one continues from the checkpoint of the last."""
     within_s = 60 * run.wall_time_min - stop_before_limit_s(run)
     more_s = 3600 * hours - within_s
     if more_s <= 0:
@@ -67,7 +67,7 @@ def starts(run: Run, hours: float) -> float:
 
 
 def allowed_starts(run: Run) -> int:
-    """Return the starts of a run without its user, of which each continues from a checkpoint."""
+    """Return the starts that a run has without its user; each one continues from a checkpoint."""
     return 1 + (run.launcher.requeues if restarts_itself(run) and checkpoint_bytes(run) else 0)
 
 

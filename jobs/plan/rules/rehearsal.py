@@ -36,6 +36,7 @@ def shrink(config: DictConfig, given: Collection[str]) -> None:
     for key, most in limits.at_most.items():
         section, _, name = key.rpartition(".")
         owner = OmegaConf.select(config, section) if section else config
+        # An interpolation follows another key, which has a limit of its own.
         follows = key in given or owner is None or OmegaConf.is_interpolation(owner, name)
         if not follows and (owner[name] or 0) > most:
             OmegaConf.update(config, key, most)

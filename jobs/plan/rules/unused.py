@@ -39,7 +39,7 @@ def values_are_read(run: Run) -> str | None:
 
 
 def value_at(run: Run, key: str) -> object:
-    """Return the value of a key; None where its section is null."""
+    """Return the value of a key; None if its section is null."""
     found: object = run
     for name in key.split("."):
         found = getattr(found, name, None)

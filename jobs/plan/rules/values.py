@@ -105,6 +105,7 @@ def path_stays_as_it_is(run: Run) -> str | None:
 def names_are_file_names(run: Run) -> str | None:
     """Require names of runs and sweeps that are valid directory names."""
     for key, name in (("name", run.name), ("sweep", run.sweep)):
+        # File systems allow 255 bytes, and temporary files append to a name.
         if name is not None and (name in {"", ".", ".."} or "/" in name or "\0" in name or len(name.encode()) > 200):
             return (
                 f"{key}={name!r} cannot be a directory name: 1 to 200 bytes without '/'. Set {key}=SOMETHING; the "
@@ -346,7 +347,7 @@ def nodes_are_emulated(run: Run) -> str | None:
 def last_checkpoint_takes_longer(run: Run) -> str | None:
     """Warn of a time limit that may be too short for the last checkpoint."""
     given_s, estimated_s = stop_before_limit_s(run), needed_s(run)
-    # A run stops at the latest after three quarters of its limit (time_limit.within): 15 s a minute remain.
+    # A run stops at the latest after three quarters of its limit (time_limit.within): 15 s of each minute.
     if run.launcher.stop_before_limit_s is None and given_s < estimated_s - STOP_S:
         return (
             f"the last checkpoint of {checkpoint_bytes(run) / 1e9:,.0f} GB may need {estimated_s} s at 1 GB/s, and the "
@@ -395,6 +396,8 @@ def ranks_have_one_core(run: Run) -> str | None:
 
 def updates_are_rounded(run: Run) -> str | None:
     """Warn of bfloat16 weights, which lose small updates."""
+    # 7 stored bits and an implicit one: the gap between numbers is 1/128 of their power of two, half of it is rounded
+    # off.
     if run.engine.parameters is Precision.bfloat16:
         return (
             "engine.parameters=bfloat16 keeps 8 bits of each weight: updates below 1/256 of it are lost. Compare its "

@@ -106,6 +106,7 @@ class Local(Launcher):
                 if submission.log_id is not None:
                     found[submission.asked_as] = JobState("RUNNING")
                     continue
+                # Looked up once, and only if a run waits: it reads the command line of every process.
                 queues = living_queues() if queues is None else queues
                 found[submission.asked_as] = JobState("PENDING", behind(submission, queues))
         return found

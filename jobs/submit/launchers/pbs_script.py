@@ -102,6 +102,7 @@ def options(run: Run) -> list[str]:
         *given("cluster.account", "-P ", cluster.account),
         "-j oe",
         f"-o {path}/",
+        # Without -r n PBS itself starts a job again after a node failure.
         f"-r {'y' if run.launcher.requeues else 'n'}",
     ]
     for name, value in cluster.pbs.items():

@@ -36,6 +36,7 @@ class Slurm(Launcher):
     def check(self, runs: list[Run]) -> None:
         """Raise SubmitError if no Slurm answers here, or a partition can never run one of the runs or stages."""
         slurm_commands.require()
+        # A set: hundreds of runs have few different sizes, and each check asks Slurm.
         for partition, nodes, wall_time_min in {(r.cluster.partition, r.nodes, r.wall_time_min) for r in runs}:
             slurm_commands.refuse_beyond_partition(partition, nodes, wall_time_min)
         stages.refuse_beyond_partition(runs[0])
@@ -142,6 +143,7 @@ def expected_starts(sweep: SweepDir, groups: list[Runs]) -> list[str]:
         try:
             start = slurm_commands.test_script(script_text(run, directory, sweep), 1, run.cluster.partition)
         except slurm_call.QueueFullError:
+            # Not a refusal: these runs wait in the backlog.
             continue
         except SubmitError as error:
             raise SubmitError(f"sbatch refuses {described(group)}: {error}. Nothing was submitted.") from error

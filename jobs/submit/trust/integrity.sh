@@ -61,7 +61,7 @@ warn_of_nfs4() {
 
 # refuse_changed TRUSTED_GROUP SWEEP [--run RUN]... CODE...: end this script if another user could change the code
 # snapshots, the sweep or a directory above it, or if a snapshot is not the one that its name is the digest of. Code lies
-# in this user's store beside the sweep; an earlier version of slurmscale put it into the sweep.
+# in this user's store next to the sweep; an earlier version of slurmscale put it into the sweep.
 refuse_changed() {
     local trusted=$1 sweep=$2 physical store path private member='' digest
     shift 2

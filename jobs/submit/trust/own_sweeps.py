@@ -47,6 +47,7 @@ def own(sweep: SweepDir) -> None:
         write_file(sweeps / f"{number}.json", json.dumps(record))
     except OSError as error:
         raise unusable(Path(error.filename or "~"), error.strerror or str(error)) from error
+    # The record first: an event without one proves nothing, and a record that no ledger names is never found.
     append_record(sweep.submissions, event_record("owned", id=number))
 
 
@@ -55,6 +56,7 @@ def add_submitted(sweep: SweepDir, code: Path, directories: Iterable[RunDir]) ->
     found = records_of(sweep)
     if not found:
         return
+    # One record is enough: refuse_unrecorded accepts what any of them contains.
     file, record = list(found.items())[-1]
     new = {code.name, *(digest_of(directory) for directory in directories)}
     try:
@@ -136,7 +138,7 @@ def own_or_refuse(sweep: SweepDir, kind: LauncherKind, *, new: bool) -> None:
 
 
 def recorded(file: Path) -> dict[str, Any]:
-    """Return a record; an empty one if there is none."""
+    """Return a record; an empty one if the file cannot be read."""
     try:
         return read_object(file)
     except (OSError, ValueError):

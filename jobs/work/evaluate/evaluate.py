@@ -165,7 +165,10 @@ def mean_loss(
     *,
     packed: bool = False,
 ) -> float:
-    """Return the loss summed over the labels of the held-out samples, divided by their number."""
+    """Return the loss summed over the labels of the held-out samples, divided by their number.
+
+    A mean over micro-batches would weigh labels of short samples more, and depend on the size of micro-batches.
+    """
     # In float64: a sum over millions of labels loses digits in float32.
     total = torch.zeros((), dtype=torch.float64, device=device)
     with torch.no_grad():

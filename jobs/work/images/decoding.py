@@ -36,7 +36,7 @@ Box = tuple[float, float, float, float]
 
 
 class Crop(NamedTuple):
-    """An image of which the header was read, and the part of it that the network sees."""
+    """An image whose header was read, and the part of it that the network sees."""
 
     streamed: Streamed
     header: Image.Image
@@ -137,7 +137,7 @@ def damage_named(name: str) -> Iterator[None]:
         yield
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(
-            f"{name} is no complete JPEG ({str(error).partition(' <')[0]}). Remove it from its shard, or copy the "
+            f"{name} is not a complete JPEG ({str(error).partition(' <')[0]}). Remove it from its shard, or copy the "
             "shard again from its source."
         ) from error
 

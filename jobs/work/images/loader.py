@@ -79,7 +79,7 @@ class Images(IterableDataset[Batch | Encoded | DataError]):
         """Continue with the images after those of a checkpoint; of another order, or without one, with other images."""
         self.other_order = state.get("order") != self.order
         if self.other_order:
-            # Not those of the start again.
+            # With the first seed the run would see the images of its start again.
             self.seed += step
             return
         self.seed, self.taken = int(state["seed"]), int(state["taken"])
@@ -160,6 +160,7 @@ def loaded(images: Images | HeldOut, device: torch.device) -> Generator[Batch]:
         images,
         batch_size=None,
         num_workers=settings.workers,
+        # torch refuses a prefetch factor without workers.
         prefetch_factor=settings.prefetch if settings.workers else None,
         worker_init_fn=outlive_requests_to_stop,
         pin_memory=device.type == "cuda" and not by_dali,

@@ -1,9 +1,9 @@
 """MXNet's RecordIO with images: read and written as im2rec does.
 
 A file is a sequence of records: magic and length (two little-endian uint32), the payload, zeros up to a multiple of 4.
-The upper 3 bits of the length say which part of a payload follows: a payload that contains the magic at a multiple of
+The upper 3 bits of the length are the kind of part that follows: a payload that contains the magic at a multiple of
 4 is cut there, and the magic is left out. An image's payload is a header (flag, label, id, second id), with flag > 0
-that number of float32 labels, and the JPEG. FILE.idx has the number of a record and its first byte, a line each.
+that number of float32 labels, and the JPEG. FILE.idx has one line per record: its number and its first byte.
 Formats: https://github.com/dmlc/dmlc-core/blob/main/include/dmlc/recordio.h (and src/recordio.cc),
 https://github.com/apache/mxnet/blob/master/python/mxnet/recordio.py (IRHeader).
 """

@@ -39,7 +39,8 @@ class Part:
                 label = int(sample[LABEL])
             except ValueError as error:
                 raise DataError(
-                    f"{self.file}: the label of sample {key} is no whole number. Write one, 0 or more, into {key}.cls."
+                    f"{self.file}: the label of sample {key} is not a whole number. Write one, 0 or more, into "
+                    f"{key}.cls."
                 ) from error
             yield key, jpeg, label
             empty = False
@@ -55,7 +56,7 @@ def without_images(file: Path) -> DataError:
 def shards_of(path: Path, key: str = "images.path") -> list[Path]:
     """Return the shards of a directory, of one type; raise DataError if there are none, or an empty one."""
     if not path.is_dir():
-        raise DataError(f"{key}={path} is no directory here. Set {key}=DIRECTORY, which all nodes see.")
+        raise DataError(f"{key}={path} is not a directory here. Set {key}=DIRECTORY, which all nodes see.")
     found = {ending: sorted(path.glob(f"*{ending}")) for ending in (TAR, RECORDIO)}
     if not any(found.values()):
         raise DataError(
@@ -136,7 +137,7 @@ def stream(
 
 
 def held_out(parts: list[Part], reader: int, readers: int) -> Iterator[Streamed]:
-    """Yield the images of a reader's parts, each once; some readers have none where the parts are few."""
+    """Yield the images of a reader's parts, each once; with fewer parts than readers, some readers have no images."""
     number = 0
     for turn, part in enumerate(parts[reader::readers]):
         first = number

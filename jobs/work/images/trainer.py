@@ -55,7 +55,7 @@ from jobs.work.train import loop
 
 STATE = "state.pt"
 MOST_GUESSES = 5
-"""Classes of which one must be the label for top-5 accuracy."""
+"""Guesses of top-5 accuracy: the label must be among them."""
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and deviation of ImageNet's channels, in shares of 255 (https://docs.pytorch.org/vision/stable/models.html)."""
 
@@ -87,6 +87,7 @@ class Trainer(Trains):
         self.model: nn.Module = network
         if run.ranks > 1:
             self.model = DistributedDataParallel(
+                # Gradients as views of DDP's buckets: one copy of them less in memory.
                 network, broadcast_buffers=False, gradient_as_bucket_view=True,
                 bucket_cap_mb=run.parallelism.bucket_mb,
             )  # fmt: skip
@@ -106,7 +107,8 @@ class Trainer(Trains):
     def step(self, step: int, batch: StepImages) -> tuple[float, float | None, float]:
         """Run one update; return the mean loss of the global batch before it, the gradient norm and the rate.
 
-        No norm is returned if the gradients overflowed float16, so that the update was skipped.
+        `batch` has the micro-batches of this rank: pixels (mbs, size, size, 3) in bytes and labels (mbs). No norm is
+        returned if the gradients overflowed float16, so that the update was skipped.
         """
         job, scale = self.run.job, self.loss_scale.value if self.loss_scale else 1.0
         total, micro_batches = torch.zeros((), device=self.device), batch.micro_batches

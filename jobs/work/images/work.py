@@ -13,7 +13,7 @@ from jobs.versions import is_missing
 from jobs.work.work import Entry, Rule, Work
 
 MOST_MADE_BYTES = 10e9
-"""Images that a run makes in its own directory; a core makes some MB a second."""
+"""Images that a run makes in its own directory; a core makes some MB per second."""
 
 
 NOT_READ = {

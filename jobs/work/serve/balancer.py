@@ -18,7 +18,7 @@ REMEDY = "Install it, load it in cluster.modules, or set serving.balancer to ano
 
 
 def balancer_of(run: Run) -> Balancer:
-    """Return the balancer of a run; by default none in front of one replica."""
+    """Return the balancer of a run; by default `none` in front of one replica."""
     assert run.serving is not None
     return run.serving.balancer or (Balancer.haproxy if replicas_of(run) > 1 else Balancer.none)
 
@@ -32,6 +32,7 @@ def balancer_command(kind: Balancer, directory: Path, address: str, replicas: Se
     file = directory / f"{kind.name}.conf"
     write_file(file, text, mode=0o600)
     if kind is Balancer.haproxy:
+        # -db: in the foreground. A daemon would leave the session by which it is watched and ended.
         return ["haproxy", "-db", "-f", str(file)]
     # Names in its configuration are relative to this directory.
     own_directory(directory / "nginx")

@@ -72,7 +72,7 @@ def prompt_pool(run: Run) -> list[str]:
 
 
 def write_requests(run: Run, directory: RunDir, name: str, prompts: Sequence[str]) -> dict[str, Path]:
-    """Write the prompts of a load, a JSON object a line, and the body of ApacheBench's only request."""
+    """Write the prompts of a load, one JSON object per line, and the body of ApacheBench's only request."""
     assert run.serving is not None
     files = {"prompts": directory.serving / f"{name}-prompts.jsonl", "body": directory.serving / "request.json"}
     # The key that vLLM's benchmark reads, and AIPerf's.

@@ -63,6 +63,7 @@ class Piece:
                     stdout=output,
                     stderr=output,
                     env=environment(env),
+                    # A process group of its own, which `end` signals as a whole.
                     start_new_session=True,
                     preexec_fn=end_with_parent,  # noqa: PLW1509 (it takes no lock that another thread may hold)
                 )

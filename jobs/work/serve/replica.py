@@ -27,7 +27,7 @@ from jobs.work.serve.words import OVER_NODES, filled
 
 PROBE_EVERY_S = 5.0
 SAMPLE_EVERY_S = 1.0
-# From so many samples on the interval doubles: a day has 20,000 samples at most.
+# After this many samples the interval doubles: a day has 20,000 samples at most.
 SAMPLES_AT_EACH = 3600
 
 
@@ -198,6 +198,7 @@ def gpus_of(run: Run, rank: Rank) -> dict[str, str]:
             f"Rank {rank.rank} on {node_name()} sees {shortest} GPUs, and its replica needs GPU {wanted.start} to "
             f"{wanted.stop - 1} of the node. Start ranks without --gpu-bind and --gpus-per-task."
         )
+    # In the launcher's own names, which may be numbers or UUIDs.
     return {name: ",".join(listed[gpu] for gpu in wanted) for name, listed in limited.items()}
 
 

@@ -26,7 +26,7 @@ def search_has_a_limit(run: Run) -> str | None:
         return None
     if not any(getattr(s.limits, each.name) is not None for each in fields(s.limits)):
         return (
-            "serving.search finds the highest concurrency within limits, and there is none. Set "
+            "serving.search finds the highest concurrency within limits, and no limit is set. Set "
             "serving.limits.time_to_first_token_s, time_per_output_token_s or request_latency_s, or "
             "serving.search.most_concurrency=null."
         )
@@ -164,7 +164,7 @@ def load_is_the_clients(run: Run) -> str | None:
     if s.client is not LoadGenerator.ab and s.client_command is None and not endpoint.endswith("/completions"):
         return (
             f"serving.client={s.client.name} speaks the OpenAI interface, and engine.server.endpoint={endpoint} is "
-            "none of its. Set serving.client=ab serving.prompts=1, or an engine with that interface."
+            "not part of it. Set serving.client=ab serving.prompts=1, or an engine with that interface."
         )
     if s.client is LoadGenerator.ab and s.requests < s.concurrency:
         return (
@@ -222,15 +222,16 @@ def kv_tokens(run: Run) -> int | None:
 
 
 def kv_cache_note(run: Run) -> str | None:
-    """Return the predicted capacity of a replica's KV cache in tokens and requests; None where it is not known."""
+    """Return the predicted capacity of a replica's KV cache in tokens and requests; None if it is not known."""
     assert run.serving is not None
     if (tokens := kv_tokens(run)) is None:
         return None
     s = run.serving
     length, longest = s.input_tokens + s.output_tokens, run.job.sequence_length
     return (
-        f"predicted {tokens:,} tokens a replica: {tokens // length:,} requests of {s.input_tokens} + {s.output_tokens} "
-        f"tokens at once, {tokens // longest:,} of job.sequence_length={longest}; {replicas_of(run)} x as many in all"
+        f"predicted {tokens:,} tokens per replica: {tokens // length:,} requests of {s.input_tokens} + "
+        f"{s.output_tokens} tokens at once, {tokens // longest:,} of job.sequence_length={longest}; {replicas_of(run)} "
+        "x as many in all"
     )
 
 
@@ -243,7 +244,7 @@ def replica_note(run: Run) -> str | None:
         return f"{count} of {replica_in_words(run)} within a node"
     places = [f"{first}..{first + nodes - 1}" for first in range(0, count * nodes, nodes)]
     listed = ", ".join(places) if count <= MOST_LISTED else f"{places[0]}, {places[1]}, ..., {places[-1]}"
-    return f"{count} of {replica_in_words(run)} on {nodes} nodes each ({listed}), of which the first serves HTTP"
+    return f"{count} of {replica_in_words(run)} on {nodes} nodes each ({listed}); the first node of each serves HTTP"
 
 
 def requests_wait_for_memory(run: Run) -> str | None:
@@ -256,8 +257,8 @@ def requests_wait_for_memory(run: Run) -> str | None:
     if held <= most:
         return None
     return (
-        f"serving.concurrency={s.concurrency} is {held} requests a replica, and its KV cache holds about {most}: "
-        "requests will wait. Set a lower serving.concurrency, more replicas, or more GPUs a replica "
+        f"serving.concurrency={s.concurrency} is {held} requests per replica, and its KV cache holds about {most}: "
+        "requests will wait. Set a lower serving.concurrency, more replicas, or more GPUs per replica "
         "(parallelism.tensor, parallelism.pipeline)."
     )
 

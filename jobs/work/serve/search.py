@@ -113,7 +113,7 @@ class Searched:
         if not low:
             return (
                 f"no concurrency keeps the limits: {self.at(high)}. Set a higher limit, a lower serving.output_tokens, "
-                "or more GPUs a replica (parallelism.tensor)"
+                "or more GPUs per replica (parallelism.tensor)"
             )
         return f"{self.at(low)}; {self.at(high)}"
 

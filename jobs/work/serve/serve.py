@@ -135,7 +135,7 @@ def meet(
     with listen(rank.master_addr) as door:
         place = announce(file, rank.master_addr, door.getsockname()[1])
         stack.callback(file.unlink, missing_ok=True)
-        # Each visitor is heard in a thread of its own, so that a stranger who says nothing keeps no rank out.
+        # Each visitor is heard in a thread of its own, so that a silent stranger keeps no rank out.
         arrived: queue.SimpleQueue[tuple[socket.socket, Hello]] = queue.SimpleQueue()
         hear(door, lambda visitor: arrived.put((visitor, hello_of(visitor, place.token, run.ranks))))
         deadline = time.monotonic() + run.engine.hang_timeout_s

@@ -39,7 +39,7 @@ class Serve(LanguageModelWork):
         return {"data": "its load is serving.prompts prompts that are made"}
 
     def engine_refusal(self, run: Run) -> str:
-        """Return the refusal of an engine that is no server."""
+        """Return the refusal of an engine that is not a server."""
         return f"job=serve needs a server, and engine={run.engine.kind.name} has none. Set engine=vllm, or another job."
 
     def states_in_words(self, run: Run, held: States) -> tuple[str, str]:

@@ -60,7 +60,7 @@ class TimedReader(FileSystemReader):
 
 
 def checkpoint_io(session: Session) -> None:
-    """Write, read and remove the checkpoint of the run, as often as it says; record each."""
+    """Write, read and remove the checkpoint of the run `repeats` times; record each."""
     test = session.run.storage
     assert test is not None
     assert test.checkpoint is not None

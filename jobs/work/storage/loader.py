@@ -114,6 +114,7 @@ def read_once(run: Run, files: list[Path], rank: int) -> tuple[int, int, float, 
         Sizes(run, files, rank),
         batch_size=data.batch_size,
         num_workers=data.workers,
+        # torch's own collation would make tensors of the sizes.
         collate_fn=list,
         worker_init_fn=end_when_asked,
     )

@@ -46,6 +46,7 @@ def storage_test(run: Run, lease: Lease, rank: Rank) -> None:
         with emptied(place, first=rank.is_first):
             session.refuse(refused_space(run, place) or refused_memory(run))
             test_of(run)(session)
+            # Rank 0 removes the directory behind this line: no rank may still read it.
             dist.barrier(session.group)
     except StoppedError:
         session.record("stopped", attempt=attempt, step=0, reason=STOPS[signal.Signals(stop.signal)].reason)
@@ -61,7 +62,7 @@ def missing(run: Run) -> str | None:
     path = run.storage.path
     if path is None or Path(path).is_dir():
         return None
-    return f"storage.path={path} is no directory on this node. Set storage.path=DIRECTORY, which all nodes see."
+    return f"storage.path={path} is not a directory on this node. Set storage.path=DIRECTORY, which all nodes see."
 
 
 def test_of(run: Run) -> Callable[[Session], None]:

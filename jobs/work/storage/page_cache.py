@@ -15,7 +15,7 @@ import numpy.typing as npt
 from jobs.files import opened
 
 WINDOW_BYTES = 2**30
-"""Part of a file that is mapped at a time; a multiple of the page size. The kernel answers with a byte a page."""
+"""Part of a file that is mapped at a time; a multiple of the page size. The kernel answers with one byte per page."""
 
 
 def drop(files: Iterable[Path]) -> None:

@@ -12,7 +12,7 @@ TESTS = {"checkpoint": "checkpoint_io", "data": "data_read", "fio": "fio"}
 
 
 def one_test(run: Run) -> str | None:
-    """Require one test of storage, and no training beside it."""
+    """Require one test of storage, and no training in the same run."""
     assert run.storage is not None
     given = [name for name in TESTS if getattr(run.storage, name) is not None]
     if len(given) != 1:

@@ -1,7 +1,7 @@
 """Samples in three formats: make files of random ones, and read files one after the other.
 
-text               .jsonl, an object with "text" a line
-megatron_binary    PREFIX.bin and PREFIX.idx, a sample a sequence (jobs.data.megatron_binary)
+text               .jsonl, one object with "text" per line
+megatron_binary    PREFIX.bin and PREFIX.idx, one sequence per sample (jobs.data.megatron_binary)
 tar                WebDataset's layout, https://github.com/webdataset/webdataset: the files of a sample follow each
                    other in the shard and share their name up to its first dot
 """
@@ -26,7 +26,7 @@ from jobs.files import opened
 from jobs.settings.storage import DataFormat, DataRead
 
 VOCABULARY = 128_256
-"""Llama 3's, so that Megatron's format stores 4 bytes a token."""
+"""Llama 3's, so that Megatron's format stores 4 bytes per token."""
 TOKEN_BYTES = 4
 PREFIX = "samples"
 ENDINGS = {DataFormat.text: ".jsonl", DataFormat.tar: ".tar", DataFormat.megatron_binary: ".idx"}
@@ -35,7 +35,7 @@ ENDINGS = {DataFormat.text: ".jsonl", DataFormat.tar: ".tar", DataFormat.megatro
 def files_of(kind: DataFormat, path: Path) -> list[Path]:
     """Return the files of a format in a directory; of Megatron's format the index and the tokens of a prefix.
 
-    Raise DataError if there is none, or an empty one.
+    Raise DataError if there is no such file, or an empty one.
     """
     if kind is DataFormat.megatron_binary:
         prefix = path / PREFIX if path.is_dir() else path
@@ -121,12 +121,13 @@ def samples_of_tar(file: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
         return key, ending
 
     try:
+        # r|: as a stream without seeking, which is how loaders read shards.
         with reading(file), opened(file) as content, tarfile.open(fileobj=content, mode="r|") as shard:
             entries = (entry for entry in shard if entry.isfile())
             for key, parts in groupby(entries, key=lambda entry: parted(entry)[0]):
                 yield key, {parted(part)[1]: data.read() for part in parts if (data := shard.extractfile(part))}
     except tarfile.TarError as error:
-        raise DataError(f"{file} is no complete tar file: {error}. Copy it again from its source.") from error
+        raise DataError(f"{file} is not a complete tar file: {error}. Copy it again from its source.") from error
 
 
 def sizes_of_sequences(index_file: Path, bin_file: Path, reader: int, readers: int, seed: int) -> Iterator[int]:

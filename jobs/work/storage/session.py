@@ -76,5 +76,6 @@ class Session:
                 if drop:
                     page_cache.drop(listed)
                 share = page_cache.cached_share(listed)
+        # The first rank of each node has looked; all ranks of a node share its cache.
         shares = self.gather(share)[:: self.run.ranks_per_node]
         return None if None in shares else max(shares)

@@ -57,7 +57,7 @@ def node_memory_bytes(run: Run) -> float:
 def refused_space(run: Run, where: Path) -> str | None:
     """Return the refusal of a run whose storage has not the space, None if it has; a missing directory is its parent.
 
-    The refusal says what it needs, what the storage has, and what to set.
+    The refusal has the needed and the free space, and a value to set.
     """
     existing = next(path for path in (where, *where.parents) if path.exists())
     needed, free = needed_bytes(run), shutil.disk_usage(existing).free
@@ -82,8 +82,8 @@ def memory_refusal(run: Run, memory_bytes: float, whose: str) -> str | None:
         return None
     return (
         f"storage.checkpoint keeps its tensors in host memory: the {run.ranks_per_node} ranks of a node need "
-        f"{needed / GB:,.1f} GB, and {whose} {memory_bytes / GB:,.1f} GB, of which the system needs "
-        f"{LEAST_MEMORY_LEFT / GB:g}. Set {remedy(run, room / needed)}, or shard the model over more nodes."
+        f"{needed / GB:,.1f} GB, and {whose} {memory_bytes / GB:,.1f} GB, and the system needs "
+        f"{LEAST_MEMORY_LEFT / GB:g} of it. Set {remedy(run, room / needed)}, or shard the model over more nodes."
     )
 
 

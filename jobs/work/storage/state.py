@@ -63,6 +63,7 @@ def empty_like(parameter: Tensor, dtype: torch.dtype) -> Tensor:
         local,
         parameter.device_mesh,
         parameter.placements,
+        # The check would be a collective for each tensor.
         run_check=False,
         shape=parameter.shape,
         stride=parameter.stride(),

@@ -42,7 +42,7 @@ class Storage(Work):
         return dict.fromkeys(("model", "parallelism", "data"), f"it reads and writes what {part} describes")
 
     def parameters(self, run: Run) -> int:
-        """Return the weights of the model, of which checkpoints are made."""
+        """Return the weights of the model whose checkpoints are written."""
         return cost.parameters(run.model)
 
     def checkpoint_bytes(self, run: Run) -> int:

@@ -90,10 +90,10 @@ def test_values_keep_their_meaning(given: object, key: str, expected: object) ->
 @pytest.mark.parametrize(
     ("given", "multirun", "expected"),
     [
-        (3, False, "3 is no override. Pass text such as"),
-        (None, False, "None is no override."),
-        (b"nodes=1", False, "b'nodes=1' is no override."),
-        ({"nodes", "steps"}, False, "is no override."),
+        (3, False, "3 is not an override. Pass text such as"),
+        (None, False, "None is not an override."),
+        (b"nodes=1", False, "b'nodes=1' is not an override."),
+        ({"nodes", "steps"}, False, "is not an override."),
         ({3: 1}, False, "3 is not the name of a key."),
         ({"job": {"a b": 1}}, False, "'a b' in job is not the name of a key."),
         ({"nodes=2": 1}, False, "'nodes=2' is not the name of a key."),

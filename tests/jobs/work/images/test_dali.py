@@ -123,7 +123,7 @@ def test_a_damaged_image_has_the_same_words_with_either_decoder(file: bytes, tmp
             next(batches)
         words.append(str(caught.value))
     assert words[0] == words[1]
-    assert re.search(r"0\.tar: damaged is no complete JPEG \(.+\)\. Remove it from its shard", words[0])
+    assert re.search(r"0\.tar: damaged is not a complete JPEG \(.+\)\. Remove it from its shard", words[0])
 
 
 @pytest.mark.long

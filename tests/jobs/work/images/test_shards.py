@@ -108,11 +108,15 @@ def unlabelled(where: Path) -> None:
         ("recordio", lambda where: replace(where, "000000.idx", b"0 0\n"), r"000000\.idx has a line other than NUMBER"),
         ("tar", lambda where: replace(where, "000000.tar", b""), r"000000\.tar has no images: it is an empty shard"),
         ("tar", lambda where: tarfile.open(where / "000000.tar", "w").close(), r"000000\.tar has no images: it is an"),
-        ("tar", lambda where: replace(where, "000000.tar", b"x" * 600), r"000000\.tar is no complete tar file"),
+        ("tar", lambda where: replace(where, "000000.tar", b"x" * 600), r"000000\.tar is not a complete tar file"),
         ("tar", unlabelled, r"000000\.tar: sample a has no label \(\.cls\)\. Each needs KEY\.jpg and KEY\.cls"),
         ("tar", lambda where: replace(where, "a.rec", b"x"), r"has \.tar and \.rec files\. Move those of one type"),
         ("tar", lambda where: [each.unlink() for each in where.iterdir()], r"has no \.tar or \.rec files\. Set it to"),
-        ("tar", lambda where: where.rename(where.with_name("b")), r"images is no directory here\. Set images\.path="),
+        (
+            "tar",
+            lambda where: where.rename(where.with_name("b")),
+            r"images is not a directory here\. Set images\.path=",
+        ),
     ],
 )
 def test_damaged_shards_are_named_with_what_to_do(

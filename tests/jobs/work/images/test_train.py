@@ -136,14 +136,16 @@ def test_a_damaged_image_ends_the_run_with_its_name(tmp_path: Path) -> None:
     assert train(run) == [1]
     (event,) = events(run, "failed")
     assert event["cause"] == "refused"
-    assert re.search(r"000001\.tar: damaged is no complete JPEG \(.*\)\. Remove it from its shard", str(event["error"]))
+    assert re.search(
+        r"000001\.tar: damaged is not a complete JPEG \(.*\)\. Remove it from its shard", str(event["error"])
+    )
 
 
 def test_an_image_cut_short_is_no_complete_jpeg() -> None:
     content = io.BytesIO()
     Image.new("RGB", (64, 64), "red").save(content, "JPEG")
     assert decoded(opened(content.getvalue(), "a"), "a").size == (64, 64)
-    with pytest.raises(DataError, match=r"^a is no complete JPEG \(.+\)\. Remove it from its shard"):
+    with pytest.raises(DataError, match=r"^a is not a complete JPEG \(.+\)\. Remove it from its shard"):
         decoded(opened(content.getvalue()[:-200], "a"), "a")
 
 
@@ -169,7 +171,7 @@ def test_images_are_examined_at_submission(tmp_path: Path, capsys: pytest.Captur
     assert main([*submit, f"images.path={tmp_path}/images"]) == 2
     assert f"images.path={tmp_path}/images has no .tar or .rec files." in printed_words(capsys)
     assert main([*submit, f"images.validation_path={tmp_path}/none"]) == 2
-    assert f"images.validation_path={tmp_path}/none is no directory here. Set images.val" in printed_words(capsys)
+    assert f"images.validation_path={tmp_path}/none is not a directory here. Set images.val" in printed_words(capsys)
     assert main([*submit, "images.count=1000000"]) == 2
     words = "images.path is not set, and a run makes at most 10 GB of images, not 115. Make them once by"
     assert words in printed_words(capsys)

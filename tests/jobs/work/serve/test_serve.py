@@ -260,7 +260,7 @@ def test_a_search_without_an_answer_says_what_to_set(tmp_path: Path) -> None:
     assert "no concurrency keeps the limits: concurrency 1 kept 0 of 1: request_latency_p99 0.25 s" in str(
         served["answer"]
     )
-    assert "Set a higher limit, a lower serving.output_tokens, or more GPUs a replica" in str(served["answer"])
+    assert "Set a higher limit, a lower serving.output_tokens, or more GPUs per replica" in str(served["answer"])
     report([impossible.path], tmp_path / "report")
     page = (tmp_path / "report/report.md").read_text()
     assert "no concurrency is within its limits (request latency 0.001 s)" in page
@@ -470,7 +470,7 @@ def test_a_plan_has_the_kv_cache_of_a_replica_and_warns_of_requests_that_wait() 
     most = (0.9 * 80 * 2**30 - 138.0e9 / 4) / (2 * 80 * 2 * 128 * 2)
     assert 0.9 * most < tokens < most, "working memory takes the rest"
     notes = " ".join(plan_notes([point.run]))
-    assert f"predicted {tokens:,} tokens a replica: {tokens // 288:,} requests of 32 + 256 tokens at once" in notes
+    assert f"predicted {tokens:,} tokens per replica: {tokens // 288:,} requests of 32 + 256 tokens at once" in notes
     assert "requests will wait" not in notes
     (many,) = compose([*given, f"serving.concurrency={2 * (tokens // 288) + 2}"], multirun=False)
     assert f"its KV cache holds about {tokens // 288}: requests will wait" in " ".join(plan_notes([many.run]))

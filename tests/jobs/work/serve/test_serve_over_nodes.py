@@ -59,10 +59,10 @@ def test_a_plan_divides_weights_and_kv_cache_over_tensor_and_pipeline() -> None:
     assert 0.85 * most < tokens < most, "embeddings are on one stage, and working memory takes some"
     notes = " ".join(plan_notes([run]))
     assert (
-        "2 of parallelism.tensor=8 x parallelism.pipeline=2 = 16 ranks on 2 nodes each (0..1, 2..3), of which the "
-        "first serves HTTP" in notes
+        "2 of parallelism.tensor=8 x parallelism.pipeline=2 = 16 ranks on 2 nodes each (0..1, 2..3); the first "
+        "node of each serves HTTP" in notes
     )
-    assert f"predicted {tokens:,} tokens a replica" in notes
+    assert f"predicted {tokens:,} tokens per replica" in notes
     assert "2 x as many in all" in notes
 
 

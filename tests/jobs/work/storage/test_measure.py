@@ -201,8 +201,8 @@ def test_a_storage_that_the_nodes_do_not_see_ends_every_rank_with_the_reason(tmp
     )
     assert train(run) == [1, 1]
     assert {(event["cause"], str(event["error"]).partition(": ")[2]) for event in events(run, "failed")} == {
-        ("refused", f"storage.path={tmp_path}/absent is no directory on this node. Set storage.path=DIRECTORY, which "
-                    "all nodes see.")
+        ("refused", f"storage.path={tmp_path}/absent is not a directory on this node. Set storage.path=DIRECTORY, "
+                    "which all nodes see.")
     }  # fmt: skip
 
 

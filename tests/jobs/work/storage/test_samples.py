@@ -51,7 +51,7 @@ def test_files_that_are_no_samples_are_named(tmp_path: Path) -> None:
     data = DataRead(format=DataFormat.tar, files=1, samples=3, sample_bytes=5000, workers=0, batch_size=1)
     make(data, tmp_path, range(1), 1)
     shard.write_bytes((tmp_path / "000000.tar").read_bytes()[:9000])
-    with pytest.raises(DataError, match=r"cut\.tar is no complete tar file"):
+    with pytest.raises(DataError, match=r"cut\.tar is not a complete tar file"):
         list(sizes_of_tar(shard))
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{"text"\n')
     with pytest.raises(DataError, match=r"a\.jsonl"):
