@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from jobs.work.storage.session import LOOK_S, Session
 from jobs.work.storage.space import needed_bytes
 
 KIB = 1024
+# The end of fio's errors that a failure quotes.
+SAID_BYTES = 500
 
 
 def fio(session: Session) -> None:
@@ -28,16 +32,17 @@ def fio(session: Session) -> None:
     result = session.lease.run.fio_result(session.rank.rank)
     session.begins("running fio", needed_bytes(session.run))
     dist.barrier(session.group)
-    with subprocess.Popen(
-        fio_command(session.run, session.place, session.rank.rank, result), stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, text=True,
-    ) as program:  # fmt: skip
-        while program.poll() is None:
-            if session.stop.signal:
-                program.terminate()
-            time.sleep(LOOK_S)
-        said = program.stderr.read() if program.stderr else ""
-    failed = f"rank {session.rank.rank}: fio ended with exit code {program.returncode}: {said.strip()[-500:]}"
+    command = fio_command(session.run, session.place, session.rank.rank, result)
+    # Its errors go to a file: a pipe that nobody reads would hold it up once 64 KiB are in it.
+    with tempfile.TemporaryFile() as errors:
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors) as program:
+            while program.poll() is None:
+                if session.stop.signal:
+                    program.terminate()
+                time.sleep(LOOK_S)
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - SAID_BYTES))
+        said = errors.read().decode(errors="replace").strip()
+    failed = f"rank {session.rank.rank}: fio ended with exit code {program.returncode}: {said}"
     session.begins("reading the results of fio")
     failures = [each for each in session.gather(failed if program.returncode else None) if each is not None]
     if failures:

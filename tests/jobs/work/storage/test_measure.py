@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -145,6 +146,21 @@ def test_the_results_of_fio_on_every_rank_are_summed(tmp_path: Path) -> None:
     assert len(bandwidths) == 2
     assert read_run(run.path).values[m.FIO_BANDWIDTH] == sum(bandwidths)
     assert "fio randwrite of 16 KiB, through the page cache" in section(tmp_path, "Storage tests: fio")
+
+
+def test_an_fio_that_says_much_ends_and_its_last_words_are_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin/fio"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nhead -c 200000 /dev/zero | tr '\\0' x >&2\necho bad engine >&2\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    run = make_run(tmp_path, "job=fio", "ranks_per_node=1", small=False)
+    assert train(run) != [0]
+    (failure,) = events(run, "failed")
+    assert "fio ended with exit code 3: xxx" in failure["error"]
+    assert failure["error"].endswith("bad engine")
 
 
 def fake_data_run(where: Path, share: float | None) -> RunDir:
