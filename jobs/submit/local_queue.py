@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -87,7 +88,9 @@ def is_left_out(sweep: SweepDir, name: str) -> bool:
     submission = latest_submissions(sweep).get(name)
     if submission is None:
         return False
-    return submission.cancelled or (submission.launcher, submission.job_id) != ("local", str(os.getpid()))
+    # Two machines with one file system may have two queues with one process ID.
+    own = ("local", str(os.getpid()), socket.gethostname())
+    return submission.cancelled or (submission.launcher, submission.job_id, submission.host) != own
 
 
 def finished(directory: RunDir) -> bool:
