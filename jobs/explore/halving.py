@@ -16,7 +16,7 @@ from jobs.errors import ConfigError, SubmitError
 from jobs.explore.budget import Spent, confirmation_runs, first_rung, rungs
 from jobs.explore.judge import attempt_name, entry_of, pairs_to_run, verdict_of
 from jobs.explore.monitor import repeat_elsewhere, slower_than_models, spare_nodes
-from jobs.explore.propose.process import is_ruled_out, proposals
+from jobs.explore.propose.gaussian_process import is_ruled_out, proposals
 from jobs.explore.space import Candidate, excluded, read_space
 from jobs.explore.tuning import Tuning
 from jobs.plan.compose import Point

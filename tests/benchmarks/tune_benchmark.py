@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from analysis.compare.tuning import TrialRun
 from analysis.run import RunResult
-from jobs.explore.propose.process import proposals
+from jobs.explore.propose.gaussian_process import proposals
 from jobs.explore.space import Candidate, Space
 from jobs.schema import Tune
 from tests.benchmarks import tune_space

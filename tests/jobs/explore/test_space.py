@@ -14,7 +14,7 @@ from analysis.compare.tuning import TrialRun
 from analysis.run import RunResult
 from jobs.cli import main
 from jobs.explore.budget import Spent, first_rung, rungs
-from jobs.explore.propose.process import needs_as_much, proposals
+from jobs.explore.propose.gaussian_process import needs_as_much, proposals
 from jobs.explore.space import Candidate, Space, read_space
 from jobs.failures import FailureCause
 from jobs.schema import Tune
