@@ -38,7 +38,8 @@ def numbers_are_in_range(run: Run) -> str | None:
 def rate_falls(run: Run) -> str | None:
     """Require a last learning rate that is no higher than the first."""
     job = run.job
-    if job.min_learning_rate <= job.learning_rate:
+    # A first rate out of range, or not a number, is refused for itself.
+    if job.min_learning_rate <= job.learning_rate or not job.learning_rate >= 0:
         return None
     near = min(MIN_LEARNING_RATE, job.learning_rate)
     return (

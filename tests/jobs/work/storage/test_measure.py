@@ -159,8 +159,9 @@ def test_an_fio_that_says_much_ends_and_its_last_words_are_recorded(
     run = make_run(tmp_path, "job=fio", "ranks_per_node=1", small=False)
     assert train(run) != [0]
     (failure,) = events(run, "failed")
-    assert "fio ended with exit code 3: xxx" in failure["error"]
-    assert failure["error"].endswith("bad engine")
+    said = str(failure["error"])
+    assert "fio ended with exit code 3: xxx" in said
+    assert said.endswith("bad engine")
 
 
 def fake_data_run(where: Path, share: float | None) -> RunDir:
