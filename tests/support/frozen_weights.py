@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+import yaml
+from litgpt import lora as litgpt_lora
 from litgpt.config import Config
 from litgpt.model import GPT
 from torch import Tensor
@@ -17,7 +20,8 @@ from jobs.engines.native.weights import values_of
 from jobs.rundir import RunDir, load_run
 from jobs.runtime.steps import learning_rate
 from jobs.schema import Run
-from tests.support.real_run import make_run, printed, train
+from tests.support import ring_on_cpu
+from tests.support.real_run import evaluate, events, make_run, printed, train
 
 # Six steps in float32 that end with an export.
 FROZEN = (
@@ -27,6 +31,8 @@ FROZEN = (
     "job.export=true",
     "scaling.global_batch_size=8",
 )
+LORA = ("job=finetune_lora", "job.lora.rank=4", "job.lora.alpha=8", "job.learning_rate=1e-2", *FROZEN)
+TOKENS = torch.randint(0, 320, (2, 32), generator=torch.Generator().manual_seed(0))
 ONE = ("parallelism=single", "ranks_per_node=1", "job.micro_batch_size=4")
 
 
@@ -65,3 +71,52 @@ def losses_by_torch(run: Run, trained: Sequence[Tensor], logits: Callable[[Tenso
         adamw.zero_grad()
         found.append(loss.item())
     return found
+
+
+def lora_run(where: Path, base: Path, *overrides: str) -> RunDir:
+    """A run of six steps that trains adapters on the base."""
+    return run_on(base, where, *LORA, *overrides)
+
+
+def logits(export: Path) -> torch.Tensor:
+    """Logits of an export in stock LitGPT, by arithmetic in float64: two float32 ones differ by 1e-4 here."""
+    gpt = GPT(Config.from_file(export / "model_config.yaml"))
+    gpt.load_state_dict(torch.load(export / "lit_model.pth", weights_only=True))
+    with torch.no_grad():
+        found: torch.Tensor = gpt.double()(TOKENS)
+    return found
+
+
+def logits_of_adapters(run: RunDir, base: Path) -> torch.Tensor:
+    """Logits of the base and the exported adapters in litgpt.lora, which adds them in its forward pass."""
+    metadata = yaml.safe_load((run.export / "hyperparameters.yaml").read_text())
+    chosen = {key: value for key, value in metadata.items() if key.startswith("lora_")}
+    gpt = litgpt_lora.GPT(litgpt_lora.Config.from_file(run.export / "model_config.yaml", **chosen))
+    adapters = torch.load(run.export / "lit_model.pth.lora", weights_only=True)["model"]
+    gpt.load_state_dict(torch.load(base / "lit_model.pth", weights_only=True) | adapters)
+    with torch.no_grad():
+        found: torch.Tensor = gpt.double().eval()(TOKENS)
+    return found
+
+
+def assert_evaluated_alike(run: RunDir) -> None:
+    """Evaluate the export of a run, and without it its checkpoint: their losses are the same."""
+    found = []
+    for export in (True, False):
+        if not export:
+            shutil.rmtree(run.export)
+        assert evaluate(run) == 0, printed(run)
+        found.append(float(str(events(run, "evaluated")[-1]["evaluation_loss"])))
+    assert abs(found[0] - found[1]) <= 1e-5, found
+
+
+def on_a_ring(where: Path, base: Path, *overrides: str) -> RunDir:
+    """A finished run whose sequences are cut over ranks.
+
+    Composition refuses context parallelism without GPUs, and the tests bring a kernel for CPUs.
+    """
+    ring = ("parallelism=cp_fsdp", "job.micro_batch_size=2", "launcher=dry", "cluster.gpus=true",
+            "cluster.ranks_per_node=8")  # fmt: skip
+    run = make_run(where, f"job.init_from={base}", *ring, *overrides)
+    assert set(ring_on_cpu.train(run)) == {0}, printed(run)
+    return run

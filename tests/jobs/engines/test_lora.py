@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from litgpt import lora as litgpt_lora
 from litgpt.config import Config
-from litgpt.model import GPT
 from litgpt.scripts.convert_lit_checkpoint import copy_weights_llama
 from litgpt.scripts.merge_lora import merge_lora
 from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -22,28 +20,31 @@ from jobs.plan.cost import parameters, trained_parameters
 from jobs.plan.predict.states import parameters_held
 from jobs.rundir import RunDir, load_run
 from jobs.schema import LoraTarget, Run
-from tests.support import ring_on_cpu
-from tests.support.frozen_weights import FROZEN, ONE, base_weights, losses_by_torch, run_on
+from tests.support.frozen_weights import (
+    LORA,
+    ONE,
+    TOKENS,
+    assert_evaluated_alike,
+    base_weights,
+    logits,
+    logits_of_adapters,
+    lora_run,
+    losses_by_torch,
+    on_a_ring,
+)
 from tests.support.layouts import TINY, matrix, quick
-from tests.support.real_run import evaluate, events, losses, make_run, printed, steps, train
+from tests.support.real_run import events, losses, make_run, printed, steps, train
 from tests.support.training import assert_equal, long, rewind
 
-LORA = ("job=finetune_lora", "job.lora.rank=4", "job.lora.alpha=8", "job.learning_rate=1e-2", *FROZEN)
 TP_FSDP = ("parallelism=tp_fsdp", "ranks_per_node=4")
 FEW = "job.lora.targets=[query,value,mlp]"
 ALL_MATRICES = "job.lora.targets=[query,key,value,projection,mlp]"
 EXPERTS = ("model.mlp=LLaMAMoE", "model.experts=4", "model.experts_per_token=2")
-TOKENS = torch.randint(0, 320, (2, 32), generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base_weights(tmp_path_factory.mktemp("base"))
-
-
-def lora_run(where: Path, base: Path, *overrides: str) -> RunDir:
-    """A run of six steps that trains adapters on the base."""
-    return run_on(base, where, *LORA, *overrides)
 
 
 @pytest.fixture(scope="module")
@@ -117,12 +118,7 @@ def test_losses_and_files_are_those_of_one_process(
 def test_sequences_cut_over_ranks_train_adapters_alike(
     product: tuple[str, ...], single: RunDir, base: Path, tmp_path: Path
 ) -> None:
-    # As in test_products: composition refuses context parallelism without GPUs, and the test brings a CPU kernel.
-    ring = ("parallelism=cp_fsdp", "job.micro_batch_size=2", "launcher=dry", "cluster.gpus=true",
-            "cluster.ranks_per_node=8")  # fmt: skip
-    run = make_run(tmp_path, *LORA, f"job.init_from={base}", *ring, *product)
-    assert set(ring_on_cpu.train(run)) == {0}, printed(run)
-    assert_equal(steps(run), steps(single))
+    assert_equal(steps(on_a_ring(tmp_path, base, *LORA, *product)), steps(single))
 
 
 @pytest.mark.slow
@@ -165,27 +161,6 @@ def test_every_legal_product_trains_adapters_alike(name: str, tiny: RunDir, tmp_
 
 
 # --- files ---------------------------------------------------------------------------------------------------
-
-
-def logits(export: Path) -> torch.Tensor:
-    """Logits of an export in stock LitGPT, by arithmetic in float64: two float32 ones differ by 1e-4 here."""
-    gpt = GPT(Config.from_file(export / "model_config.yaml"))
-    gpt.load_state_dict(torch.load(export / "lit_model.pth", weights_only=True))
-    with torch.no_grad():
-        found: torch.Tensor = gpt.double()(TOKENS)
-    return found
-
-
-def logits_of_adapters(run: RunDir, base: Path) -> torch.Tensor:
-    """Logits of the base and the exported adapters in litgpt.lora, which adds them in its forward pass."""
-    metadata = yaml.safe_load((run.export / "hyperparameters.yaml").read_text())
-    chosen = {key: value for key, value in metadata.items() if key.startswith("lora_")}
-    gpt = litgpt_lora.GPT(litgpt_lora.Config.from_file(run.export / "model_config.yaml", **chosen))
-    adapters = torch.load(run.export / "lit_model.pth.lora", weights_only=True)["model"]
-    gpt.load_state_dict(torch.load(base / "lit_model.pth", weights_only=True) | adapters)
-    with torch.no_grad():
-        found: torch.Tensor = gpt.double().eval()(TOKENS)
-    return found
 
 
 def test_the_plan_and_the_record_count_what_trains(single: RunDir) -> None:
@@ -246,10 +221,4 @@ def test_a_resumed_run_continues_the_losses_with_dropout(base: Path, tmp_path: P
 @pytest.mark.long
 def test_a_checkpoint_is_evaluated_as_its_export_is(base: Path, tmp_path: Path) -> None:
     run = lora_run(tmp_path, base, *ONE, "data.held_out_samples=4", "job.checkpoint_every_steps=6", "stages=all")
-    found = []
-    for export in (True, False):
-        if not export:
-            shutil.rmtree(run.export)
-        assert evaluate(run) == 0, printed(run)
-        found.append(events(run, "evaluated")[-1]["evaluation_loss"])
-    assert found[0] == pytest.approx(found[1], abs=1e-5)
+    assert_evaluated_alike(run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,11 +28,18 @@ from jobs.plan.predict.states import parameters_held
 from jobs.plan.predict.weights import encoder_weights
 from jobs.rundir import RunDir, load_run
 from jobs.schema import Batching, Lora, PromptEncoder, PromptTuning, Run
-from tests.support import ring_on_cpu
 from tests.support.composing import one
-from tests.support.frozen_weights import FROZEN, ONE, base_weights, losses_by_torch, run_on
+from tests.support.frozen_weights import (
+    FROZEN,
+    ONE,
+    assert_evaluated_alike,
+    base_weights,
+    losses_by_torch,
+    on_a_ring,
+    run_on,
+)
 from tests.support.layouts import TINY, matrix, quick
-from tests.support.real_run import evaluate, events, losses, make_run, printed, steps, train
+from tests.support.real_run import events, losses, make_run, printed, steps, train
 from tests.support.training import assert_equal, long, rewind
 
 COMMON = ("job.learning_rate=1e-2", *FROZEN)
@@ -151,12 +157,7 @@ def test_losses_and_files_are_those_of_one_process(
 def test_sequences_cut_over_ranks_train_virtual_tokens_alike(
     product: tuple[str, ...], single: dict[str, RunDir], base: Path, tmp_path: Path
 ) -> None:
-    # As in test_products: composition refuses context parallelism without GPUs, and the test brings a CPU kernel.
-    ring = ("parallelism=cp_fsdp", "job.micro_batch_size=2", "launcher=dry", "cluster.gpus=true",
-            "cluster.ranks_per_node=8")  # fmt: skip
-    run = make_run(tmp_path, f"job.init_from={base}", *MLP, *ring, *product)
-    assert set(ring_on_cpu.train(run)) == {0}, printed(run)
-    assert_equal(steps(run), steps(single["mlp"]))
+    assert_equal(steps(on_a_ring(tmp_path, base, *MLP, *product)), steps(single["mlp"]))
 
 
 @pytest.fixture(scope="module")
@@ -282,10 +283,4 @@ def test_a_resumed_run_continues_the_losses(base: Path, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_checkpoint_is_evaluated_as_its_export_is(base: Path, tmp_path: Path) -> None:
     run = run_on(base, tmp_path, *LSTM, *ONE, "data.held_out_samples=4", "job.checkpoint_every_steps=6", "stages=all")
-    found = []
-    for export in (True, False):
-        if not export:
-            shutil.rmtree(run.export)
-        assert evaluate(run) == 0, printed(run)
-        found.append(events(run, "evaluated")[-1]["evaluation_loss"])
-    assert found[0] == pytest.approx(found[1], abs=1e-5)
+    assert_evaluated_alike(run)

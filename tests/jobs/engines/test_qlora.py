@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from unittest.mock import patch
 
@@ -17,10 +16,16 @@ from jobs.errors import ConfigError, SubmitError
 from jobs.plan.predict.states import parameters_by_place, parameters_held
 from jobs.rundir import RunDir, load_run
 from jobs.submit.launchers import local
-from tests.jobs.engines.test_lora import logits, logits_of_adapters, lora_run
 from tests.support.composing import one
-from tests.support.frozen_weights import ONE, base_weights
-from tests.support.real_run import evaluate, events, losses, printed, steps, train
+from tests.support.frozen_weights import (
+    ONE,
+    assert_evaluated_alike,
+    base_weights,
+    logits,
+    logits_of_adapters,
+    lora_run,
+)
+from tests.support.real_run import events, losses, printed, steps, train
 from tests.support.required import need_bitsandbytes
 from tests.support.training import assert_equal, long, rewind
 
@@ -120,13 +125,7 @@ def test_a_resumed_run_continues_the_losses_and_a_checkpoint_is_evaluated_as_its
     rewind(run, 3)
     assert set(train(run)) == {0}, printed(run)
     assert losses(run) == pytest.approx(whole, abs=1e-6)
-    found = []
-    for export in (True, False):
-        if not export:
-            shutil.rmtree(run.export)
-        assert evaluate(run) == 0, printed(run)
-        found.append(events(run, "evaluated")[-1]["evaluation_loss"])
-    assert found[0] == pytest.approx(found[1], abs=1e-5)
+    assert_evaluated_alike(run)
 
 
 def test_the_plan_counts_the_bytes_that_a_matrix_and_its_scales_take() -> None:
