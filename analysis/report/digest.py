@@ -43,14 +43,14 @@ DEFAULT = Training(1e9)
 
 @dataclass(frozen=True, eq=False)
 class Digest:
-    """What was read for a report, and what its parts share."""
+    """The runs and logs of a report, and the results that its parts share."""
 
     runs: Sequence[RunResult] = ()
     """Ours, then those of logs; used or not."""
     groups: Sequence[Group] = ()
     """The lines of the used runs over their ranks, by label; in a campaign the labels are the names of its attempts."""
     doubts: Mapping[Path, str] = field(default_factory=dict)
-    """Why the loss of a run is not believed, by its path."""
+    """The reason to doubt the loss of a run, by its path."""
     logs: Sequence[LogFile] = ()
     training: Training = DEFAULT
 

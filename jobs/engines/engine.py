@@ -69,7 +69,7 @@ class Engine(ABC):
     is_named = True
     """True if names of runs contain it."""
     evaluated_from: str | None = None
-    """What stages.evaluate reads: "checkpoints", "export", or None."""
+    """The source of the weights for stages.evaluate: "checkpoints", "export", or None."""
 
     @property
     def not_read(self) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""What training, evaluating and serving a language model have in common: its weights, and where they come from."""
+"""The common part of training, evaluating and serving a language model: its weights, and where they come from."""
 
 from __future__ import annotations
 

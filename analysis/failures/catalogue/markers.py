@@ -26,7 +26,7 @@ END = (parser.AT, None)
 
 
 class Part(NamedTuple):
-    """What is known about the text that a part of an expression matches."""
+    """The known properties of the text that a part of an expression matches."""
 
     whole: Texts | None
     """All that it can be; None if it can be more than a few texts."""

@@ -1,4 +1,4 @@
-"""What every format keeps: its samples give exactly these records; torn, empty and foreign files give no others.
+"""The contract of every format: its samples give exactly these records; torn, empty and foreign files give no others.
 
 A format that is added to FORMATS needs a sample and its records in sample_records.txt: a block for each sample, with
 the file's name, remarks behind `#`, and under the name of each format that finds something its records, line by line.

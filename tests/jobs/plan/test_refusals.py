@@ -1,4 +1,4 @@
-"""What composition refuses: refusals.txt has a line for each mistake, OVERRIDES => WORDS of the refusal.
+"""Refusals of composition: refusals.txt has a line for each mistake, OVERRIDES => WORDS of the refusal.
 
 A heading `== SUBJECT: OVERRIDES` has those that all lines below it share. Overrides are quoted as in a shell.
 """

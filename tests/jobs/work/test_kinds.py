@@ -1,4 +1,4 @@
-"""What every kind of work keeps: each job of conf/job has a kind, whose object answers without torch."""
+"""The contract of every kind of work: each job of conf/job has a kind, whose object answers without torch."""
 
 from __future__ import annotations
 
