@@ -6,6 +6,7 @@ import json
 import os
 import py_compile
 import shutil
+import socket
 import stat
 import struct
 import subprocess
@@ -191,8 +192,8 @@ def test_a_queue_and_a_pilot_start_only_the_configuration_that_was_submitted(cha
     assert not pilot.running
     queue = [sys.executable, "-m", "jobs.submit.local_queue", str(sweep.path)]
     with subprocess.Popen(queue, cwd=ROOT, stdin=subprocess.PIPE, text=True) as process:
-        given = {"launcher": "local", "job_id": str(process.pid), "events_before": 0, "host": "h", "time": now()}
-        append_record(sweep.submissions, {"event": "submitted", "run": "r", **given})
+        given = {"launcher": "local", "job_id": str(process.pid), "host": socket.gethostname(), "events_before": 0}
+        append_record(sweep.submissions, {"event": "submitted", "run": "r", "time": now(), **given})
         process.communicate(json.dumps(codes))
     assert process.returncode == 0
     failed = [event for event in run_events(directory) if event["event"] == "failed"]

@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from multiprocessing import get_context
@@ -81,8 +82,10 @@ def test_the_pause_doubles_and_the_tries_are_counted(tmp_path: Path) -> None:
 
 def test_each_start_on_this_machine_has_the_next_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = a_run(tmp_path, "launcher.requeues=3", "launcher.requeue_pause_s=0")
-    local = {"launcher": "local", "job_id": str(os.getpid()), "events_before": 0, "host": "h", "time": now()}
-    append_record(SweepDir(run.path.parent).submissions, {"event": "submitted", "run": run.name, **local})
+    local = {"launcher": "local", "job_id": str(os.getpid()), "host": socket.gethostname(), "events_before": 0}
+    append_record(
+        SweepDir(run.path.parent).submissions, {"event": "submitted", "run": run.name, "time": now(), **local}
+    )
     numbers = []
 
     def start(_sweep: SweepDir, run: RunDir, _code: str) -> tuple[str, list[int]]:
