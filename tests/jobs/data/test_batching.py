@@ -133,7 +133,7 @@ def test_a_resumed_run_goes_on_with_the_batches_of_an_unbroken_one(
 @pytest.mark.parametrize(
     "settings",
     [
-        ("parallelism=fsdp_grad_op", "job.precision=bfloat16", "engine.loss=chunked"),
+        long(("parallelism=fsdp_grad_op", "job.precision=bfloat16", "engine.loss=chunked")),
         long(("parallelism=ddp", "job.precision=bfloat16", "engine.loss=chunked")),
         long(("parallelism=fsdp_hybrid", "engine.activation_checkpointing=selective")),
         long(("parallelism=single", "ranks_per_node=1", "engine.compile=true")),

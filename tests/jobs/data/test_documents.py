@@ -90,6 +90,7 @@ def test_the_held_out_loss_of_packed_text_is_that_of_each_document_alone(tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_every_layout_trains_packed_text_alike_and_its_evaluation_agrees(tmp_path: Path) -> None:
     text = ("data=text", f"data.path={text_of(tmp_path, SENTENCES * 4)}", "data.bpe_vocab_size=300",
             "job.batching=packed", "job.micro_batch_size=2", "job.steps=3", "job.learning_rate=1e-2",

@@ -169,7 +169,9 @@ def save_while_training_goes_on(where: Path, parallelism: str) -> None:
     torch.testing.assert_close(get_state_dict(gpt, optimizer, options=FLAT), expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("parallelism", [long("single"), "fsdp_full"])
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("parallelism", ["single", "fsdp_full"])
 def test_a_checkpoint_written_in_the_background_holds_the_state_of_its_step(parallelism: str, tmp_path: Path) -> None:
     # Not a fork of a worker whose threads may hold locks.
     process = multiprocessing.get_context("spawn").Process(

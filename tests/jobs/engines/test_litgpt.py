@@ -219,7 +219,7 @@ def test_float16_trains_as_float32_does_and_records_skipped_updates(
 # --- the record ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["full", "sharded", "lora", "pretrained"])
+@pytest.mark.parametrize("name", ["full", long("sharded"), "lora", "pretrained"])
 def test_the_record_is_as_complete_as_any_engines(name: str, request: pytest.FixtureRequest) -> None:
     run: RunDir = request.getfixturevalue(name)
     of_float16 = {m.LOSS_SCALE.name, m.SKIPPED_UPDATES.name}

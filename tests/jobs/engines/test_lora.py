@@ -92,7 +92,7 @@ def test_losses_are_those_of_litgpts_adapters_in_other_models(overrides: tuple[s
         long(TP_FSDP),
         ("parallelism=pp", "ranks_per_node=2"),
         long(("parallelism=ddp", "ranks_per_node=2")),
-        ("parallelism=tp", "parallelism.sequence_parallel=false", "ranks_per_node=2"),
+        long(("parallelism=tp", "parallelism.sequence_parallel=false", "ranks_per_node=2")),
         long(("parallelism=tp", "ranks_per_node=2", "engine.compile=true", "engine.activation_checkpointing=full")),
         long(("parallelism=single", "ranks_per_node=1", "engine.compile=true")),
         long(("parallelism=fsdp_full", "ranks_per_node=2", "engine.activation_checkpointing=selective")),

@@ -103,7 +103,7 @@ def assert_equal(run: RunDir, reference: list[dict[str, float]]) -> None:
         long(TP),
         long(PP),
         INTERLEAVED,
-        TP_PP,
+        long(TP_PP),
         (*DP, CUT_OPTIMIZER),
         long(DP),
         (*PP, "parallelism.stage_layers=[1,3]"),

@@ -236,7 +236,7 @@ def test_the_plan_and_the_record_count_what_trains(kind: str, single: dict[str, 
     assert layout["parameters_held"] == parameters_held(run).total == parameters(run.model) + trained
 
 
-@pytest.mark.parametrize("kind", ["free", "lstm"])
+@pytest.mark.parametrize("kind", [long("free"), "lstm"])
 def test_peft_reads_the_export_and_has_the_same_logits(kind: str, single: dict[str, RunDir], base: Path) -> None:
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
     fields = load_run(single[kind].config).model

@@ -58,6 +58,8 @@ def dequantized(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return where
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_losses_are_those_of_adapters_on_the_dequantized_weights(
     single: RunDir, dequantized: Path, tmp_path: Path
 ) -> None:

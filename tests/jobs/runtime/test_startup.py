@@ -72,6 +72,7 @@ def test_a_run_records_parts_that_sum_to_its_start_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_rank_imports_no_packages_that_only_metrics_of_text_and_sound_need_and_leaves_them_to_others(
     tmp_path: Path,
 ) -> None:

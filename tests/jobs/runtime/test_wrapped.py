@@ -24,6 +24,8 @@ exec "$@"
 """
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_rank_is_started_again_by_nsys_and_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nsys = tmp_path / "bin/nsys"
     nsys.parent.mkdir()

@@ -164,6 +164,7 @@ def test_what_a_pilot_did_not_come_to_reads_so_and_can_be_resumed(tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.slurm
 @pytest.mark.usefixtures("empty_queue")
+@pytest.mark.long
 def test_points_of_all_sizes_share_one_job_and_no_node_at_a_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

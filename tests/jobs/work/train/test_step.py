@@ -228,6 +228,8 @@ def test_fine_tuning_on_masked_prompts_computes_what_plain_pytorch_does(
 # --- two ranks -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_of_tensor_parallel_ranks_resumes_where_it_was(tmp_path: Path) -> None:
     given = ("parallelism=tp", "ranks_per_node=2", "job.checkpoint_every_steps=3", "job.keep_checkpoints=2")
     run = make_run(tmp_path, *given)
