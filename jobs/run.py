@@ -19,7 +19,7 @@ from pathlib import Path
 import jobs
 from jobs.engines.engine import engine_of
 from jobs.errors import ConfigError, RunDirError, SupersededError, before_torch_archive
-from jobs.failures import STOPS, KnownCauseError, cause_of, record_failure
+from jobs.failure_causes import STOPS, KnownCauseError, cause_of, record_failure
 from jobs.lease import Lease
 from jobs.output import outlive_full_disk
 from jobs.ranks import Rank, node_name, this_rank

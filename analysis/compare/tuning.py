@@ -20,7 +20,7 @@ from analysis.failures.runs import Failure, failures
 from analysis.run import RunResult
 from analysis.untrusted import as_list, as_number
 from jobs import metrics as m
-from jobs.failures import FailureCause
+from jobs.failure_causes import FailureCause
 from jobs.rundir import TUNING, read_records
 from jobs.schema import Objective
 

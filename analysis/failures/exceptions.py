@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from analysis.failures.catalogue import PARTS, Weight
 from analysis.failures.catalogue.places import COMPUTES, cause_by_place
 from analysis.parsers.base import Line, RankLabel
-from jobs.failures import FailureCause
+from jobs.failure_causes import FailureCause
 
 # Exceptions whose names end otherwise.
 OTHER_TYPES = (

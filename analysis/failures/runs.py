@@ -23,7 +23,7 @@ from analysis.formatting import short
 from analysis.parsers.base import Line, Record
 from analysis.parsers.search import Search, blocks
 from analysis.run import RunResult
-from jobs.failures import FailureCause, end_of, latest_attempt, recorded_cause
+from jobs.failure_causes import FailureCause, end_of, latest_attempt, recorded_cause
 from jobs.run_events import NUMBER, unseen
 from jobs.rundir import BATCH_STARTED, SweepDir
 from jobs.submit.submissions import Submission, submissions_on_record

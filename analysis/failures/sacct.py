@@ -19,7 +19,7 @@ from analysis.parsers.base import Record, Text
 from analysis.parsers.cluster import sacct
 from analysis.parsers.detect import read_log
 from analysis.parsers.search import Search, blocks
-from jobs.failures import FailureCause
+from jobs.failure_causes import FailureCause
 
 STATES: Mapping[str, tuple[FailureCause, Weight]] = {
     "NODE_FAIL": (FailureCause.node_failure, Weight.fault),

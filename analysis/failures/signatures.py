@@ -12,7 +12,7 @@ from analysis.failures.catalogue import SIGNATURES, Signature, Weight
 from analysis.failures.exceptions import EXCEPTION, OTHER_TYPES, SIGNALS, SURVIVED, TRACEBACK, Tracebacks
 from analysis.parsers.base import Line
 from analysis.parsers.search import Search
-from jobs.failures import FailureCause
+from jobs.failure_causes import FailureCause
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from pathlib import Path
 from analysis.failures.catalogue import Weight
 from analysis.failures.signatures import Match, matches, search
 from analysis.parsers.search import Search, blocks
-from jobs.failures import FailureCause
+from jobs.failure_causes import FailureCause
 
 # A training step as programs of unknown formats print it.
 PROGRESS = Search(("loss", "Loss", "it/s", "s/it", "samples/s", "tokens/s", "tok/s"))

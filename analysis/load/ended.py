@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis.load.run_files import UnusableError
 from analysis.run import RunResult
-from jobs.failures import end_of, latest_attempt
+from jobs.failure_causes import end_of, latest_attempt
 
 Submissions = Sequence[Mapping[str, Any]]
 """The records of a run in the ledger of its sweep."""

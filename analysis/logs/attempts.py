@@ -25,7 +25,7 @@ from analysis.parsers.base import RESUMED, SAVED, Kind, Record, Text
 from analysis.parsers.trainings import lightning_csv
 from analysis.run import RunResult
 from jobs import metrics as m
-from jobs.failures import FailureCause
+from jobs.failure_causes import FailureCause
 
 Found = tuple[LogRun, RunResult]
 # A later attempt may be configured with more steps.

@@ -16,7 +16,7 @@ from analysis.parsers.base import Kind, Record, Text
 from analysis.parsers.cluster import launcher
 from analysis.parsers.detect import read_log
 from analysis.parsers.search import blocks
-from jobs.failures import FailureCause
+from jobs.failure_causes import FailureCause
 from jobs.metrics import Better, Metric
 
 # Bytes that do not occur in text. Excluded are colours, bells and the zeros that a full disk or a crash leaves.

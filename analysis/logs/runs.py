@@ -37,7 +37,7 @@ from analysis.parsers.cluster import nccl_info
 from analysis.parsers.trainings import mlperf_system
 from analysis.run import FACTS_FILE, RunResult
 from jobs import metrics as m
-from jobs.failures import FailureCause
+from jobs.failure_causes import FailureCause
 from jobs.metrics import Metric
 
 ADD_RANKS = f"write `ranks: N` into a {FACTS_FILE} beside it"

@@ -14,7 +14,7 @@ from pathlib import Path
 from analysis.failures.verdict import Verdict
 from analysis.logs.file import LogFile
 from analysis.parsers.base import Kind
-from jobs.failures import FailureCause
+from jobs.failure_causes import FailureCause
 
 STREAM = re.compile(r"\b(?:std)?(?:out|err|log)\b|(?<=\.)[oe](?=\d+$)", re.IGNORECASE)
 

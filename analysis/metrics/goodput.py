@@ -15,7 +15,7 @@ from typing import Any
 
 from analysis.untrusted import count, moment, number
 from jobs import metrics as m
-from jobs.failures import FailureCause
+from jobs.failure_causes import FailureCause
 from jobs.metrics import Metric
 from jobs.run_events import unseen
 from jobs.submit.submissions import kind_of

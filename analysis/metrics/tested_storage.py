@@ -15,7 +15,7 @@ from analysis.parsers.base import Record
 from analysis.parsers.benchmarks import fio
 from analysis.untrusted import as_list, as_number
 from jobs import metrics as m
-from jobs.failures import latest_attempt
+from jobs.failure_causes import latest_attempt
 from jobs.files import UnsuitableFileError, read_json
 from jobs.metrics import Metric
 from jobs.rundir import RunDir

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from jobs.failures import FailureCause, KnownCauseError
+from jobs.failure_causes import FailureCause, KnownCauseError
 from jobs.runtime.exchange import gather
 
 REMEDY = (

@@ -6,7 +6,7 @@ import signal
 import time
 from pathlib import Path
 
-from jobs.failures import STOPS
+from jobs.failure_causes import STOPS
 from jobs.ranks import started_after_boot_s
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from jobs import metrics as m
 from jobs.data.batches import Work
-from jobs.failures import STOPS
+from jobs.failure_causes import STOPS
 from jobs.lease import Lease
 from jobs.metrics import Metric, StoragePhase
 from jobs.output import NO_SPACE

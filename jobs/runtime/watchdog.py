@@ -27,7 +27,7 @@ import torch
 from torch._C import _distributed_c10d
 
 from jobs.errors import RunDirError
-from jobs.failures import FailureCause, record_failure
+from jobs.failure_causes import FailureCause, record_failure
 from jobs.files import read_object
 from jobs.lease import Lease
 from jobs.output import open_to_append, own_directory, write_file

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from jobs.failures import cause_of
+from jobs.failure_causes import cause_of
 from jobs.output import own_program
 from jobs.ranks import node_name
 from jobs.rundir import RunDir, SweepDir, append_event, load_run, read_plan, write_json

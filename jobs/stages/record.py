@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from jobs.errors import SubmitError, SuiteError
-from jobs.failures import STOPS
+from jobs.failure_causes import STOPS
 from jobs.ranks import node_name, slurm_job_id
 from jobs.rundir import append_record, event_record
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from jobs.errors import RunDirError
-from jobs.failures import cause_of, latest_attempt, record_failure
+from jobs.failure_causes import cause_of, latest_attempt, record_failure
 from jobs.frozen import dump_run
 from jobs.lease import Lease
 from jobs.output import own_directory, own_program, write_file

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from jobs.console import console, plain
 from jobs.errors import SuiteError
-from jobs.failures import FailureCause, end_of, latest_attempt, recorded_cause
+from jobs.failure_causes import FailureCause, end_of, latest_attempt, recorded_cause
 from jobs.fitted_table import FittedTable
 from jobs.output import exit_code_of
 from jobs.plan.rules.rule import counted

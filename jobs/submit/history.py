@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jobs.failures import end_of, latest_attempt, restart_of
+from jobs.failure_causes import end_of, latest_attempt, restart_of
 from jobs.rundir import RunDir
 from jobs.submit import job_log
 from jobs.submit.job_state import JobState

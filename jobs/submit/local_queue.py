@@ -29,7 +29,7 @@ from submitit.local.local import Controller, LocalJob
 
 from jobs import run as entry
 from jobs.errors import SuiteError
-from jobs.failures import FailureCause, record_failure
+from jobs.failure_causes import FailureCause, record_failure
 from jobs.lease import successor
 from jobs.output import own_program
 from jobs.plan.rules.stages import OF_EACH_RUN, stages_of_each_run

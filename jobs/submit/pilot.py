@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import RunDirError, SubmitError, SuiteError
-from jobs.failures import FailureCause, blames_node, record_failure, recorded_cause
+from jobs.failure_causes import FailureCause, blames_node, record_failure, recorded_cause
 from jobs.lease import successor
 from jobs.output import open_to_append, own_program
 from jobs.plan.time_limit import stop_before_limit_s

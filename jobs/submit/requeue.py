@@ -21,7 +21,7 @@ from typing import Any
 from filelock import Timeout
 
 from jobs.errors import RunDirError, SubmitError, SuiteError
-from jobs.failures import FailureCause, blames_node, cause_of_task, latest_attempt, record_failure, recorded_cause
+from jobs.failure_causes import FailureCause, blames_node, cause_of_task, latest_attempt, record_failure, recorded_cause
 from jobs.lease import successor
 from jobs.output import own_program
 from jobs.ranks import hosts, node_name, restart_count, slurm_job_id

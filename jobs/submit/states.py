@@ -16,7 +16,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, TypeVar
 
-from jobs.failures import recorded_cause
+from jobs.failure_causes import recorded_cause
 from jobs.files import YAML_BYTES, UnsuitableFileError, exists, is_directory, read_text, reason
 from jobs.rundir import RunDir, SweepDir
 from jobs.submit.history import EXPLAINING, History

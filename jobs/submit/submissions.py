@@ -15,7 +15,7 @@ from typing import Any
 
 from jobs.errors import SubmitError
 from jobs.event_fields import JOB_TASKS, NO_JOB, checked_event
-from jobs.failures import end_of, latest_attempt
+from jobs.failure_causes import end_of, latest_attempt
 from jobs.plan.mesh import spans
 from jobs.run_events import events_or_failure
 from jobs.rundir import RunDir, SweepDir, read_events

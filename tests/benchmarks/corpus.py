@@ -31,7 +31,7 @@ from analysis.parsers.detect import read_log
 from analysis.scaling.groups import scaling_groups
 from analysis.scaling.mlperf import systems_of
 from jobs import metrics as m
-from jobs.failures import FailureCause
+from jobs.failure_causes import FailureCause
 from jobs.metrics import Metric
 from tests.support.paths import ROOT
 

@@ -102,7 +102,7 @@ ROOMS = {
     "scaling": Room(("analysis/scaling/*.py",), ("tests/analysis/scaling/test_*.py",)),
     "metrics": Room(("analysis/metrics/*.py",), ("tests/analysis/metrics/test_*.py",)),
     "failures": Room(
-        ("analysis/failures/*.py", "jobs/failures.py"),
+        ("analysis/failures/*.py", "jobs/failure_causes.py"),
         ("tests/analysis/failures/test_*.py", "tests/jobs/test_failures.py"),
     ),
     "checkpoint": Room(

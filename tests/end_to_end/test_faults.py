@@ -18,7 +18,7 @@ from analysis.load.discover import read_runs
 from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.cli import main
-from jobs.failures import FailureCause, record_failure
+from jobs.failure_causes import FailureCause, record_failure
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.submit.states import State, states
 from jobs.submit.trust.own_sweeps import own

@@ -44,7 +44,7 @@ ROOMS = (
     "ranks",
     "versions",
     "run_events",
-    "failures",
+    "failure_causes",
     "data",
     "private",
     "rendezvous",

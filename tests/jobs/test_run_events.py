@@ -16,7 +16,7 @@ from analysis.load.discover import submissions
 from analysis.load.run_directory import read_run
 from jobs import rundir
 from jobs.cli import main
-from jobs.failures import FailureCause, end_of, latest_attempt, record_failure
+from jobs.failure_causes import FailureCause, end_of, latest_attempt, record_failure
 from jobs.run_events import FAILURE_BYTES, events_or_failure, run_events, write_failure
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, read_events
 from jobs.submit.submissions import latest_submissions, own_end

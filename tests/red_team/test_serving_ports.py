@@ -18,7 +18,7 @@ from urllib.error import HTTPError
 import psutil
 import pytest
 
-from jobs.failures import KnownCauseError
+from jobs.failure_causes import KnownCauseError
 from jobs.plan.compose import compose
 from jobs.settings.serving import LoadGenerator
 from jobs.visitors import first_line, hear

@@ -24,7 +24,7 @@ from jobs.errors import SuiteError
 from jobs.explore.campaign.campaign import recorded
 from jobs.explore.campaign.campaign_file import read_trials
 from jobs.explore.campaign.code_snapshot import digest_of
-from jobs.failures import FailureCause, record_failure
+from jobs.failure_causes import FailureCause, record_failure
 from jobs.files import UnsuitableFileError, read_yaml
 from jobs.lease import Lease, owners, successor
 from jobs.plan.choices import place_of, refuse_missing_site

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from jobs.failures import FailureCause
+from jobs.failure_causes import FailureCause
 
 C = FailureCause
 

@@ -16,7 +16,7 @@ from functools import cached_property
 from importlib import resources
 
 from analysis.failures.catalogue.markers import markers_of
-from jobs.failures import FailureCause
+from jobs.failure_causes import FailureCause
 
 PART = re.compile(r"\{([A-Z_]+)\}")
 

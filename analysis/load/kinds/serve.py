@@ -17,7 +17,7 @@ from analysis.parsers.benchmarks import apache_bench, genai_perf, vllm_bench
 from analysis.run import RunResult, last_event
 from analysis.untrusted import as_number, count, lookup, number
 from jobs import metrics as m
-from jobs.failures import latest_attempt
+from jobs.failure_causes import latest_attempt
 from jobs.files import UnsuitableFileError, read_json, read_text, reason
 from jobs.metrics import Metric
 from jobs.rundir import RunDir

@@ -19,7 +19,7 @@ from jobs.data import Dataset
 from jobs.engines.nemo import checkpoint
 from jobs.engines.nemo.data import MicroBatches
 from jobs.errors import CheckpointError
-from jobs.failures import STOPS
+from jobs.failure_causes import STOPS
 from jobs.layout import layout_of
 from jobs.lease import Lease
 from jobs.plan.cost import checkpoint_bytes, weights_bytes

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from jobs.data.batches import Work
 from jobs.errors import DataError
-from jobs.failures import STOPS
+from jobs.failure_causes import STOPS
 from jobs.settings.images import ImageDecoder, ImageTraining
 from jobs.work.images.decoding import Batch, Crop, Encoded, batch_of, central_box, random_box, usable
 from jobs.work.images.shards import Part, held_out, stream

@@ -10,7 +10,7 @@ from typing import Any
 from analysis.load.kinds.serve import client_values
 from analysis.load.run_files import UnusableError
 from jobs import metrics as m
-from jobs.failures import FailureCause, KnownCauseError
+from jobs.failure_causes import FailureCause, KnownCauseError
 from jobs.metrics import Metric
 from jobs.rundir import RunDir, append_event
 from jobs.schema import Run

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from jobs.failures import FailureCause, KnownCauseError
+from jobs.failure_causes import FailureCause, KnownCauseError
 from jobs.ranks import node_name
 from jobs.work.serve.piece import Piece
 from jobs.work.serve.ports import is_answered_by, reserved_port, url_of

@@ -15,7 +15,7 @@ from analysis.failures.catalogue import Weight
 from analysis.failures.runs import Failure, strongest
 from analysis.failures.verdict import Verdict
 from jobs.errors import ConfigError
-from jobs.failures import FailureCause, KnownCauseError
+from jobs.failure_causes import FailureCause, KnownCauseError
 from jobs.files import read_tail
 from jobs.output import open_to_append
 from jobs.ranks import node_name, restart_count

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jobs.errors import ConfigError
-from jobs.failures import FailureCause, KnownCauseError
+from jobs.failure_causes import FailureCause, KnownCauseError
 from jobs.lease import Lease
 from jobs.ranks import Rank, node_name
 from jobs.rundir import append_record

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from jobs import metrics as m
-from jobs.failures import STOPS, FailureCause, KnownCauseError
+from jobs.failure_causes import STOPS, FailureCause, KnownCauseError
 from jobs.files import parse_json
 from jobs.lease import Lease
 from jobs.metrics import StoragePhase

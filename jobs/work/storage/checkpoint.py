@@ -20,7 +20,7 @@ from jobs import metrics as m
 from jobs.engines.native.checkpoint import Writer
 from jobs.engines.native.parallelize import device_mesh
 from jobs.errors import CheckpointError
-from jobs.failures import FailureCause, KnownCauseError
+from jobs.failure_causes import FailureCause, KnownCauseError
 from jobs.layout import layout_of
 from jobs.metrics import StoragePhase
 from jobs.runtime import storage_io

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from jobs.failures import FailureCause, KnownCauseError
+from jobs.failure_causes import FailureCause, KnownCauseError
 from jobs.output import own_directory
 from jobs.schema import Run
 from jobs.work.storage.session import LOOK_S, Session

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from jobs import metrics as m
-from jobs.failures import STOPS
+from jobs.failure_causes import STOPS
 from jobs.metrics import StoragePhase
 from jobs.runtime import storage_io
 from jobs.schema import Run

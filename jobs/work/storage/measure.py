@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from jobs import metrics as m
-from jobs.failures import STOPS
+from jobs.failure_causes import STOPS
 from jobs.lease import Lease
 from jobs.ranks import Rank, restart_count, slurm_job_id
 from jobs.rundir import read_events

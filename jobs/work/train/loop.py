@@ -147,7 +147,8 @@ def saved(job: Job, step: int, trainer: Trains, saver: Saves, device: torch.devi
 
     Raise DivergedError on all of them if a weight that would be saved, or exported at the end, is not finite.
     """
-    due = job.saves_after(step, last=last)
+    every = job.checkpoint_every_steps
+    due = every is not None and (last or step % every == 0)
     if due or last:
         refuse_not_finite(step, trainer.weights())
     return held_up(device, partial(saver.save, step, last=last)) if due else None

@@ -17,7 +17,7 @@ from analysis.failures.catalogue.markers import markers_of
 from analysis.failures.catalogue.table import read
 from analysis.failures.signatures import known, matches, search
 from analysis.failures.verdict import Verdict, decide
-from jobs.failures import FailureCause as C
+from jobs.failure_causes import FailureCause as C
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    main()\n'
 

@@ -11,7 +11,7 @@ import pytest
 from analysis.failures.runs import Failure, failures
 from analysis.load.discover import read_runs
 from analysis.report.report import report
-from jobs.failures import FailureCause
+from jobs.failure_causes import FailureCause
 from jobs.rundir import BATCH_STARTED, RunDir, SweepDir, append_record
 from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started
 from tests.support.real_run import make_run, train

@@ -9,7 +9,7 @@ import pytest
 from analysis.failures.runs import Failure
 from analysis.failures.sacct import accounted, job_of, read_jobs, stronger, verdict_on_job
 from analysis.failures.verdict import Verdict, verdict_on
-from jobs.failures import FailureCause
+from jobs.failure_causes import FailureCause
 from tests.analysis.parsers.reading import SAMPLES
 
 HEADER = "JobID|JobName|State|ExitCode|NodeList"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.failures import FailureCause
+from jobs.failure_causes import FailureCause
 from tests.benchmarks.failure_causes import read_cases, score
 
 

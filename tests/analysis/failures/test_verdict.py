@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from analysis.failures.signatures import matches, search
 from analysis.failures.verdict import Verdict, decide, verdict_on
-from jobs.failures import FailureCause
+from jobs.failure_causes import FailureCause
 
 CANCELLED = "slurmstepd: error: *** STEP 17.0 ON node03 CANCELLED AT 2026-02-03T04:05:06"
 TIMEOUT = ("[rank{0}]:[E203 04:05:06.1 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation "

@@ -16,7 +16,7 @@ from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Text
 from analysis.report.caveats import warnings
 from analysis.report.digest import Digest
-from jobs.failures import FailureCause
+from jobs.failure_causes import FailureCause
 from tests.support.measured_runs import one_run
 from tests.support.megatron_logs import megatron, write
 

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import fully_shard
 
 from jobs.engines.native.checkpoint import FLAT, Saver
 from jobs.engines.native.model import empty_model
-from jobs.failures import end_of, latest_attempt
+from jobs.failure_causes import end_of, latest_attempt
 from jobs.lease import Lease
 from jobs.ranks import Rank
 from jobs.run_events import run_events

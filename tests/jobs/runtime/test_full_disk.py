@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobs.failures import FailureCause, record_failure
+from jobs.failure_causes import FailureCause, record_failure
 from jobs.output import own_directory
 from jobs.rundir import RunDir, load_run, read_records
 from tests.support.paths import ROOT

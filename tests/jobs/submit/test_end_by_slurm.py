@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.failures import FailureCause, blames_node, cause_of_task
+from jobs.failure_causes import FailureCause, blames_node, cause_of_task
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, now
 from jobs.schema import Run
 from jobs.submit.batch_script import STARTED_LINE

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.failures import FailureCause, record_failure
+from jobs.failure_causes import FailureCause, record_failure
 from jobs.ranks import LOCAL_RESTART_COUNT, node_name, restart_count
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, now
 from jobs.submit import local_queue

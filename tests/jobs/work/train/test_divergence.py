@@ -19,7 +19,7 @@ from analysis.report.report import report
 from jobs.engines.native import loss_scale
 from jobs.engines.native import trainer as native
 from jobs.errors import RunDirError
-from jobs.failures import FailureCause, recorded_cause
+from jobs.failure_causes import FailureCause, recorded_cause
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.runtime.divergence import DivergedError, are_finite
 from jobs.runtime.steps import learning_rate

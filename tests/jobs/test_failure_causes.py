@@ -8,7 +8,15 @@ import pytest
 import torch
 
 from jobs.errors import CheckpointError, ConfigError
-from jobs.failures import FailureCause, KnownCauseError, blames_node, cause_of, cause_of_task, end_of, recorded_cause
+from jobs.failure_causes import (
+    FailureCause,
+    KnownCauseError,
+    blames_node,
+    cause_of,
+    cause_of_task,
+    end_of,
+    recorded_cause,
+)
 
 
 @pytest.mark.parametrize(
