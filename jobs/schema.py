@@ -476,11 +476,6 @@ class Job:
     unmeasured_steps: Count
     """First steps of every attempt that steady values exclude (warm-up rule)."""
 
-    def saves_after(self, step: int, *, last: bool) -> bool:
-        """Return True if a checkpoint follows a step, as it does the last one."""
-        every = self.checkpoint_every_steps
-        return every is not None and (last or step % every == 0)
-
     @property
     def trains_all_weights(self) -> bool:
         """Return whether the model's own weights train: without adapters and virtual tokens."""
@@ -933,10 +928,21 @@ class Objective(Enum):
     """Largest micro-batch that fits the memory; only with tune=batch_finder."""
 
 
+class SearchKind(Enum):
+    """Search of `slurmscale tune`."""
+
+    halving = "halving"
+    """Successive halving of the sweep's points, and pairs of the best with the baseline."""
+    batch_finder = "batch_finder"
+    """Bracket and bisection of the micro-batch of one configuration."""
+
+
 @dataclass(kw_only=True)
 class Tune:
     """Budget, objective and quality gate of `slurmscale tune`; a trial is one run."""
 
+    search: SearchKind = SearchKind.halving
+    """Search; the files of tune set it with what belongs to it."""
     objective: Objective = Objective.throughput
     """Figure of merit."""
     runs: int

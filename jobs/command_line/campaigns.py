@@ -66,14 +66,12 @@ def show_leaderboard(directory: Path) -> int:
 def tune(options: argparse.Namespace) -> int:
     """Tune a space, or propose the next attempts of a campaign."""
     if options.next is None:
-        from jobs.explore import batch_finder
-        from jobs.explore.halving import tune as tune_space
+        from jobs.explore.tune import tune as tune_space
         from jobs.submit.slurm_call import HOURS_LONG_S, patience
 
-        chosen = batch_finder.is_chosen(options.overrides)
         # A night of tuning outlives a controller that is restarted.
         with patience(HOURS_LONG_S):
-            return batch_finder.find_batch(options.overrides) if chosen else tune_space(options.overrides)
+            return tune_space(options.overrides)
     if options.overrides:
         options.grammar.error(f"--next reads a campaign and takes no overrides; leave {options.overrides[0]} out")
     from jobs.explore.propose.by_hand import next_attempts

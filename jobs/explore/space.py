@@ -16,7 +16,7 @@ from typing import Any
 from jobs.errors import ConfigError
 from jobs.explore.campaign.trial_checks import KEPT, is_shared
 from jobs.explore.folder import TRIALS, TuningFolder
-from jobs.plan.compose import Point, compose
+from jobs.plan.compose import Point
 from jobs.plan.keys import key_of
 from jobs.plan.legality import only_memory_is_short, problems
 from jobs.plan.predict.memory import memory
@@ -24,7 +24,6 @@ from jobs.plan.predict.speed import expected_s, speed
 from jobs.plan.rules.memory import Verdict, chance_to_fit, verdict
 from jobs.schema import Objective, Run, Tune
 
-DEFAULT = "tune=halving"
 NUMBERS = re.compile(r"\d[\d,.]*")
 MOST_REASONS = 5
 # Keys that a tuning sets for its runs.
@@ -99,11 +98,9 @@ def shortened(run: Run, steps: int) -> Run:
     return replace(run, job=replace(run.job, steps=steps, epochs=None), contest=None, tune=None)
 
 
-def read_space(overrides: list[str]) -> Space:
-    """Compose and check the space and the settings of a tuning; raise ConfigError if it cannot be tuned."""
-    own = [each for each in overrides if not is_of_tune(each)]
-    chosen = any(key_of(each) == "tune" for each in overrides)
-    points = compose([*([] if chosen else [DEFAULT]), *overrides], multirun=True, judge=lambda _run: [])
+def space_of(points: Sequence[Point], overrides: Sequence[str]) -> Space:
+    """Return the checked space of the composed points of some overrides; raise ConfigError if it cannot be tuned."""
+    own = without_own(overrides)
     swept = [place for place in range(len(points[0].overrides)) if len({p.overrides[place] for p in points}) > 1]
     refuse_swept([key_of(points[0].overrides[place]) for place in swept])
     run = points[0].run
@@ -177,10 +174,14 @@ def is_of_tune(override: str) -> bool:
     return key_of(override).partition(".")[0] == "tune"
 
 
+def without_own(overrides: Sequence[str]) -> list[str]:
+    """Return overrides without those of the tuning itself."""
+    return [each for each in overrides if not is_of_tune(each)]
+
+
 def without_tune(point: Point) -> Point:
     """Return a point without the settings of its tuning."""
-    own = [each for each in point.overrides if not is_of_tune(each)]
-    return replace(point, run=replace(point.run, tune=None), overrides=own)
+    return replace(point, run=replace(point.run, tune=None), overrides=without_own(point.overrides))
 
 
 def folder_of(run: Run, own: list[str]) -> TuningFolder:

@@ -1,4 +1,4 @@
-"""A tuning: trials that run, its start, how it goes on after a stop, and its end. Kinds of search are classes of it.
+"""A tuning: trials that run, its start, how it goes on after a stop, and its end. A search is a class of it.
 
 The run directories are the state: a killed command is continued by the same command, which waits for the runs that
 continued without it and submits only what is missing.
@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from analysis.compare.tuning import TrialRun, trial_runs
 from analysis.load.discover import read_runs
@@ -54,6 +54,11 @@ class Tuning(ABC):
     """The best finished trial of each rung."""
 
     # --- a kind of search --------------------------------------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def of(cls, points: Sequence[Point], overrides: Sequence[str]) -> Self:
+        """Return the search over the composed points of some overrides; raise ConfigError for what it cannot search."""
 
     @abstractmethod
     def introduction(self) -> Iterable[str]:
@@ -99,7 +104,8 @@ class Tuning(ABC):
         """Record the start of the command. Raise RunDirError for another tuning's folder."""
         space, folder = self.space, self.space.folder
         records = folder.records("begun")
-        settings = asdict(space.settings) | {"objective": space.settings.objective.name}
+        settings = asdict(space.settings)
+        settings |= {key: settings[key].name for key in ("search", "objective")}
         now: dict[str, Any] = {"overrides": space.overrides} | {key: settings[key] for key in FIXED}
         if not records and any(path.name != ".lock" for path in folder.path.iterdir()):
             raise RunDirError(f"{folder.path} exists and is no tuning. Set sweep=NAME for another place.")

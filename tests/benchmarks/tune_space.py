@@ -20,7 +20,8 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from jobs.explore.space import Candidate, Space, read_space
+from jobs.explore.space import Candidate, Space
+from jobs.explore.tune import tuning_of
 from jobs.frozen import dump_run
 from jobs.rundir import RunDir, append_event
 from jobs.runtime.machine import cpu_name
@@ -54,9 +55,9 @@ class Measured:
 
 def space(where: Path, *further: str) -> Space:
     """Return the space that is measured."""
-    return read_space(
+    return tuning_of(
         [*OVERRIDES, f"runs_dir={where}", "sweep=t", f"data.cache_dir={where}/cache", "tune.pairs=0", *further]
-    )
+    ).space
 
 
 def main() -> None:

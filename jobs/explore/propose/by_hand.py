@@ -19,7 +19,7 @@ from analysis.untrusted import as_number, lookup
 from jobs import metrics as m
 from jobs.errors import ConfigError, RunDirError
 from jobs.explore.campaign.campaign import opened, recorded
-from jobs.failures import FailureCause
+from jobs.failure_causes import FailureCause
 from jobs.plan.compose import compose
 from jobs.plan.keys import key_of
 from jobs.plan.rules.memory import GIB

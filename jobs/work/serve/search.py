@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 
 from analysis.parsers import log_metrics as a
 from jobs.explore.propose.bracket import next_value
-from jobs.failures import FailureCause, KnownCauseError
+from jobs.failure_causes import FailureCause, KnownCauseError
 from jobs.metrics import Metric
 from jobs.schema import Run
 from jobs.settings.serving import Search

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
-from jobs.explore.batch_finder import Bracket, experiment_of, sized, space_of
+from jobs.explore.searches.batch_finder import Bracket, experiment_of, sized
+from jobs.explore.tune import tuning_of
 from jobs.rundir import SweepDir, load_run
 from tests.support.cli import printed_words
 from tests.support.paths import ROOT
@@ -52,10 +53,11 @@ def test_the_batch_finder_refuses_a_sweep_and_an_unknown_size_of_memory(
 def test_trials_have_two_micro_batches_where_the_runs_have_several_and_the_experiment_a_legal_global_batch(
     tmp_path: Path,
 ) -> None:
-    space = space_of([*command(tmp_path)[1:], "tune=batch_finder", "tune.memory_gb=1"])
+    space = tuning_of([*command(tmp_path)[1:], "tune=batch_finder", "tune.memory_gb=1"]).space
     run = sized(space, 8).run
     assert (run.job.micro_batch_size, run.global_batch_size, run.job.steps) == (8, 16, 4)
-    whole = space_of([*command(tmp_path)[1:], "tune=batch_finder", "tune.memory_gb=1", "job.micro_batch_size=4"])
+    larger = [*command(tmp_path)[1:], "tune=batch_finder", "tune.memory_gb=1", "job.micro_batch_size=4"]
+    whole = tuning_of(larger).space
     assert sized(whole, 8).run.global_batch_size == 8
     assert experiment_of(space, 3).choices == ("job.micro_batch_size=3", "scaling.global_batch_size=6")
     assert experiment_of(space, 2).choices == ("job.micro_batch_size=2",)

@@ -12,9 +12,9 @@ from analysis.compare.tuning import trial_runs
 from analysis.load.discover import read_runs
 from analysis.report.digest import Digest
 from analysis.report.sections.tuning import tuning_sections
-from jobs.explore.halving import Halving
 from jobs.explore.monitor import hopeless, repeat_elsewhere, slower_than_models
-from jobs.explore.space import read_space
+from jobs.explore.searches.halving import Halving
+from jobs.explore.tune import tuning_of
 from jobs.rundir import SweepDir, append_record, read_records
 from tests.support.cli import run_cli
 from tests.support.tune_command import command, starts
@@ -77,7 +77,9 @@ def test_a_whole_choice_that_is_slow_is_no_fault_and_a_longer_run_is_compared_wi
 
 def test_the_repeat_of_a_job_in_slurm_excludes_the_nodes_of_the_first_if_it_has_others(tmp_path: Path) -> None:
     gpus = ["model=llama2_7b", "cluster=xe9680_h100", "cluster.account=a", "data=random", f"runs_dir={tmp_path}"]
-    space = read_space([*gpus, "parallelism=fsdp_full", "job.micro_batch_size=1,2", "scaling.global_batch_size=16"])
+    space = tuning_of(
+        [*gpus, "parallelism=fsdp_full", "job.micro_batch_size=1,2", "scaling.global_batch_size=16"]
+    ).space
     a_trial(tmp_path / "t", space.baseline.choices, 0.1)
     (trial,) = trial_runs(read_runs([tmp_path / "t"]))
     node = str(trial.run.started["nodes"][0])
@@ -100,7 +102,7 @@ def test_a_trial_that_was_stopped_early_does_not_count_and_keeps_its_speed_as_in
 
 
 def test_a_suspect_is_repeated_once_and_on_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    space = read_space(command(tmp_path, "job.micro_batch_size=1,2,4", "engine.loss=whole,chunked")[1:])
+    space = tuning_of(command(tmp_path, "job.micro_batch_size=1,2,4", "engine.loss=whole,chunked")[1:]).space
     for point in space.candidates:
         odd = point.choices == ("job.micro_batch_size=2", "engine.loss=chunked")
         a_trial(tmp_path / "t", point.choices, 0.6 if odd else 0.1, baseline=point is space.baseline)

@@ -15,8 +15,9 @@ from analysis.run import RunResult
 from jobs.cli import main
 from jobs.explore.budget import Spent, first_rung, rungs
 from jobs.explore.propose.gaussian_process import needs_as_much, proposals
-from jobs.explore.space import Candidate, Space, read_space
-from jobs.failures import FailureCause
+from jobs.explore.space import Candidate, Space
+from jobs.explore.tune import tuning_of
+from jobs.failure_causes import FailureCause
 from jobs.schema import Tune
 from tests.support.cli import printed_words
 from tests.support.real_run import SMALL, last_of_each
@@ -31,14 +32,14 @@ def tuned(where: Path, *overrides: str) -> list[str]:
 
 def test_illegal_points_are_counted_by_their_refusal_and_named_where_memory_is_short(tmp_path: Path) -> None:
     given = tuned(tmp_path, "job.micro_batch_size=1,3,5,8", "parallelism=ddp,fsdp_full")
-    space = read_space(given)
+    space = tuning_of(given).space
     assert [each.choices for each in space.candidates] == [
         (f"job.micro_batch_size={size}", f"parallelism={name}") for size in (1, 8) for name in ("ddp", "fsdp_full")
     ]
     assert space.refused == {"GBS N is not a multiple of MBS N x DP N = N": 4}
     gpus = ["model=llama2_7b", "cluster=xe9680_h100", "data=random", "job.precision=bfloat16", f"runs_dir={tmp_path}"]
     values = ["parallelism=fsdp_full,ddp", "job.micro_batch_size=1,2", "scaling.global_batch_size=16"]
-    large = read_space([*gpus, *values])
+    large = tuning_of([*gpus, *values]).space
     one, two = (each.expected_s or 0 for each in large.candidates)
     assert 0 < two < one, "the prediction of a GPU's rates: larger micro-batches are faster"
     assert len(large.candidates) == 2

@@ -8,7 +8,7 @@ import pytest
 
 from jobs.errors import ConfigError
 from jobs.explore.layouts import read_layouts
-from jobs.explore.space import read_space as read_tuning
+from jobs.explore.tune import tuning_of
 from jobs.plan.compose import compose
 
 
@@ -38,7 +38,7 @@ def test_two_overrides_of_one_key_are_refused_by_both_names_if_one_is_swept(firs
 
 
 def test_a_tuning_and_a_search_refuse_a_key_that_is_given_twice() -> None:
-    for read in (read_layouts, read_tuning):
+    for read in (read_layouts, tuning_of):
         with pytest.raises(ConfigError, match=r"job.micro_batch_size=1,2 and job.micro_batch_size=4 set the same key"):
             read(["job.micro_batch_size=1,2", "job.micro_batch_size=4"])
 

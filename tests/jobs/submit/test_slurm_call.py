@@ -6,7 +6,6 @@ that way on purpose.
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import pytest
 
 from jobs.cli import main
 from jobs.errors import SubmitError
+from jobs.explore import tune as command_of_tuning
 from jobs.submit import slurm_call, slurm_commands
 from jobs.submit.accounting import accounting_of
 from jobs.submit.job_state import GONE, UNKNOWN
@@ -112,15 +112,8 @@ def test_a_refusal_is_believed_at_once(message: str, command: Command) -> None:
     assert len(calls.read_text().splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "module", "arguments"),
-    [
-        ("tune", "jobs.explore.halving", ["tune", "model=tiny", "job.micro_batch_size=interval(1,4)"]),
-        ("find_batch", "jobs.explore.batch_finder", ["tune", "tune=batch_finder", "model=tiny"]),
-    ],
-)
 def test_a_night_of_tuning_outlives_a_controller_that_a_command_would_not_wait_for(
-    name: str, module: str, arguments: list[str], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The question between two batches stands for the tuning; `status` gives up at the second call."""
     monkeypatch.setattr(slurm_call, "INTERACTIVE_S", 0.0)
@@ -130,10 +123,10 @@ def test_a_night_of_tuning_outlives_a_controller_that_a_command_would_not_wait_f
     def between_batches(_overrides: list[str]) -> int:
         return 0 if slurm_commands.queue()["7"].state == "RUNNING" else 1
 
-    monkeypatch.setattr(importlib.import_module(module), name, between_batches)
+    monkeypatch.setattr(command_of_tuning, "tune", between_batches)
     with pytest.raises(AwayError), patience(0):
         slurm_commands.queue()
-    assert main(arguments) == 0
+    assert main(["tune", "model=tiny", "job.micro_batch_size=interval(1,4)"]) == 0
 
 
 def test_patience_is_for_all_calls_together_and_ends(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Self
 
 from analysis.compare.campaign import Verdict
 from analysis.compare.tuning import UNITS, TrialRun, best
@@ -17,25 +18,21 @@ from jobs.explore.budget import Spent, confirmation_runs, first_rung, rungs
 from jobs.explore.judge import attempt_name, entry_of, pairs_to_run, verdict_of
 from jobs.explore.monitor import repeat_elsewhere, slower_than_models, spare_nodes
 from jobs.explore.propose.gaussian_process import is_ruled_out, proposals
-from jobs.explore.space import Candidate, excluded, read_space
+from jobs.explore.space import Candidate, excluded, space_of
 from jobs.explore.tuning import Tuning
 from jobs.plan.compose import Point
 
 NEXT = 3
 
 
-def tune(overrides: list[str]) -> int:
-    """Tune the space of some overrides, or go on with it, and return the exit code.
-
-    Raises ConfigError, before anything is prepared, for a space without a choice, a budget that is too small and an
-    objective that is not measured.
-    """
-    space = read_space(overrides)
-    return Halving(space, first_rung(space.settings, len(space.candidates))).start()
-
-
 class Halving(Tuning):
     """A search by successive halving, and the confirmation of its best."""
+
+    @classmethod
+    def of(cls, points: Sequence[Point], overrides: Sequence[str]) -> Self:
+        """Return the tuning of the space; raise ConfigError for one without a choice, or a budget that is too small."""
+        space = space_of(points, overrides)
+        return cls(space, first_rung(space.settings, len(space.candidates)))
 
     def introduction(self) -> Iterable[str]:
         """Return the space and the trials of each rung."""
@@ -205,3 +202,6 @@ def refuse_failed_baseline(rung: Sequence[TrialRun]) -> None:
             f"The baseline {own[0].run.name} has no result: {own[0].reason}. Correct the cause and remove "
             f"{own[0].run.path} to run it again, or put other values first and set sweep=NAME."
         )
+
+
+SEARCH = Halving

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from analysis.compare.tuning import TrialRun
 from jobs import metrics as m
 from jobs.errors import ConfigError, SubmitError
 from jobs.explore.propose.bracket import next_value
-from jobs.explore.space import Candidate, Space, folder_of, is_of_tune, refuse_settings, without_tune
+from jobs.explore.space import Candidate, Space, folder_of, refuse_settings, without_own, without_tune
 from jobs.explore.tuning import Tuning
 from jobs.layout import accumulation, data_degree
-from jobs.plan.compose import Point, compose
-from jobs.plan.keys import key_of, value_of
+from jobs.plan.compose import Point
+from jobs.plan.keys import value_of
 from jobs.plan.legality import only_memory_is_short, problems
 from jobs.plan.rules.memory import GIB
 from jobs.schema import Run, ScalingMode
@@ -46,16 +47,13 @@ class Bracket:
         return None if self.share >= wanted else next_value(self.fits or 0, self.too_large, first)
 
 
-def find_batch(overrides: list[str]) -> int:
-    """Find the largest micro-batch of the overrides, or go on with it, and return the exit code.
-
-    Raises ConfigError for what cannot be searched, and SubmitError where a trial fails for another reason than memory.
-    """
-    return BatchFinder(space_of(overrides), 1).start()
-
-
 class BatchFinder(Tuning):
     """A search for the largest micro-batch."""
+
+    @classmethod
+    def of(cls, points: Sequence[Point], overrides: Sequence[str]) -> Self:
+        """Return the search of the size; raise ConfigError for several points, or if no share of memory is known."""
+        return cls(space_of_one(points, overrides), 1)
 
     @property
     def size(self) -> int:
@@ -105,9 +103,8 @@ class BatchFinder(Tuning):
         return self.end(experiment_of(self.space, found.fits), verdict, [verdict], next=[])
 
 
-def space_of(overrides: list[str]) -> Space:
+def space_of_one(points: Sequence[Point], overrides: Sequence[str]) -> Space:
     """Return the space of the one size that the overrides have; raise ConfigError if they have several points."""
-    points = compose(overrides, multirun=True, judge=lambda _run: [])
     run = points[0].run
     assert run.tune is not None
     if len(points) > 1:
@@ -120,7 +117,7 @@ def space_of(overrides: list[str]) -> Space:
             "of a rank in GiB, or on CPU nodes cluster.memory_gb_per_node."
         )
     refuse_settings(run.tune, run)
-    own = [each for each in overrides if not is_of_tune(each)]
+    own = without_own(overrides)
     candidate = Candidate((f"{KEY}={run.job.micro_batch_size}",), without_tune(points[0]), tight=False)
     return Space(folder_of(run, own), run.tune, own, [candidate])
 
@@ -172,7 +169,7 @@ def rank_bytes(run: Run) -> float | None:
 def memory_of(space: Space) -> float:
     """Return the memory of a rank."""
     found = rank_bytes(replace(space.baseline.point.run, tune=space.settings))
-    assert found is not None, "space_of refuses it"
+    assert found is not None, "space_of_one refuses it"
     return found
 
 
@@ -202,6 +199,4 @@ def experiment_of(space: Space, size: int) -> Candidate:
     return Candidate(tuple(choices), replace(own, run=run), tight=False)
 
 
-def is_chosen(overrides: Sequence[str]) -> bool:
-    """Return whether the overrides choose the batch finder."""
-    return any(key_of(each) == "tune" and value_of(each) == "batch_finder" for each in overrides)
+SEARCH = BatchFinder

@@ -1,0 +1,1 @@
+"""Searches of `slurmscale tune`; `tune.search` names one."""
