@@ -291,8 +291,6 @@ class OptimizerKind(Enum):
     """AdamW: decoupled weight decay, two moments."""
     sgd = "sgd"
     """Gradient descent with momentum: one moment."""
-    rmsprop = "rmsprop"
-    """RMSprop: one moment, of the squares of the gradients."""
 
 
 @dataclass(kw_only=True)
