@@ -284,15 +284,6 @@ class Profile:
         return first <= step <= self.steps[-1]
 
 
-class OptimizerKind(Enum):
-    """Rule by which the gradients change the weights."""
-
-    adamw = "adamw"
-    """AdamW: decoupled weight decay, two moments."""
-    sgd = "sgd"
-    """Gradient descent with momentum: one moment."""
-
-
 @dataclass(kw_only=True)
 class Engine:
     """The code that executes a training step."""
@@ -318,8 +309,6 @@ class Engine:
     """Ranks that read the weights of `job.init_from` (native)."""
     prefetch_batches: NoneOrMore = 0
     """Batches that a thread of each rank prepares ahead of their step; 0: each is prepared in its step (native)."""
-    update: OptimizerKind = OptimizerKind.adamw
-    """Rule by which the gradients change the weights (native)."""
     optimizer_loop: OptimizerLoop | None = None
     """Implementation of AdamW's update; null: fused on a GPU, single on a CPU (native)."""
     parameters: Precision = Precision.float32
