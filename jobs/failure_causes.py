@@ -101,7 +101,7 @@ class FailureCause(Enum):
         Retry.nowhere,
         "Correct the setting that the line names; the same submission would fail again.",
     )
-    code = ("code_error", Retry.nowhere, "Read the traceback beside the line: the program or a library raised it.")
+    code = ("code_error", Retry.nowhere, "Read the traceback next to the line: the program or a library raised it.")
     diverged = (
         "diverged",
         Retry.nowhere,

@@ -745,7 +745,7 @@ OUTPUT_TOKENS_GAP = Metric(
     shown_in=PERCENT,
 )
 
-# --- one value per replica and second (serving/replica-0.jsonl, beside its counters) ------------------------------
+# --- one value per replica and second (serving/replica-0.jsonl, next to its counters) ------------------------------
 REQUESTS_RUNNING = Metric(
     "requests_running", "1", "Requests that a replica computes at a moment.", digits=9, group=Group.server_sample
 )

@@ -829,7 +829,7 @@ class Launcher:
 
 @dataclass(kw_only=True)
 class Stage:
-    """Resources of a stage beside training, which is one process in a job of its own."""
+    """Resources of a stage other than training, which is one process in a job of its own."""
 
     partition: str | None = None
     """Partition of the stage; null: the cluster's, with its constraint and further sbatch options."""

@@ -40,7 +40,7 @@ from jobs import metrics as m
 from jobs.failure_causes import FailureCause
 from jobs.metrics import Metric
 
-ADD_RANKS = f"write `ranks: N` into a {FACTS_FILE} beside it"
+ADD_RANKS = f"write `ranks: N` into a {FACTS_FILE} next to it"
 # MLPerf's word for a run that reached its target.
 SUCCESS = "success"
 DIED_FIRST = "it ended before it reported any step"

@@ -124,7 +124,7 @@ class Work:
     @property
     def text(self) -> str:
         """The formula with its numbers."""
-        frozen = " (frozen weights; what trains beside them is left out)" if self.per_weight < FLOPS_PER_WEIGHT else ""
+        frozen = " (frozen weights; what trains with them is left out)" if self.per_weight < FLOPS_PER_WEIGHT else ""
         return (
             f"{self.per_weight} N{frozen} + {FLOPS_PER_ATTENDED} L a s = {scientific(self.model_flops)} FLOP a token "
             f"with N = {self.weights:,} (output head in; {self.left_out:,} weights of embedding and idle experts out), "
@@ -240,7 +240,7 @@ def peak_of(run: RunResult) -> Peak:
     own = run.setting("gpu")
     described = own if lookup(own, "device_name") == device else known_gpu(str(device))
     if device is None or described is None:
-        hint = "" if device or not run.log else f": write `gpu_name: NAME` into a {FACTS_FILE} beside it"
+        hint = "" if device or not run.log else f": write `gpu_name: NAME` into a {FACTS_FILE} next to it"
         raise UnknownError(f"the peak of {device or 'an unnamed device'} is not known{hint}")
     if run.started.get("emulated_nodes") is True:
         raise UnknownError("nodes are emulated, so ranks may share a device")
@@ -361,7 +361,7 @@ def setting(run: RunResult, key: str) -> int:
 
 def missing(name: str) -> str:
     """Return the sentence that a log and its facts file lack a number."""
-    return f"the log does not report {name}, and no {FACTS_FILE} beside it does"
+    return f"the log does not report {name}, and no {FACTS_FILE} next to it does"
 
 
 def whole(value: Any, name: str) -> int:

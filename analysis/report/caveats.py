@@ -244,7 +244,7 @@ def devices_unknown(runs: list[RunResult]) -> list[str]:
         return []
     return [
         f"Device unknown in {plural(len(unknown), 'log')} ({listed(unknown, MOST_HOSTS)}): unlike devices are not told "
-        f"apart, and there is no MFU. Write `gpu_name: NAME` into a {FACTS_FILE} beside the logs."
+        f"apart, and there is no MFU. Write `gpu_name: NAME` into a {FACTS_FILE} next to the logs."
     ]
 
 
@@ -312,7 +312,7 @@ def ranks_unknown(runs: list[RunResult]) -> list[str]:
     logs, them = ("log does", "it") if len(without) == 1 else ("logs do", "them")
     return [
         f"{len(without):,} {logs} not contain the number of ranks ({which}): measured, but in no line and no "
-        f"figure. Write `ranks: N` into a {FACTS_FILE} beside {them}."
+        f"figure. Write `ranks: N` into a {FACTS_FILE} next to {them}."
     ]
 
 

@@ -120,7 +120,7 @@ def shared(reference: Point, point: Point, beside: Mapping[Path, RunResult]) -> 
     sharing = [run.name for run in (*reference.runs, *point.runs) if run.path in beside]
     if sharing:
         names = listed(sharing, MOST_NAMED)
-        yield Evidence("other work on the machine", Says.for_it, f"{names} ran beside other runs of this report")
+        yield Evidence("other work on the machine", Says.for_it, f"{names} ran during other runs of this report")
 
 
 def load_words(slow: Collection[RunResult], fast: Collection[RunResult]) -> str:
@@ -280,7 +280,7 @@ def shared_nodes(runs: Collection[RunResult], beside: Mapping[Path, RunResult]) 
     sharing = [run for run in runs if run.path in beside]
     if not sharing:
         return []
-    pairs = [f"{run.name} beside {beside[run.path].name}" for run in sharing]
+    pairs = [f"{run.name} with {beside[run.path].name}" for run in sharing]
     where = sorted({place for run in sharing for place in run.started.get("nodes") or machines(run)})
     return [
         f"{len(sharing)} of {plural(len(runs), 'run')} trained while another run of this report trained on the same "

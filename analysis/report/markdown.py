@@ -28,7 +28,7 @@ def unused_cells(row: Row) -> list[str]:
 def rows_left_out(count: int) -> str:
     """Return the note below a table with this number of rows; empty if all are shown."""
     return (
-        f"The first {MOST_ROWS:,} of {count:,} rows; the CSV files beside this page have all."
+        f"The first {MOST_ROWS:,} of {count:,} rows; the CSV files next to this page have all."
         if count > MOST_ROWS
         else ""
     )

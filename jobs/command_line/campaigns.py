@@ -17,7 +17,7 @@ TRIAL = (
         help="campaign directory (default: the baseline's sweep, later the only one in runs/)",
     ),
     Argument(
-        "--repeats", type=int, default=3, metavar="N", help="number of repeats, each beside a baseline (default 3)"
+        "--repeats", type=int, default=3, metavar="N", help="number of repeats, each paired with a baseline (default 3)"
     ),
     Argument(
         "--changed-code", action="store_true", help="run the paired baselines with the code of the first baseline"

@@ -153,7 +153,7 @@ def load_tokenizer(files: dict[str, Path]) -> Tokenizer:
         if needed and token is None and not (key == "bos_token" and library.before):
             raise DataError(
                 f"{vocabulary} has no {key}, which {'begins' if key == 'bos_token' else 'ends'} a text. Add a {CONFIG} "
-                f'with its "{key}" beside it; LitGPT requires it too.'
+                f'with its "{key}" next to it; LitGPT requires it too.'
             )
     assert eos_id is not None
     begin = library.before or (() if bos_id is None else (bos_id,))
@@ -229,7 +229,7 @@ def token_id(config: dict[str, Any], key: str, ids: dict[str, int], vocabulary: 
     if token is None:
         return None
     if not isinstance(token, str) or token not in ids:
-        raise DataError(f'{vocabulary} has no token {token!r}, which {CONFIG} beside it names as "{key}".')
+        raise DataError(f'{vocabulary} has no token {token!r}, which {CONFIG} next to it names as "{key}".')
     return ids[token]
 
 

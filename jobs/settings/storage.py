@@ -14,7 +14,7 @@ class CheckpointContent(Enum):
     native = "native"
     """Weight and AdamW's two moments in `engine.parameters`, as engine=native writes them: 12 bytes in float32."""
     mixed = "mixed"
-    """A bfloat16 weight beside the optimizer's float32 weight and moments, as MLPerf Storage has it: 14 bytes."""
+    """A bfloat16 weight with the optimizer's float32 weight and moments, as MLPerf Storage has it: 14 bytes."""
 
 
 @dataclass(kw_only=True)

@@ -37,7 +37,7 @@ ONE = ("parallelism=single", "ranks_per_node=1", "job.micro_batch_size=4")
 
 
 def base_weights(where: Path, *overrides: str) -> Path:
-    """A LitGPT directory of weights large enough for what trains beside them to change the loss."""
+    """A LitGPT directory of weights large enough for what trains with them to change the loss."""
     run = load_run(make_run(where / "shapes", *FROZEN, *ONE, *overrides).config)
     values, gpt = values_of(None, 5), GPT(Config(**litgpt_fields(run.model)))
     state = {

@@ -165,5 +165,5 @@ def section(form: str, rows: Sequence[Measurement]) -> Section:
         for row in rows
     ]
     note = f"As reported by {form}, one row per measurement; the table of metrics defines the columns. "
-    note += "measurements.csv beside this page has every value in full precision and SI units."
+    note += "measurements.csv next to this page has every value in full precision and SI units."
     return Section(form, note, ("File", *map(title, metrics), "Details"), cells)

@@ -16,7 +16,7 @@ from analysis.report.figures.style import Section
 from analysis.run import RunResult, hardware
 from analysis.scaling.groups import Group, Point
 
-HEADING = "Measured beside published"
+HEADING = "Measured and published"
 HEADINGS = ("Line", "Metric", "n", "Measured", "Published", "Measured / published", "Differences, and the source")
 NOT_STATED = "not stated"
 
@@ -32,10 +32,10 @@ def published_section(digest: Digest) -> Section | None:
     documents = {figure.document.citation: None for figure in found}
     metrics = {figure.metric.name: figure.metric.definition for figure in found}
     note = (
-        f"{measured_on}: medians over n repeats, with the smallest and the largest, beside published results. The "
+        f"{measured_on}: medians over n repeats, with the smallest and the largest, and published results. The "
         "ratio is measured / published; for a time, below 1 is faster. There is no ratio if the metric was not "
         "measured, or if model, size or task differ; rates of one GPU are compared over sizes, and of each program the "
-        "nearest number of GPUs is shown. An MFU is shown beside those of models of similar size. "
+        "nearest number of GPUs is shown. MFU is compared with that of models of similar size. "
         "Documents seldom state which phases a time includes. "
         f"{'. '.join(documents)}. " + " ".join(f"{name}: {definition}" for name, definition in metrics.items())
     )

@@ -14,7 +14,7 @@ def refuse_bare_tokenizer(run: Run, dataset: Dataset) -> None:
     names = {file.name for file in dataset.tokenizer_files}
     if script_of(run) is not Script.pretrain and CONFIG not in names:
         raise DataError(
-            f"engine=litgpt needs a {CONFIG} beside the tokenizer, and data.tokenizer={run.data.tokenizer} has none. "
+            f"engine=litgpt needs a {CONFIG} next to the tokenizer, and data.tokenizer={run.data.tokenizer} has none. "
             "Copy the file that comes with the tokenizer."
         )
 

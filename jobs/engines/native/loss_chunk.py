@@ -31,8 +31,8 @@ def chunk_size(run: Run) -> int:
         return LEAST_CHUNK
     if run.gpu.memory_gb is None:
         return USUAL_CHUNK
-    # In float32, beside the 16 bits they are cast from or beside their log-softmax: 4 + 4 at most, since each is freed
-    # once the next exists (jobs.engines.native.loss).
+    # In float32, with the 16 bits they are cast from or with their log-softmax: 4 + 4 at most, since each is freed once
+    # the next exists (jobs.engines.native.loss).
     label_bytes = (4 + 4) * run.model.vocab_size / run.parallelism.tensor
     fitting = int(LOGITS_SHARE * run.gpu.memory_gb * 1e9 / label_bytes)
     return 1 << min(max(fitting, LEAST_CHUNK), MOST_CHUNK).bit_length() - 1

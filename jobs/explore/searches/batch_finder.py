@@ -3,7 +3,7 @@
 The size is doubled until a trial runs out of memory, or is predicted to, and then the middle of the bracket is tried:
 what ran out of memory is the upper end. The search ends with a trial that used `tune.memory_share` of the memory, or
 with a size whose successor does not fit. If the user's runs have several micro-batches a step, a trial has two: the
-second is computed next to the gradients of the first. On a CPU the memory of a rank is what its process holds, beside
+second is computed next to the gradients of the first. On a CPU the memory of a rank is what its process holds, out of
 `tune.memory_gb` or its part of the node's.
 """
 

@@ -314,15 +314,15 @@ def test_an_epoch_of_unknown_length_has_no_ratio(tmp_path: Path) -> None:
 
 def test_a_report_of_other_runs_reports_nothing_of_documents(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run())
-    assert "Measured beside published" not in report([tmp_path], None).read_text()
+    assert "Measured and published" not in report([tmp_path], None).read_text()
 
 
 def test_the_page_shows_it(tmp_path: Path) -> None:
     trained(tmp_path, of_experiment(EXPERIMENT), [EXPERIMENT])
     text = unescape(report([tmp_path], None).read_text())
-    assert "Measured beside published</h2>" in text
+    assert "Measured and published</h2>" in text
     assert "3.32 min in table 4 of H20044." in text
     assert (
         "H20044: Scale AI Training and Fine-Tuning with Dell PowerScale and PowerEdge Servers (Dell, 2024-05)." in text
     )
-    assert "## Measured beside published" in (tmp_path / "report.md").read_text()
+    assert "## Measured and published" in (tmp_path / "report.md").read_text()

@@ -96,12 +96,14 @@ def test_a_table_of_2021_describes_a_model_of_two_matrices_whose_head_is_its_emb
 @pytest.mark.parametrize(
     ("changed", "facts", "why"),
     [
-        ({"num_layers": UNREPORTED}, H100, "the log does not report tied_embeddings, and no facts.yaml beside it does"),
+        ({"num_layers": UNREPORTED}, H100,
+         "the log does not report tied_embeddings, and no facts.yaml next to it does"),
         ({"ffn_hidden_size": UNREPORTED}, H100,
-         "the log does not report parameters or intermediate_size, and no facts.yaml beside it does"),
-        ({"seq_length": UNREPORTED}, H100, "the log does not report sequence_length, and no facts.yaml beside it does"),
+         "the log does not report parameters or intermediate_size, and no facts.yaml next to it does"),
+        ({"seq_length": UNREPORTED}, H100,
+         "the log does not report sequence_length, and no facts.yaml next to it does"),
         ({}, "nodes: 1\n",
-         "the peak of an unnamed device is not known: write `gpu_name: NAME` into a facts.yaml beside it"),
+         "the peak of an unnamed device is not known: write `gpu_name: NAME` into a facts.yaml next to it"),
         ({}, "gpu_name: NVIDIA H9000\n", "the peak of NVIDIA H9000 is not known"),
         ({"fp8": "hybrid"}, H100, "the peak in fp8 hybrid is not known for certain (known: bf16 and fp16)"),
         ({"params_dtype": "torch.float32"}, H100,

@@ -129,7 +129,7 @@ def test_a_log_that_does_not_report_its_ranks_is_measured_and_states_what_to_wri
     assert scaling_groups(found.runs) == []
     (message,) = known_device(warnings(Digest(found.runs)))
     assert message.startswith("1 log does not contain the number of ranks (job.out)")
-    assert message.endswith("Write `ranks: N` into a facts.yaml beside it.")
+    assert message.endswith("Write `ranks: N` into a facts.yaml next to it.")
     answer = (
         "No scaling result: no log of a measured run contains the number of ranks; see the warnings for what to add. "
         "job.out reaches 16.00 samples/s on all of its ranks together."

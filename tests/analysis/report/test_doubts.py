@@ -161,8 +161,8 @@ def test_points_that_ran_side_by_side_on_one_machine_are_named_in_warning_and_he
     assert doubt == "DOUBTFUL: ddp: runs shared their machine. See the warnings."
     (message,) = [text for text in found if "same machine" in text]
     assert message.startswith(
-        "2 of 3 runs trained while another run of this report trained on the same machine (one beside two, two beside "
-        "one; on one-node, two-node). They shared its processors"
+        "2 of 3 runs trained while another run of this report trained on the same machine (one with two, two with one; "
+        "on one-node, two-node). They shared its processors"
     )
     assert "launcher.max_running=1" in message
 

@@ -387,7 +387,7 @@ def test_tables_of_very_many_rows_are_cut_and_state_it(tmp_path: Path, monkeypat
     for repeat in range(1, 8):
         finished_run(tmp_path, a_run(f"good-{repeat}", repeat=repeat))
         prepared(tmp_path, a_run(f"waiting-{repeat}", repeat=repeat))
-    message = "The first 3 of 7 rows; the CSV files beside this page have all."
+    message = "The first 3 of 7 rows; the CSV files next to this page have all."
     assert message not in page_of(tmp_path).text
     for module in ("page", "markdown"):
         monkeypatch.setattr(f"analysis.report.{module}.MOST_ROWS", 3)

@@ -195,7 +195,7 @@ def test_a_half_copied_tokenizer_model_is_refused(tmp_path: Path) -> None:
 def test_a_tokenizer_without_an_end_token_is_refused(tmp_path: Path) -> None:
     assert refusal(huggingface_tokenizer(tmp_path)) == (
         f"{tmp_path}/tokenizer.json has no eos_token, which ends a text. Add a tokenizer_config.json with its "
-        '"eos_token" beside it; LitGPT requires it too.'
+        '"eos_token" next to it; LitGPT requires it too.'
     )
 
 
@@ -207,7 +207,8 @@ def test_a_begin_token_that_is_wanted_but_unknown_is_refused(tmp_path: Path) -> 
 def test_a_named_token_that_is_not_in_the_vocabulary_is_refused(tmp_path: Path) -> None:
     directory = tokenizer_config(huggingface_tokenizer(tmp_path), eos_token="<end>")
     assert refusal(directory) == (
-        f"{tmp_path}/tokenizer.json has no token '<end>', which tokenizer_config.json beside it names as \"eos_token\"."
+        f"{tmp_path}/tokenizer.json has no token '<end>', which tokenizer_config.json next to it names as "
+        '"eos_token".'
     )
 
 

@@ -321,7 +321,7 @@ def test_a_tokenizer_without_its_configuration_is_refused_before_anything_is_pre
     data = write_json(tmp_path / "alpaca.json", ALPACA * 5)
     tokenizer = sentencepiece_tokenizer(tmp_path / "tokenizer")
     overrides = [*GOOD_FULL, f"data.path={data}", f"data.tokenizer={tokenizer}", f"data.cache_dir={tmp_path}/cache"]
-    with pytest.raises(DataError, match=r"needs a tokenizer_config\.json beside the tokenizer"):
+    with pytest.raises(DataError, match=r"needs a tokenizer_config\.json next to the tokenizer"):
         prepare_samples([compose(["engine=litgpt", *overrides], multirun=False)[0].run])
 
 

@@ -91,7 +91,7 @@ def test_a_rehearsal_ends_in_the_tables_of_its_document_without_a_comparison(tmp
     assert main(["report", str(sweep)]) == 0
     page = (sweep / "report.md").read_text()
     assert "Rehearsal on CPU" in page.splitlines()[2]
-    (published,) = (part for part in page.split("\n## ") if part.startswith("Measured beside published"))
+    (published,) = (part for part in page.split("\n## ") if part.startswith("Measured and published"))
     rows = [line for line in published.splitlines() if "llama2_7b_rehearsal" in line]
     assert len(rows) == 5
     for row in rows:
