@@ -406,7 +406,8 @@ def test_the_record_states_what_ran_where_and_what_a_rank_held(nemo: Nemo, tmp_p
     starts = starts_of(list(read_records(four.status)), read_records(four.metrics), [])
     assert starts is not None
     values = account(starts).values
-    assert values[m.RUN_TIME] == pytest.approx(end["total_time_s"], abs=0.1)
+    # Two clocks: the times of the events, and the rank's own from the start of its process.
+    assert values[m.RUN_TIME] == pytest.approx(end["total_time_s"], rel=0.1)
     assert 0 < values[m.GOODPUT] < 1
     assert values[m.LOST_TIME] == 0
 
