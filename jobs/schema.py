@@ -942,7 +942,7 @@ class Tune:
     """Budget, objective and quality gate of `slurmscale tune`; a trial is one run."""
 
     search: SearchKind = SearchKind.halving
-    """Search; the files of tune set it with what belongs to it."""
+    """Way to search. A choice of tune sets it together with its objective and budget."""
     objective: Objective = Objective.throughput
     """Figure of merit."""
     runs: int

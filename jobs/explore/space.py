@@ -108,7 +108,10 @@ def space_of(points: Sequence[Point], overrides: Sequence[str]) -> Space:
     settings = run.tune
     refuse_settings(settings, run)
     if settings.objective is Objective.micro_batch:
-        raise ConfigError("tune.objective=micro_batch belongs to tune=batch_finder. Set tune=batch_finder.")
+        raise ConfigError(
+            "tune.objective=micro_batch belongs to tune=batch_finder. Set tune=batch_finder, without tune.objective "
+            "and tune.search."
+        )
     choices = [tuple(point.overrides[place] for place in swept) for point in points]
     return checked(folder_of(run, own), settings, own, list(zip(choices, map(without_tune, points), strict=True)))
 

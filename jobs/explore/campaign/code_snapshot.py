@@ -62,7 +62,7 @@ def refuse_mixture(name: str, first: RunDir, beside: RunDir, *, changed_code: bo
     now = code_digest(packaged_code())
     if (then[0] != then[1]) != changed_code or (changed_code and then[0] != now):
         raise RunDirError(
-            f"The attempt {name} ran code {then[0]} and its baseline {then[1]}, but further repeats would run "
+            f"The attempt {name} ran code {then[0]} and its baseline code {then[1]}, but further repeats would run "
             f"other code (now {now}). Use another name."
         )
 

@@ -24,7 +24,7 @@ from jobs.plan.compose import Point
 from jobs.plan.keys import value_of
 from jobs.plan.legality import only_memory_is_short, problems
 from jobs.plan.rules.memory import GIB
-from jobs.schema import Run, ScalingMode
+from jobs.schema import Objective, Run, ScalingMode
 
 CHOICE = "tune=batch_finder"
 KEY = "job.micro_batch_size"
@@ -110,6 +110,11 @@ def space_of_one(points: Sequence[Point], overrides: Sequence[str]) -> Space:
     if len(points) > 1:
         raise ConfigError(
             f"{CHOICE} finds the size for one configuration; these are {len(points)}. Give single values."
+        )
+    if run.tune.objective is not Objective.micro_batch:
+        raise ConfigError(
+            f"tune.search=batch_finder finds the largest micro-batch, and tune.objective={run.tune.objective.name} is "
+            f"another objective. Set {CHOICE}, without tune.objective and tune.search."
         )
     if rank_bytes(run) is None:
         raise ConfigError(

@@ -700,7 +700,7 @@ def test_changed_code_is_reported_and_refused_if_it_measures_nothing(campaign: P
     assert "both runs of each pair use the present code. To measure the change itself, add --changed-code." in typed(
         comment, "x", "launcher=dry"
     )
-    assert "and its baseline" in typed(comment, "x", "--changed-code")
+    assert re.search(r"ran code \w+ and its baseline code \w+, but", typed(comment, "x", "--changed-code"))
     assert not (campaign / "x-r2").exists()
     schema = edited_checkout(tmp_path / "b", "jobs/schema.py", "class OptimizerLoop(", "# Mine.\nclass OptimizerLoop(")
     assert "jobs/schema.py has changed too" in typed(schema, "y", "--changed-code")

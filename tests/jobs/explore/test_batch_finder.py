@@ -47,6 +47,11 @@ def test_the_batch_finder_refuses_a_sweep_and_an_unknown_size_of_memory(
     assert "finds the size for one configuration; these are 2. Give single values." in printed_words(capsys)
     assert main(command(tmp_path, "tune.objective=micro_batch", "job.micro_batch_size=1,2")) == 2
     assert "tune.objective=micro_batch belongs to tune=batch_finder." in printed_words(capsys)
+    assert main(command(tmp_path, "tune=batch_finder", "tune.search=halving", "job.micro_batch_size=1,2")) == 2
+    assert "Set tune=batch_finder, without tune.objective and tune.search." in printed_words(capsys)
+    for other in (["tune.search=batch_finder"], ["tune=batch_finder", "tune.objective=cost"]):
+        assert main(command(tmp_path, "tune.memory_gb=1", *other)) == 2
+        assert "is another objective. Set tune=batch_finder, without" in printed_words(capsys)
     assert not list(tmp_path.iterdir())
 
 

@@ -1,4 +1,4 @@
-"""What every launcher holds to, whatever it starts runs with; a new one is tested here by its entry in LauncherKind."""
+"""The contract of every launcher: a new entry of LauncherKind is tested here."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ OF_SLURM = {LauncherKind.slurm, LauncherKind.pilot}
 
 def kinds(*, that_start: bool) -> list[object]:
     """The launchers, or those that start runs; each with what it needs on this machine."""
-    chosen = [kind for kind in LauncherKind if kind.starts_runs or not that_start]
-    return [pytest.param(kind, marks=[pytest.mark.slurm] if kind in OF_SLURM else []) for kind in chosen]
+    some = [kind for kind in LauncherKind if kind.starts_runs or not that_start]
+    return [pytest.param(kind, marks=[pytest.mark.slurm] if kind in OF_SLURM else []) for kind in some]
 
 
 def chosen(kind: LauncherKind, request: pytest.FixtureRequest) -> list[str]:
