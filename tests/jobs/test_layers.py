@@ -69,7 +69,7 @@ ROOMS = (
 READS = {
     "jobs.stages.report": "the last stage of a sweep is its report",
     "jobs.work.serve.bench": "the results of a load generator are read as a report reads them",
-    "jobs.work.serve.piece": "the cause of a program's end is in its log",
+    "jobs.work.program.piece": "the cause of a program's end is in its log",
     "jobs.work.serve.search": "limits are set on metrics that load generators print",
 }
 OF_ANALYSIS = re.compile(r"^ *(from|import) analysis\b", re.MULTILINE)

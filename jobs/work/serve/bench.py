@@ -15,9 +15,9 @@ from jobs.metrics import Metric
 from jobs.rundir import RunDir, append_event
 from jobs.schema import Run
 from jobs.settings.serving import LoadGenerator
+from jobs.work.program.piece import Piece
 from jobs.work.serve import load
 from jobs.work.serve.counters import counters, growth
-from jobs.work.serve.piece import Piece
 from jobs.work.serve.probe import fetched
 from jobs.work.serve.prompts import drawn
 from jobs.work.serve.search import Searched, Values, within_limits

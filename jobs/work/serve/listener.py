@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from jobs.failure_causes import FailureCause, KnownCauseError
 from jobs.ranks import node_name
-from jobs.work.serve.piece import Piece
+from jobs.work.program.piece import Piece
 from jobs.work.serve.ports import is_answered_by, reserved_port, url_of
 from jobs.work.serve.probe import is_healthy
 

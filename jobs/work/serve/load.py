@@ -13,9 +13,9 @@ from jobs.output import write_file
 from jobs.rundir import RunDir
 from jobs.schema import Run
 from jobs.settings.serving import LoadGenerator, Serving
+from jobs.work.program.words import filled
 from jobs.work.serve.prompts import pool
 from jobs.work.serve.weights import served_directory
-from jobs.work.serve.words import filled
 
 # The command `vllm bench serve` does the same, and does not start in vLLM's build for CPUs.
 VLLM_BENCHMARK = """\

@@ -11,8 +11,9 @@ from jobs.plan.rules.memory import usable_bytes
 from jobs.plan.rules.rule import Rule, divisors, either, undivided
 from jobs.schema import Run
 from jobs.settings.serving import Balancer, LoadGenerator
+from jobs.work.program.words import names_in, unknown_names
+from jobs.work.serve.names import CLIENT, SERVER
 from jobs.work.serve.replicas import replica_nodes, replica_ranks, replicas_of
-from jobs.work.serve.words import CLIENT, SERVER, names_in, unknown_names
 
 MOST_LISTED = 4
 """Replicas whose nodes a plan lists."""

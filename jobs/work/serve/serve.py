@@ -8,11 +8,8 @@ connection ends with it, so all others end too, and each ends what it has starte
 
 from __future__ import annotations
 
-import hmac
-import queue
 import secrets
 import signal
-import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -21,61 +18,28 @@ from typing import Any
 
 from jobs import metrics as m
 from jobs.failure_causes import STOPS, FailureCause, KnownCauseError
-from jobs.files import parse_json
 from jobs.lease import Lease
 from jobs.metrics import StoragePhase
 from jobs.output import own_directory
-from jobs.ranks import Rank, node_name, restart_count, slurm_job_id
-from jobs.rendezvous import LOOPBACK, announce, await_file, listen
+from jobs.ranks import Rank, restart_count, slurm_job_id
+from jobs.rendezvous import LOOPBACK
 from jobs.rundir import append_event, read_events
 from jobs.runtime import storage_io
-from jobs.runtime.machine import StopRequest, boot_id, cpu_name, process_start
+from jobs.runtime.machine import StopRequest, cpu_name, process_start
 from jobs.schema import Run
 from jobs.settings.serving import Balancer
-from jobs.visitors import first_line, hear
+from jobs.work.program.piece import Piece
+from jobs.work.program.ranks import LOOK_S, Others, StoppedError, attended, meet, part, reach_rank_0
 from jobs.work.serve import balancer, load
 from jobs.work.serve.bench import Bench
-from jobs.work.serve.link import Link, pause
-from jobs.work.serve.listener import PROBE_LIMIT_S, Door, Listener
-from jobs.work.serve.piece import Piece
+from jobs.work.serve.listener import Door, Listener
 from jobs.work.serve.ports import own_address
 from jobs.work.serve.replica import Head, Replica, Seat, becomes_ready, check_replica, part_for, start_replica
 from jobs.work.serve.replicas import most_concurrency, replica_nodes, replicas_of
 from jobs.work.serve.weights import conversion_command
 
-LOOK_S = 0.2
-LONGEST_HELLO_BYTES = 4096
-GOODBYE_S = 60.0
 NEW_HEAD_WITHIN_S = 3.0
 """A process of a replica that has ended waits so long for a new start of its first node, if none has answered yet."""
-
-
-class StoppedError(Exception):
-    """The run was asked to stop."""
-
-
-@dataclass
-class Others:
-    """The connections of this rank: rank 0 has one for each other rank, every other rank has one."""
-
-    run: Run
-    links: dict[int, Link]
-    """By number of the other rank."""
-    stop: StopRequest
-
-    def messages(self) -> list[tuple[int, dict[str, Any]]]:
-        """Wait for a moment, and return what has arrived, with the number of the rank."""
-        pause(self.links.values(), LOOK_S)
-        found = []
-        for rank, link in self.links.items():
-            link.beat()
-            found += [(rank, message) for message in link.received(self.run.engine.hang_timeout_s)]
-        return found
-
-    def send(self, **message: Any) -> None:
-        """Send a message to each of the other ranks: the first node of a replica knows of the end before its parts."""
-        for rank in sorted(self.links):
-            self.links[rank].send(**message)
 
 
 def serve(run: Run, lease: Lease, rank: Rank) -> None:
@@ -121,56 +85,6 @@ def lead(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack
     stack.close()
     append_event(directory, "finished", attempt=attempt, step=0, **{m.TOTAL_TIME.name: time.time() - process_start()})
     print(f"{run.name}: served all requests", flush=True)
-
-
-def meet(
-    run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack
-) -> tuple[Others, list[dict[str, Any]]]:
-    """Return the connections of all other ranks, and node and machine of each rank in their order."""
-    hosts = {0: {"node": node_name(), "boot": boot_id()}}
-    others = Others(run, {}, stop)
-    if run.ranks == 1:
-        return others, [hosts[0]]
-    file = lease.run.rendezvous(rank.start)
-    with listen(rank.master_addr) as door:
-        place = announce(file, rank.master_addr, door.getsockname()[1])
-        stack.callback(file.unlink, missing_ok=True)
-        # Each visitor is heard in a thread of its own, so that a silent stranger keeps no rank out.
-        arrived: queue.SimpleQueue[tuple[socket.socket, Hello]] = queue.SimpleQueue()
-        hear(door, lambda visitor: arrived.put((visitor, hello_of(visitor, place.token, run.ranks))))
-        deadline = time.monotonic() + run.engine.hang_timeout_s
-        while len(others.links) < run.ranks - 1:
-            try:
-                connection, hello = arrived.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty as error:
-                missing = min(set(range(1, run.ranks)) - others.links.keys())
-                raise KnownCauseError(
-                    FailureCause.lost_peer, f"rank {missing} did not connect within {run.engine.hang_timeout_s} s"
-                ) from error
-            stack.callback(connection.close)
-            others.links[hello.rank] = Link(connection, f"rank {hello.rank} on {hello.node}")
-            hosts[hello.rank] = {"node": hello.node, "boot": hello.boot}
-    return others, [hosts[number] for number in range(run.ranks)]
-
-
-@dataclass(frozen=True)
-class Hello:
-    """The first message of a rank."""
-
-    rank: int
-    node: str
-    boot: str
-
-
-def hello_of(visitor: socket.socket, token: str, ranks: int) -> Hello:
-    """Return the first message of a connection; raise ValueError for a stranger, who does not know the token."""
-    found = parse_json(first_line(visitor, LONGEST_HELLO_BYTES, PROBE_LIMIT_S))
-    if not isinstance(found, dict) or not hmac.compare_digest(str(found.get("token")).encode(), token.encode()):
-        raise ValueError("a stranger")
-    hello = Hello(int(found["rank"]), str(found["node"]), str(found["boot"]))
-    if hello.rank not in range(1, ranks):
-        raise ValueError(f"there is no rank {hello.rank}")
-    return hello
 
 
 def measured(run: Run, lease: Lease, rank: Rank, others: Others, stack: ExitStack, *, key: str) -> dict[str, Any]:
@@ -296,40 +210,14 @@ def start_balancer(run: Run, lease: Lease, urls: list[str], watch: Watch, stack:
     return program.url
 
 
-def part(others: Others) -> None:
-    """Wait until all other ranks have ended what they started."""
-    # Only then is the run finished: a server that outlives it would hold the GPUs of the next one.
-    deadline = time.monotonic() + GOODBYE_S
-    while others.links and time.monotonic() < deadline:
-        pause(others.links.values(), LOOK_S)
-        for rank, link in list(others.links.items()):
-            try:
-                link.received(GOODBYE_S)
-            except KnownCauseError:
-                del others.links[rank]
-
-
-def attended(others: Others, lease: Lease) -> list[tuple[int, dict[str, Any]]]:
-    """Return the messages to rank 0. Raise if the run was asked to stop, or another start has taken it over."""
-    if others.stop.signal:
-        raise StoppedError
-    if lease.is_lost():
-        raise lease.loss()
-    return others.messages()
-
-
 # --- the other ranks -------------------------------------------------------------------------------------------
 
 
 def follow(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack) -> None:
     """Serve with the replica or part of one that this rank starts, if any, until rank 0 ends the run."""
-    place = await_file(lease.run.rendezvous(rank.start), run.engine.hang_timeout_s, looking=run.ranks)
-    connection = socket.create_connection((place.address, place.port), timeout=run.engine.hang_timeout_s)
-    stack.callback(connection.close)
-    host = own_address(connection)
-    link = Link(connection, "rank 0")
-    link.send(token=place.token, rank=rank.rank, node=node_name(), boot=boot_id())
-    others = Others(run, {0: link}, stop)
+    others = reach_rank_0(run, lease, rank, stop, stack)
+    link = others.links[0]
+    host = own_address(link.connection)
     seat: Seat | None = None
     own: Replica | None = None
     part: Piece | None = None
