@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import NamedTuple
 
 
@@ -119,9 +120,21 @@ class Metric:
         """The unit that reports show."""
         return self.shown_in or DisplayUnit(self.unit, 1.0)
 
-    def __reduce__(self) -> tuple[Callable[[str], Metric], tuple[str]]:
+    def __reduce__(self) -> tuple[Callable[..., Metric], tuple[object, ...]]:
         """Pickle the name, so that another process gets its own object and not a second one."""
         return registered, (self.name,)
+
+
+@dataclass(frozen=True, eq=False)
+class DeclaredMetric(Metric):
+    """A metric that the configuration of a run declares (program.metrics); made by `declared`."""
+
+    def __post_init__(self) -> None:
+        """Leave the names of this program's own metrics alone."""
+
+    def __reduce__(self) -> tuple[Callable[..., Metric], tuple[object, ...]]:
+        """Pickle the declaration: the other process may not have read the run."""
+        return declared, (self.name, self.unit, self.definition, self.better)
 
 
 # --- one value per optimizer step (metrics.jsonl) -------------------------------------------------------------
@@ -1309,6 +1322,14 @@ REST_TIME = Metric(
     group=Group.goodput,
 )
 
+PROGRAM_TIME = Metric(
+    "program_time_s",
+    "s",
+    "Wall time of all steps of a program, each from the start of its first process to the end of its last.",
+    Better.low,
+    4,
+)
+
 CONSTANTS = [value for value in list(globals().values()) if isinstance(value, Metric)]
 REGISTRY: dict[str, Metric] = {metric.name: metric for metric in (*CONSTANTS, *STORAGE_TESTS, *STORAGE_RATES.values())}
 
@@ -1316,6 +1337,15 @@ REGISTRY: dict[str, Metric] = {metric.name: metric for metric in (*CONSTANTS, *S
 def registered(name: str) -> Metric:
     """Return the metric of this name; raise KeyError where there is none."""
     return _BY_NAME[name]
+
+
+@cache
+def declared(name: str, unit: str, definition: str, better: Better) -> Metric:
+    """Return the metric of this declaration: that of this name where units agree, else the same object each time."""
+    known = _BY_NAME.get(name)
+    if known is not None and known.unit == unit:
+        return known
+    return DeclaredMetric(name, unit, definition, better, digits=4, on_page=True)
 
 
 def members(group: Group) -> tuple[Metric, ...]:

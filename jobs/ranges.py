@@ -108,6 +108,10 @@ def out_of_range(section: Any, prefix: str = "", *, counts: bool) -> Iterator[st
         key = f"{prefix}{name}"
         if is_dataclass(value):
             yield from out_of_range(value, f"{key}.", counts=counts)
+        elif isinstance(value, dict):
+            for entry, each in value.items():
+                if is_dataclass(each):
+                    yield from out_of_range(each, f"{key}.{entry}.", counts=counts)
         elif isinstance(value, float) and not math.isfinite(value) and (name not in ranges or not ranges[name].usual):
             # It compares with every limit as if it were in range.
             if counts:

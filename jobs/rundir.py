@@ -36,6 +36,7 @@
                                         the load generator's results, and counters and gauges of each replica in each
                                         second (replica-0.jsonl)
             served/                     a run directory: the load on the trained model (jobs.stages.serve)
+            program/ work/              of a run that starts a program: what its processes printed, and its own files
             images/                     of a run that makes its images, until it has finished: the shards
             storage-results/            of a run that starts fio: its results
             slurmscale-storage-test/    of a run that measures storage, while it does: its files
@@ -258,6 +259,20 @@ class RunDir:
     def replica_samples(self, number: int) -> Path:
         """Return the counters and gauges of a replica over time."""
         return self.serving / f"replica-{number}.jsonl"
+
+    @property
+    def program(self) -> Path:
+        """Output of the processes of a program."""
+        return self.path / "program"
+
+    def program_log(self, step: str, rank: int) -> Path:
+        """Return the output of a process of a step."""
+        return self.program / f"{step}-{rank:05d}.log"
+
+    @property
+    def work(self) -> Path:
+        """Working directory of a program, unless it has another."""
+        return self.path / "work"
 
     @property
     def images(self) -> Path:

@@ -19,6 +19,7 @@ from typing import Annotated
 from jobs.parallelism import Parallelism
 from jobs.ranges import Below1, Count, Nodes, NoneOrMore, NotNegative, Positive, Range
 from jobs.settings.images import ImageTraining
+from jobs.settings.program import Program
 from jobs.settings.serving import Server, Serving
 from jobs.settings.storage import StorageTest
 
@@ -1022,6 +1023,8 @@ class Run:
     """Replicas and load of a run that serves (job=serve); null: it does not serve."""
     storage: StorageTest | None = None
     """Work of a run that measures storage (job=checkpoint_io, data_read, fio); null: another run."""
+    program: Program | None = None
+    """Another program that a run starts (job=program); null: another run."""
     images: ImageTraining | None = None
     """Images and network of a run that trains an image classifier (job=image_train); null: another run."""
 

@@ -139,9 +139,9 @@ def gap_at(step: int, runs: Sequence[RunResult]) -> Gap:
 
 
 def grouped(runs: Iterable[RunResult], key: Callable[[RunResult], Hashable]) -> list[list[RunResult]]:
-    """Return the used runs in lists of equal key."""
+    """Return the used runs that have losses in lists of equal key."""
     groups: dict[Hashable, list[RunResult]] = defaultdict(list)
     for run in runs:
-        if run.used:
+        if run.used and run.losses:
             groups[key(run)].append(run)
     return list(groups.values())

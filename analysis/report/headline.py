@@ -23,7 +23,7 @@ from analysis.report.leaderboard_text import answer
 from analysis.report.points_table import MOST_SOURCES, source
 from analysis.report.sections.page import HEADLINES
 from analysis.run import UNKNOWN_DEVICE, RunResult, hardware
-from analysis.scaling.groups import LOG_NAME, RATES, Group, Point, by_task
+from analysis.scaling.groups import LOG_NAME, Group, Point, by_task, preference, rates
 from analysis.scaling.mlperf import System
 from analysis.scaling.places import EVERYTHING, comparable, differ, highest, rivals
 from analysis.scaling.places import span as span_of
@@ -138,7 +138,7 @@ def no_headline(runs: Collection[RunResult], *, measured: bool) -> str:
 def rate_of(used: Sequence[RunResult]) -> str:
     """Return a sentence on the throughput of a single run that belongs to no line; else empty."""
     run = used[0]
-    rate = next((rate for rate in RATES if rate in run.values), None)
+    rate = next(iter(rates(run)), None)
     if len(used) > 1 or rate is None or run.disbelieved:
         return ""
     return f" {run.name} reaches {shown(rate, run.values[rate])} {per_second(rate)} on all of its ranks together."
@@ -198,7 +198,7 @@ def names_model(text: str, group: Group) -> bool:
 def fastest(groups: Sequence[Group]) -> tuple[Group, Point] | None:
     """Return the point with the highest throughput in the preferred unit, and its line; None if all are doubtful."""
     found = [(group, point) for group in groups if (point := highest(group.points))]
-    return min(found, key=lambda each: (RATES.index(each[1].rate), -each[1].throughput.median), default=None)
+    return min(found, key=lambda each: (preference(each[1].rate), -each[1].throughput.median), default=None)
 
 
 def headline_line(groups: Sequence[Group]) -> Group | None:

@@ -49,8 +49,9 @@ def page(content: Report) -> str:
     plots = {
         figure.name: published_values(figure.plot.to_plotly_json()) for figure in content.all_figures if figure.plot
     }
-    own = [row.run for row in content.used if row.run.log is None]
+    own = [row.run for row in content.used if row.run.log is None and row.run.steady_steps]
     unmeasured = sorted({run.config["job"]["unmeasured_steps"] for run in own})
+    of_logs = any(row.run.log is not None for row in content.used)
     # Neither contains a closing script tag.
     scripts = [resource("plotly.js/plotly-basic.min.js"), resource("page.js")] if plots else []
     return template.render(
@@ -74,8 +75,8 @@ def page(content: Report) -> str:
         most_rows=MOST_ROWS,
         rows_left_out=rows_left_out,
         unmeasured=listed([str(count) for count in unmeasured], MOST_LISTED),
-        warm_up_rule=WARM_UP_RULE if len(own) < len(content.used) else None,
-        steady_rule=STEADY_RULE if content.used else None,
+        warm_up_rule=WARM_UP_RULE if of_logs else None,
+        steady_rule=STEADY_RULE if own or of_logs else None,
         places_rule=RULE if len(points) > 1 else None,
         plots=plots,
         scripts=[Markup(script) for script in scripts],  # noqa: S704 (no text of a run is in them)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from analysis.formatting import ABSENT, listed, shown, shown_spread, title
 from analysis.intervals import FEWEST_FOR_MEDIAN, Spread, coverage, interval_rank
 from analysis.parsers import log_metrics as a
-from analysis.scaling.groups import RATES, Group, Point, by_task
+from analysis.scaling.groups import Group, Point, by_task, preference
 from analysis.scaling.places import highest, places, span_of_run
 from jobs import metrics as m
-from jobs.metrics import Metric
+from jobs.metrics import DeclaredMetric, Metric
 
 PLACE, SOURCE = "Place", "Source"
 MOST_SOURCES, MOST_PARTLY = 2, 3
@@ -61,7 +61,8 @@ def point_table(groups: Sequence[Group], *, of_steps: bool = True) -> tuple[Sequ
     columns = {heading: [cell(*each) for each in points] for heading, cell in PLACE_COLUMNS.items()}
     standing, sources = standings(groups), {group.label: source(group) for group in groups}
     columns[PLACE] = [standing.get((group.label, point.place), ABSENT) for group, point in points]
-    for metric in POINT_METRICS:
+    declared = (metric for group in groups for run in group.runs for metric in run.values)
+    for metric in dict.fromkeys([*POINT_METRICS, *(each for each in declared if isinstance(each, DeclaredMetric))]):
         columns[title(metric)] = [
             shown_spread(metric, spread_at(*each, metric)) + (steps_in_words(metric, each[1]) if of_steps else "")
             for each in points
@@ -78,7 +79,7 @@ def in_order(groups: Sequence[Group]) -> list[Group]:
 
     def order(group: Group) -> tuple[int, float, str]:
         best = highest(group.points)
-        return RATES.index(group.rate), -best.throughput.median if best else math.inf, group.label
+        return preference(group.rate), -best.throughput.median if best else math.inf, group.label
 
     return [group for task in by_task(groups).values() for group in sorted(task, key=order)]
 

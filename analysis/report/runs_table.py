@@ -18,9 +18,10 @@ from analysis.formatting import csv_cell, markdown_cell
 from analysis.identity import compared as compared_settings
 from analysis.metrics.communication import axis_order
 from analysis.report.digest import Digest
-from analysis.report.runs_columns import COLUMNS, Column, Row
+from analysis.report.runs_columns import COLUMNS, Column, Row, measured, setting
 from analysis.run import RunResult
 from jobs import metrics as m
+from jobs.metrics import DeclaredMetric
 
 
 def rows_of(digest: Digest, failures: Mapping[Path, Failure] | None = None) -> list[Row]:
@@ -56,7 +57,15 @@ def settings_digest(run: RunResult) -> str | None:
 
 def columns_of(rows: Iterable[Row]) -> list[Column]:
     """Return all columns of these rows, shown on the page or not."""
-    return [*COLUMNS, *sent_columns(rows)]
+    rows = list(rows)
+    return [*COLUMNS, *program_columns(rows), *sent_columns(rows)]
+
+
+def program_columns(rows: Sequence[Row]) -> list[Column]:
+    """Return a column for each parameter of a program, and for each metric that a program declares."""
+    params = dict.fromkeys(name for row in rows for name in row.run.setting("program.params") or ())
+    declared = dict.fromkeys(metric for row in rows for metric in row.run.values if isinstance(metric, DeclaredMetric))
+    return [*(setting(name, f"program.params.{name}", name) for name in params), *map(measured, declared)]
 
 
 def sent_columns(rows: Iterable[Row]) -> list[Column]:
@@ -79,7 +88,8 @@ def fold(rows: Sequence[Row]) -> tuple[list[Column], str]:
 
     A column without any value is omitted.
     """
-    on_page = [c for c in COLUMNS if c.heading and any(c.value(row) is not None for row in rows)]
+    columns = [*COLUMNS, *program_columns(rows)]
+    on_page = [c for c in columns if c.heading and any(c.value(row) is not None for row in rows)]
     if len(rows) < 2:
         return on_page, ""
     first = rows[0]

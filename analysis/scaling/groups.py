@@ -169,14 +169,24 @@ def scaling_groups(runs: Iterable[RunResult], doubtful: Collection[Path] = ()) -
 
 def rates(run: RunResult) -> list[Metric]:
     """Return the units in which a run has a speed, by preference."""
-    return [rate for rate in RATES if rate in run.values]
+    return [run.rate] if run.rate is not None else [rate for rate in RATES if rate in run.values]
+
+
+def units_of(runs: Iterable[RunResult]) -> list[Metric]:
+    """Return all units of speed that some runs have, by preference."""
+    return list(dict.fromkeys([*RATES, *(run.rate for run in runs if run.rate is not None)]))
+
+
+def preference(rate: Metric) -> int:
+    """Return the place of a unit of speed among those of lines; declared ones come last."""
+    return RATES.index(rate) if rate in RATES else len(RATES)
 
 
 def by_rate(runs: Sequence[RunResult]) -> list[list[RunResult]]:
     """Return the runs together if they have a unit of speed in common, else by the one that each prefers."""
-    if any(all(rate in run.values for run in runs) for rate in RATES):
+    if any(all(rate in rates(run) for run in runs) for rate in units_of(runs)):
         return [list(runs)]
-    return [own for rate in RATES if (own := [run for run in runs if rates(run)[0] is rate])]
+    return [own for rate in units_of(runs) if (own := [run for run in runs if rates(run)[0] is rate])]
 
 
 def one_group(label: str, runs: list[RunResult], doubtful: Collection[Path]) -> Group:
@@ -184,7 +194,7 @@ def one_group(label: str, runs: list[RunResult], doubtful: Collection[Path]) -> 
     repeats: dict[tuple[int, int], list[RunResult]] = defaultdict(list)
     for run in runs:
         repeats[place(run)].append(run)
-    rate = next(each for each in RATES if all(each in run.values for run in runs))
+    rate = next(each for each in units_of(runs) if all(each in rates(run) for run in runs))
     points = []
     for (ranks, nodes), members in sorted(repeats.items(), key=lambda item: item[0]):
         doubted = tuple(run for run in members if run.path in doubtful)

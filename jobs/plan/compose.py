@@ -317,7 +317,8 @@ def named(run: Run, swept: list[Override]) -> Run:
     if run.name is None:
         program = run.engine.server.name if run.engine.server else run.engine.kind.name
         engine = [program] if engine_of(run).is_named else []
-        parts = [run.model.name, *engine, run.parallelism.name, f"n{run.nodes}x{run.ranks_per_node}"]
+        grid = [run.parallelism.name] if work_of(run).has_grid(run) else []
+        parts = [run.model.name, *engine, *grid, f"n{run.nodes}x{run.ranks_per_node}"]
         parts += [
             f"{override.key_or_group.rsplit('.', 1)[-1]}={override.value()}"
             for override in swept

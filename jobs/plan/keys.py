@@ -15,13 +15,13 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from jobs import parallelism, schema
 from jobs.plan.synonyms import meant
 from jobs.schema import Run
-from jobs.settings import images, serving, storage
+from jobs.settings import images, program, serving, storage
 
 # The groups of conf/: each choice is a file.
 GROUPS = frozenset(
     (
         *("model", "parallelism", "engine", "job", "data", "scaling"),
-        *("gpu", "cluster", "launcher", "network", "stages", "tune", "experiment", "rehearsal"),
+        *("gpu", "cluster", "launcher", "network", "stages", "tune", "experiment", "rehearsal", "program"),
     )
 )
 # The end of a key's name, longest first -> its unit.
@@ -135,7 +135,8 @@ def mapping_of(name: str) -> Key | None:
 def meanings() -> dict[str, dict[str, str]]:
     """Return the text of each class of the schema (key "") and of its fields or members, read from the source."""
     found: dict[str, dict[str, str]] = {}
-    for owner in ast.parse("".join(map(inspect.getsource, (schema, parallelism, serving, storage, images)))).body:
+    sources = map(inspect.getsource, (schema, parallelism, serving, storage, program, images))
+    for owner in ast.parse("".join(sources)).body:
         if isinstance(owner, ast.ClassDef):
             found[owner.name] = {"": one_line(ast.get_docstring(owner) or "")}
             # A field's text is the string below it, which Python itself throws away: only the source has it.

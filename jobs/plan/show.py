@@ -65,7 +65,7 @@ def meshes(runs: list[Run], width: int) -> dict[str, list[str]]:
     """Return every drawing once, with the names of its runs."""
     drawn = cache(draw)
     found: dict[str, list[str]] = {}
-    for run in runs:
+    for run in (each for each in runs if work_of(each).has_grid(each)):
         layout, heading = work_of(run).drawn_layout(run)
         drawing = heading + drawn(layout, held_layers(run), width)
         found.setdefault(drawing, []).append(run.name or "")

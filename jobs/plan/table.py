@@ -36,16 +36,18 @@ def plan_table(runs: list[Run]) -> FittedTable:
     axes = [axis for axis in TABLE_AXES if not axis.rare or any(layout.degree(axis) > 1 for layout in layouts)]
     frozen = any(not run.job.trains_all_weights for run in runs)
     own = [work_of(run).columns(run) for run in runs]
+    grid = any(work_of(run).has_grid(run) for run in runs)
+    known = any(map(parameters_of, runs))
     columns, trains = dict.fromkeys(name for each in own for name in each), any(map(has_batch, runs))
     for column in (
         "nodes",
         "ranks",
-        " x ".join(["dp", *(axis.name for axis in axes)]),
+        *((" x ".join(["dp", *(axis.name for axis in axes)]),) if grid else ()),
         *columns,
         *(("MBS x acc = GBS",) if trains else ()),
-        "parameters",
+        *(("parameters",) if known else ()),
         *(("trained",) if frozen else ()),
-        "GB/rank >=",
+        *(("GB/rank >=",) if known else ()),
         "time limit",
         "GPU-hours <=",
     ):
@@ -57,12 +59,12 @@ def plan_table(runs: list[Run]) -> FittedTable:
             plain(run.name or ""),
             str(run.nodes),
             str(run.ranks),
-            " x ".join(map(str, degrees)),
+            *((" x ".join(map(str, degrees)),) if grid else ()),
             *(values.get(column, "-") for column in columns),
             *((batch(run),) if trains else ()),
-            f"{parameters_of(run):,}",
+            *((f"{parameters_of(run):,}",) if known else ()),
             *((f"{trained_parameters(run):,}",) if frozen else ()),
-            f"{work_of(run).rank_bytes(run) / 1e9:,.3g}",
+            *((f"{work_of(run).rank_bytes(run) / 1e9:,.3g}",) if known else ()),
             duration(run.wall_time_min),
             "- (CPU)" if hours is None else f"{hours:,.1f}",
         )

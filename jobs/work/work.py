@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jobs.ranks import Rank
 
 # The section that a run has -> the folder of its kind of work. A run with several is refused (jobs.work.images.rules).
-KINDS = {"images": "images", "serving": "serve", "storage": "storage"}
+KINDS = {"images": "images", "serving": "serve", "storage": "storage", "program": "program"}
 
 Entry = Callable[[Run, "Lease", "Rank"], None]
 """The work of a rank, from its start to its recorded end."""
@@ -61,7 +61,7 @@ class Work(ABC):
     # --- composition: without a run's files -------------------------------------------------------------------
 
     def unread(self, run: Run | DictConfig) -> dict[str, str]:
-        """Return the sections that it does not read, each with what it reads instead."""
+        """Return the sections and keys that it does not read, each with what it reads instead."""
         return {}
 
     def not_read_because(self, run: Run, key: str, value: str, remedy: str) -> str:
@@ -107,6 +107,10 @@ class Work(ABC):
     @abstractmethod
     def rank_bytes(self, run: Run) -> float:
         """Return the least that a rank holds in memory."""
+
+    def has_grid(self, run: Run) -> bool:
+        """Return True if the degrees of parallelism lay out its ranks."""
+        return True
 
     def drawn_layout(self, run: Run) -> tuple[Layout, str]:
         """Return the rank grid that a drawing shows, and the heading of the drawing."""

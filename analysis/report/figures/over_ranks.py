@@ -20,7 +20,7 @@ from analysis.formatting import plot_text, plural, shown, shown_spread, title
 from analysis.intervals import Spread
 from analysis.report.figures.over_setting import Axis, over_setting
 from analysis.report.figures.style import GREY, MOST_LEGEND_LINES, Figure, Style, empty_plot, legend, word
-from analysis.scaling.groups import RATES, WEAK, Group, Point
+from analysis.scaling.groups import WEAK, Group, Point
 from analysis.scaling.laws import EXTRAPOLATED_TIMES, Fit
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -70,7 +70,8 @@ def over_ranks(
         + [fit.throughput(fit.farthest).value for fit in fits.values()]
     )
     # Ideal scaling is then a straight line in both figures; points that form no line need none.
-    both_log = is_logarithmic(sorted(measured)) and (metric is m.SPEEDUP or metric in RATES)
+    of_speed = {m.SPEEDUP, *(group.rate for group, _ in drawn)}
+    both_log = is_logarithmic(sorted(measured)) and metric in of_speed
     both_log = both_log and any(group.reference for group, _ in drawn)
     # With one rank count there is no axis of ranks: the lines, now single markers, stand side by side.
     side_by_side = len(ranks) == 1

@@ -62,7 +62,7 @@ def of_trainings(digest: Digest) -> list[Figure]:
     return [
         *(
             over_ranks("Throughput", rate, list(fits), styles, lambda _, point: point.throughput, fits=best_fits(fits))
-            for rate in RATES
+            for rate in dict.fromkeys([*RATES, *(group.rate for group in groups)])
             if (fits := {group: own for group, own in digest.fits.items() if group.rate is rate})
         ),
         over_ranks("Speedup", m.SPEEDUP, groups, styles, Group.speedup),

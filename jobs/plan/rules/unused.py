@@ -8,7 +8,7 @@ their runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from jobs.engines.engine import engine_of
 from jobs.plan.rules.native_only import typed
@@ -47,14 +47,19 @@ def value_at(run: Run, key: str) -> object:
 
 
 def refusals(run: Run, overrides: Iterable[str]) -> list[str]:
-    """Return a line for each override of a section that the work of the run does not read."""
+    """Return a line for each override of a section or key that the work of the run does not read."""
     sections, lines = work_of(run).unread(run), []
     for override in overrides:
         key = override.lstrip("+").partition("=")[0]
-        section = key.partition(".")[0]
-        if section in sections and key not in PLACES:
+        why = next((sections[each] for each in (key, *above(key)) if each in sections), None)
+        if why is not None and key not in PLACES:
             lines.append(
-                f"{override} has no effect on job={run.job.name}: {sections[section]}. Leave {key} out, or choose "
-                "another job."
+                f"{override} has no effect on job={run.job.name}: {why}. Leave {key} out, or choose another job."
             )
     return lines
+
+
+def above(key: str) -> Iterator[str]:
+    """Yield the sections that hold a key, the nearest first."""
+    while key := key.rpartition(".")[0]:
+        yield key

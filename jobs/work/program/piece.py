@@ -30,6 +30,7 @@ PR_SET_PDEATHSIG = 1  # prctl(2)
 PRCTL = ctypes.CDLL(None).prctl  # looked up here, and not between fork and exec
 # A server that reads them would take itself for a rank of a larger group.
 OF_RANKS = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
+EVERY_CPU = range(os.cpu_count() or 1)
 # Signals from outside. An exception before one of them was survived; a fault, or a line that ends a run, was not.
 FROM_OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM}
 
@@ -42,12 +43,17 @@ class Piece:
         name: str,
         command: Sequence[str],
         log: Path,
-        env: Mapping[str, str],
+        env: Mapping[str, str | None],
         remedy: str,
         *,
         logs: Sequence[Path] = (),
+        directory: Path | None = None,
+        all_cpus: bool = False,
     ) -> None:
-        """Start the program; `logs` are those of all processes of a replica over nodes, if it is one of them."""
+        """Start the program; `logs` are those of all processes of a replica over nodes, if it is one of them.
+
+        With `all_cpus` it may use all CPUs of the job on this node, and not only those of this rank.
+        """
         self.name = name
         """Its name in messages."""
         self.log = log
@@ -63,9 +69,10 @@ class Piece:
                     stdout=output,
                     stderr=output,
                     env=environment(env),
+                    cwd=directory,
                     # A process group of its own, which `end` signals as a whole.
                     start_new_session=True,
-                    preexec_fn=end_with_parent,  # noqa: PLW1509 (it takes no lock that another thread may hold)
+                    preexec_fn=end_with_parent_on_all_cpus if all_cpus else end_with_parent,  # noqa: PLW1509 (it takes no lock that another thread may hold)
                 )
             except OSError as error:
                 raise ConfigError(
@@ -123,13 +130,13 @@ class Piece:
         proofs = (each for each in strongest(self.logs) if each[1].weight and each[1].weight.value <= weakest.value)
         return next(proofs, None)
 
-    def end(self) -> None:
-        """End the program and all processes of its session: by SIGTERM, and by SIGKILL if that takes too long."""
+    def end(self, number: signal.Signals = signal.SIGTERM, within_s: float = END_WITHIN_S) -> None:
+        """End the program and all processes of its session: by this signal, and by SIGKILL if that takes too long."""
         if not self.ended():
-            self.send(signal.SIGTERM)
+            self.send(number)
             self.send(signal.SIGCONT)  # a stopped process gets the other signal only then
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(END_WITHIN_S)
+                self.process.wait(within_s)
         # Also its children, which may outlive it.
         self.send(signal.SIGKILL)
         self.process.wait()
@@ -140,14 +147,24 @@ class Piece:
             os.killpg(self.process.pid, number)
 
 
-def environment(more: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a program: that of the rank, without the variables by which ranks find each other."""
-    return {name: value for name, value in os.environ.items() if name not in OF_RANKS} | dict(more)
+def environment(more: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the environment of a program: that of the rank, without the variables by which ranks find each other.
+
+    `more` are further variables; one that is None is left out.
+    """
+    given = {name: value for name, value in os.environ.items() if name not in OF_RANKS} | dict(more)
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def end_with_parent() -> None:
     """Ask the kernel to end this process when its parent dies, however it dies."""
     PRCTL(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def end_with_parent_on_all_cpus() -> None:
+    """Do so, and let this process use every CPU of its cgroup: a launcher may have bound the rank to its own CPUs."""
+    end_with_parent()
+    os.sched_setaffinity(0, EVERY_CPU)
 
 
 def begin_start(log: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-# Braces of JSON, shells (${NAME}) and program code are not names: they contain other characters, or follow a $.
-NAME = re.compile(r"(?<!\$)\{(\w+(?:\.\w+)*)\}")
+# Braces of JSON and of shells (${NAME}) are no names: they contain other characters, or follow a $. {{name}} stands for
+# the text {name}, as in Python's own formats.
+NAME = re.compile(r"(?<![${])\{(\w+(?:\.\w+)*)\}(?!\})")
+ESCAPED = re.compile(r"\{(\{\w+(?:\.\w+)*\})\}")
 
 
 def filled(words: Sequence[str], values: Mapping[str, object]) -> list[str]:
@@ -20,8 +23,11 @@ def filled(words: Sequence[str], values: Mapping[str, object]) -> list[str]:
 
 
 def text_of(text: str, values: Mapping[str, object]) -> str:
-    """Return a text with each {name} replaced by its value; a name without a value stays."""
-    return NAME.sub(lambda found: str(values.get(found[1], found[0])), text)
+    """Return a text with each {name} replaced by its value, and {{name}} by {name}; a name without a value stays."""
+    # In this order around one split: a value that looks like an escape stays as it is.
+    pieces = ESCAPED.split(text)
+    filled_in = (NAME.sub(lambda found: str(values.get(found[1], found[0])), piece) for piece in pieces[::2])
+    return "".join(itertools.chain(*itertools.zip_longest(filled_in, pieces[1::2], fillvalue="")))
 
 
 def names_in(words: Iterable[str]) -> set[str]:

@@ -17,6 +17,7 @@ from tests.support.real_run import make_run
 # What a job needs besides its file on this machine.
 NEEDS = {
     "evaluate": ("ranks_per_node=1", "parallelism=single", "data=docstrings", "data.test_split=4"),
+    "program": ("program=hpl",),
     "serve": ("engine=vllm",),
 }
 
@@ -49,6 +50,6 @@ def test_the_kind_of_a_job_answers_plan_and_submission_and_its_run_directory_is_
     assert all(rule(run) is None for rule in [*work.value_rules(), *work.layout_rules()])
     assert all(word for words in work.executes(run).values() for word in words)
     assert not [path for path in work.directories(run) if not isinstance(path, Path)]
-    assert work.packages(run)
+    assert work.packages(run) or job == "program", "a program brings its own packages"
     (row,) = read_runs([make_run(tmp_path, *given(job), small=False).path])
     assert (row.used, bool(row.reason)) == (False, True)

@@ -1,0 +1,212 @@
+"""Numbers of programs that a run started (job=program): wall times of steps, and what `program.metrics` declares.
+
+A declared number is read from what the program printed or wrote. Values of our own files are untrusted, and so is
+everything that a program prints: a value that is not a finite number is absent.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import math
+import re
+import statistics
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from analysis.parsers.search import blocks
+from analysis.untrusted import as_number, printed_number
+from jobs import metrics as m
+from jobs.files import DOCUMENT_BYTES, parse_json, read_bytes, read_lines, read_tail, reason
+from jobs.metrics import Better, Metric
+from jobs.rundir import BATCH_STARTED, RunDir
+from jobs.schema import Run
+from jobs.settings.program import Gate, Program, ProgramMetric, Take
+from jobs.work.program import names
+from jobs.work.program.words import text_of
+
+STARTED = BATCH_STARTED.encode()
+# For the nearest line of an expression without a match.
+TAIL_BYTES = 200_000
+LONGEST_SHOWN = 160
+THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
+NOT_TEXT = re.compile(r"\\.|[\[\](){}^$.*+?|]")
+TAKE: Mapping[Take, Callable[[Sequence[float]], float]] = {
+    Take.first: lambda values: values[0],
+    Take.last: lambda values: values[-1],
+    Take.least: min,
+    Take.most: max,
+    Take.median: statistics.median,
+    Take.mean: statistics.fmean,
+    Take.total: math.fsum,
+}
+
+
+class MissingNumberError(Exception):
+    """A declared number is not in the output of the program."""
+
+
+def step_times(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the wall time of each step that ended well, from the latest attempt that ran it."""
+    ended = (event for event in events if event["event"] == "step_ended")
+    times = {str(event.get("program_step")): as_number(event.get("time_s")) for event in ended}
+    return {step: time_s for step, time_s in times.items() if time_s is not None}
+
+
+def metric_of(name: str, declared: ProgramMetric) -> Metric:
+    """Return the metric of a declaration: of this name and unit in this program, else its own."""
+    return m.declared(name, declared.unit, declared.definition, declared.better)
+
+
+def program_values(run: Run, directory: RunDir) -> dict[Metric, float]:
+    """Return the declared numbers of a run. Raise MissingNumberError for the first one that is not there."""
+    program = program_of(run)
+    return {metric_of(name, each): value_of(run, directory, name, each) for name, each in program.metrics.items()}
+
+
+def value_of(run: Run, directory: RunDir, name: str, declared: ProgramMetric) -> float:
+    """Return one declared number. Raise MissingNumberError if it is not there."""
+    file = file_of(run, directory, declared)
+    key = f"program.metrics.{name}"
+    try:
+        values = array("d", printed_in(file, declared))
+    except (OSError, ValueError) as error:
+        raise MissingNumberError(f"{key}: {file} cannot be read: {reason(error)}") from error
+    found = values[declared.skip :]
+    if not found:
+        raise MissingNumberError(f"{key}: {why_missing(file, declared, len(values))}")
+    return TAKE[declared.take](found) * declared.factor
+
+
+def file_of(run: Run, directory: RunDir, declared: ProgramMetric) -> Path:
+    """Return the file that contains a declared number."""
+    program = program_of(run)
+    if declared.file is None:
+        return directory.program_log(declared.step or list(program.steps)[-1], 0)
+    known = names.known_values(run)
+    place = directory.work if program.directory is None else Path(text_of(program.directory, known))
+    return place / text_of(declared.file, known | {"run_directory": directory.path, "directory": place})
+
+
+def printed_in(file: Path, declared: ProgramMetric) -> Iterator[float]:
+    """Yield the numbers of a declaration in a file, in their order."""
+    if declared.pattern is not None:
+        texts: Iterable[Any] = matches(file, declared.pattern)
+    elif declared.json is not None:
+        texts = (at(document, declared.json) for document in documents(file))
+    else:
+        rows = csv.DictReader(io.StringIO(read_bytes(file, DOCUMENT_BYTES).decode(errors="replace")))
+        texts = (row.get(declared.csv or "") for row in rows)
+    for text in texts:
+        value = printed_value(text) if isinstance(text, str) else as_number(text)
+        if value is not None:
+            yield value
+
+
+def printed_value(text: str) -> float | None:
+    """Return a printed number, with or without commas between thousands; None for another text."""
+    text = text.strip()
+    return printed_number(text.replace(",", "") if THOUSANDS.fullmatch(text) else text)
+
+
+def matches(file: Path, pattern: str) -> list[str]:
+    """Return what the group of a regular expression matched in each line since the latest start of the program."""
+    compiled = re.compile(pattern.encode(), re.MULTILINE)
+    group: str | int = "value" if "value" in compiled.groupindex else 1
+    found: list[str] = []
+    for block in blocks(file):
+        # An earlier start of the run has printed what stands before.
+        begin = block.rfind(STARTED)
+        if begin >= 0:
+            found = []
+        found += [(match[group] or b"").decode(errors="replace") for match in compiled.finditer(block, max(begin, 0))]
+    return found
+
+
+def documents(file: Path) -> Iterator[Any]:
+    """Yield the JSON document of a file, or of each of its lines."""
+    if file.suffix == ".jsonl":
+        for line in read_lines(file):
+            if line.strip():
+                yield parse_json(line)
+        return
+    yield parse_json(read_bytes(file, DOCUMENT_BYTES))
+
+
+def at(document: Any, path: str) -> Any:
+    """Return the value at a path of names and numbers in a document; None if there is none."""
+    for name in path.split("."):
+        if isinstance(document, Mapping):
+            document = document.get(name)
+        elif isinstance(document, list) and name.isdecimal() and int(name) < len(document):
+            document = document[int(name)]
+        else:
+            return None
+    return document
+
+
+def why_missing(file: Path, declared: ProgramMetric, count: int) -> str:
+    """Return why a file has no number for a declaration, with the nearest line for a regular expression."""
+    if count:
+        return f"{file} has {count} values, and the first {declared.skip} are left out (skip)"
+    if declared.json is not None:
+        return f"{file} has no number at {declared.json}"
+    if declared.csv is not None:
+        return f"{file} has no number in a column {declared.csv}"
+    if texts := matches(file, declared.pattern or ""):
+        return f"{file} has no number where {declared.pattern} matches, but {texts[-1][:LONGEST_SHOWN]!r}"
+    near = nearest_line(file, declared.pattern or "")
+    return f"no line of {file} matches {declared.pattern}; " + (f"the nearest is: {near}" if near else "it is empty")
+
+
+def nearest_line(file: Path, pattern: str) -> str | None:
+    """Return the line at the end of a file that is most similar to the text of a regular expression."""
+    words = NOT_TEXT.sub("", pattern)
+    lines = [line.strip()[:LONGEST_SHOWN] for line in read_tail(file, TAIL_BYTES).splitlines()]
+    matcher = difflib.SequenceMatcher(b=words, autojunk=False)
+
+    def similarity(line: str) -> float:
+        matcher.set_seq1(line)
+        return matcher.quick_ratio()
+
+    return max(filter(None, lines), key=similarity, default=None)
+
+
+def missed_gate(program: Program, values: Mapping[Metric, float]) -> str | None:
+    """Return a sentence for the first requirement that a run misses; None if it keeps all."""
+    by_name = {metric.name: value for metric, value in values.items()}
+    for name, gate in program.gates.items():
+        value = by_name[gate.metric]
+        if not within(gate, value):
+            unit = program.metrics[gate.metric].unit.removeprefix("1") and f" {program.metrics[gate.metric].unit}"
+            limits = (("at least", gate.at_least), ("at most", gate.at_most))
+            wanted = " and ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None)
+            return f"it misses the gate {name}: {gate.metric} is {value:.6g}{unit}, and {wanted} is required"
+    return None
+
+
+def within(gate: Gate, value: float) -> bool:
+    """Return True if a number keeps both limits of a gate."""
+    return (gate.at_least is None or value >= gate.at_least) and (gate.at_most is None or value <= gate.at_most)
+
+
+def rate_of(program: Program, values: Mapping[Metric, float]) -> tuple[Metric, float]:
+    """Return the speed of a run: its merit, or 1 / merit if less is better; without a merit 1 / wall time."""
+    merit = m.PROGRAM_TIME
+    if program.merit is not None:
+        merit = metric_of(program.merit, program.metrics[program.merit])
+    value = values[merit]
+    if merit.better is Better.high:
+        return merit, value
+    text = f"1 / {merit.name}: {merit.definition}"
+    inverse = m.declared(f"per_{merit.name}", f"1/{merit.unit}", text, Better.high)
+    return inverse, 1 / value if value > 0 else math.nan
+
+
+def program_of(run: Run) -> Program:
+    """Return the program of a run that starts one."""
+    assert run.program is not None
+    return run.program

@@ -1,0 +1,191 @@
+"""The keys of `program`: another program as the work of a run (job=program), described by a file of conf/program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from jobs.metrics import Better
+from jobs.ranges import NoneOrMore, Positive
+
+
+class StartMode(Enum):
+    """Processes that are started."""
+
+    rank = "rank"
+    """One process for each rank, with torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT)."""
+    node = "node"
+    """One process on each node, which starts the others itself, as torchrun does."""
+    job = "job"
+    """One process, on the first node; it starts all others itself (srun, mpirun), or needs none."""
+
+
+@dataclass(kw_only=True)
+class Step:
+    """A part of the work: a command that must end with exit code 0 before the next step begins."""
+
+    command: str
+    """Words as in a shell, with {names} of keys; no shell reads it, so write bash -c '...' where one is needed."""
+    start: StartMode = StartMode.job
+    """Processes that are started."""
+    time_limit_min: Positive | None = None
+    """Longest time of the step; null: the time limit of the job."""
+
+
+class ParameterType(Enum):
+    """Type of a parameter's value."""
+
+    integer = "integer"
+    """A whole number."""
+    number = "number"
+    """A finite number."""
+    text = "text"
+    """Any text."""
+
+
+@dataclass(kw_only=True)
+class Parameter:
+    """What is known of a parameter: its meaning and its values."""
+
+    meaning: str
+    """A sentence for `slurmscale explain`."""
+    type: ParameterType = ParameterType.text
+    """Type of its value."""
+    unit: str | None = None
+    """Unit of its number."""
+    at_least: float | None = None
+    """Lowest value; null: no limit."""
+    at_most: float | None = None
+    """Highest value; null: no limit."""
+    one_of: list[str] = field(default_factory=list)
+    """Its values, if they can be listed."""
+
+
+class Take(Enum):
+    """Choice among several values in one file."""
+
+    first = "first"
+    """The first one."""
+    last = "last"
+    """The last one."""
+    least = "least"
+    """The lowest one."""
+    most = "most"
+    """The highest one."""
+    median = "median"
+    """Their median."""
+    mean = "mean"
+    """Their arithmetic mean."""
+    total = "total"
+    """Their sum."""
+
+
+@dataclass(kw_only=True)
+class ProgramMetric:
+    """A number that the program prints or writes. One of `pattern`, `json` and `csv` says where."""
+
+    unit: str
+    """Unit of the number after `factor`, such as s, 1/s, FLOP/s, or 1 for none."""
+    definition: str
+    """A sentence for the report."""
+    better: Better = Better.neither
+    """Direction of an improvement."""
+    pattern: str | None = None
+    """Regular expression of Python; its first group, or the one named value, is the number."""
+    json: str | None = None
+    """Path into a JSON document, such as results.0.rate."""
+    csv: str | None = None
+    """Column of a CSV table with a line of headings."""
+    file: str | None = None
+    """File with it, relative to the working directory, with {names}; null: what the step printed on its first rank."""
+    step: str | None = None
+    """Step that prints it; null: the last one."""
+    take: Take = Take.last
+    """Choice among several values."""
+    skip: NoneOrMore = 0
+    """Values at the beginning that are left out, such as those of a warm-up."""
+    factor: float = 1.0
+    """Factor from the printed unit to `unit`, such as 1e9 for GFLOP/s."""
+
+
+@dataclass(kw_only=True)
+class Gate:
+    """A requirement: a run that misses it counts nowhere."""
+
+    metric: str
+    """Metric that is tested."""
+    at_least: float | None = None
+    """Lowest value; null: no limit."""
+    at_most: float | None = None
+    """Highest value; null: no limit."""
+
+
+@dataclass(kw_only=True)
+class Input:
+    """A file or directory that the program reads."""
+
+    path: str
+    """Its path, with {names}."""
+    locked: str | None = None
+    """SHA-256 of the file: another content refuses the run; null: its hash is recorded."""
+
+
+@dataclass(kw_only=True)
+class Resume:
+    """The way in which the program continues after an interruption."""
+
+    file: str
+    """Pattern of its checkpoints, relative to the working directory; the newest one counts."""
+    arguments: str = ""
+    """Words that are added to the command of the step that was interrupted; {checkpoint} is the newest checkpoint."""
+
+
+class StopSignal(Enum):
+    """Signal by which the program is asked to end."""
+
+    TERM = "TERM"
+    """SIGTERM."""
+    INT = "INT"
+    """SIGINT, as Ctrl-C."""
+    USR1 = "USR1"
+    """SIGUSR1."""
+    USR2 = "USR2"
+    """SIGUSR2."""
+
+
+@dataclass(kw_only=True)
+class Program:
+    """A program with its steps, parameters and metrics."""
+
+    name: str
+    """Name in tables and figures."""
+    steps: dict[str, Step] = field(default_factory=dict)
+    """Its parts in their order, by name."""
+    about: str = ""
+    """A sentence on what it is, with the address of its documentation."""
+    params: dict[str, str] = field(default_factory=dict)
+    """Values of its own parameters, for {params.NAME}; sweep over program.params.NAME."""
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+    """Meaning and values of these parameters."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Environment variables of all steps, with {names}."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Files that are written into the working directory before the first step: path -> text with {names}."""
+    directory: str | None = None
+    """Working directory, with {names}; null: work in the run directory."""
+    inputs: dict[str, Input] = field(default_factory=dict)
+    """Files that it reads, by name: their hashes are recorded, and {inputs.NAME} is the path."""
+    metrics: dict[str, ProgramMetric] = field(default_factory=dict)
+    """Numbers that are read from its output. A name of the registry, such as tokens_per_s, is that metric."""
+    merit: str | None = None
+    """Metric by which runs are compared; null: the wall time of all steps."""
+    gates: dict[str, Gate] = field(default_factory=dict)
+    """Requirements, by name: a run that misses one is not used, and its reason is reported."""
+    silent_limit_min: Positive | None = None
+    """End a step that prints nothing on its first rank for this time; null: it may be silent."""
+    stop_signal: StopSignal = StopSignal.TERM
+    """Signal by which it is asked to end, before a time limit or at a preemption."""
+    stop_within_s: Positive = 20.0
+    """Time until it is killed after that signal."""
+    resume: Resume | None = None
+    """The way in which it continues; null: a restarted run begins again with the first step."""

@@ -1,0 +1,84 @@
+"""The {names} in the commands, files and paths of a program: keys of the run, its parameters, and facts of a start."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+from jobs.plan.rules.unused import value_at
+from jobs.schema import Run
+from jobs.settings.program import Program
+from jobs.work.program.words import names_in, text_of
+
+STARTED = frozenset(("run_directory", "directory", "main_address", "main_port", "hostfile", "python", "restart"))
+"""Names that have a value when the run starts."""
+PROCESS = frozenset(("rank", "local_rank", "node_rank"))
+"""Names that have a value for each process."""
+CHECKPOINT = "checkpoint"
+"""Name of the newest checkpoint in `resume.arguments`."""
+DERIVED = frozenset(("grid_rows", "grid_columns"))
+"""The most square grid of the ranks; no more rows than columns."""
+
+
+def texts(program: Program) -> Iterator[tuple[str, str]]:
+    """Yield every text with {names}, with its key."""
+    for name, step in program.steps.items():
+        yield f"program.steps.{name}.command", step.command
+    for part in ("env", "files"):
+        yield from ((f"program.{part}.{name}", text) for name, text in getattr(program, part).items())
+    for name, given in program.inputs.items():
+        yield f"program.inputs.{name}.path", given.path
+    for name, metric in program.metrics.items():
+        if metric.file is not None:
+            yield f"program.metrics.{name}.file", metric.file
+    if program.directory is not None:
+        yield "program.directory", program.directory
+    if program.resume is not None:
+        yield "program.resume.arguments", program.resume.arguments
+        yield "program.resume.file", program.resume.file
+
+
+def used_names(program: Program) -> set[str]:
+    """Return all {names} of a program."""
+    return names_in(text for _, text in texts(program))
+
+
+def value_of(run: Run, name: str) -> object:
+    """Return the value of a name that is known before the run starts, as text or number; None if it has none."""
+    assert run.program is not None
+    if name in DERIVED:
+        rows = max(rows for rows in range(1, math.isqrt(run.ranks) + 1) if run.ranks % rows == 0)
+        return rows if name == "grid_rows" else run.ranks // rows
+    section, _, key = name.partition(".")
+    if section == "params":
+        return run.program.params.get(key)
+    if section == "inputs":
+        found = run.program.inputs.get(key)
+        return None if found is None else found.path
+    return in_words(value_at(run, name))
+
+
+def in_words(value: Any) -> object:
+    """Return a value of a key as a program reads it; None for a section, a list or a mapping."""
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, str | int | float) else None
+
+
+def known_values(run: Run) -> dict[str, object]:
+    """Return the values of all names of a run that are known before it starts; a name without a value is absent."""
+    assert run.program is not None
+    names = used_names(run.program) - STARTED - PROCESS - {CHECKPOINT}
+    values = {name: value for name in sorted(names) if (value := value_of(run, name)) is not None}
+    # Paths of inputs contain names themselves.
+    return values | {f"inputs.{name}": text_of(each.path, values) for name, each in run.program.inputs.items()}
+
+
+def words_of(command: str) -> list[str]:
+    """Return the words of a command. Raise ValueError for a quotation mark without its partner."""
+    return shlex.split(command)

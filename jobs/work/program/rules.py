@@ -1,0 +1,246 @@
+"""Rules of runs that start a program. Checked at composition: the program itself may be on the nodes alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from jobs import metrics as m
+from jobs.metrics import Better
+from jobs.network import VARIABLE
+from jobs.plan.choices import choices
+from jobs.plan.keys import did_you_mean
+from jobs.plan.rules.rule import Rule, either
+from jobs.plan.synonyms import nearest_names
+from jobs.schema import Run
+from jobs.settings.program import Gate, Parameter, ParameterType, Program
+from jobs.work.program import names
+from jobs.work.program.words import names_in
+
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+METRIC_NAME = re.compile(r"[a-z][a-z0-9_]*")
+SHA_256 = re.compile(r"[0-9a-f]{64}")
+SOURCES = ("pattern", "json", "csv")
+
+
+def first(found: Iterator[str]) -> str | None:
+    """Return the first refusal; None without one."""
+    return next(found, None)
+
+
+def program_is_the_work(run: Run) -> str | None:
+    """Require a program alone: nothing is trained, served or measured by us in the same run."""
+    others = [name for name in ("images", "serving", "storage") if getattr(run, name) is not None]
+    if others:
+        return f"program and {others[0]} are both set; a run does one of them. Leave one out."
+    if run.job.train:
+        return f"program={program_of(run).name} starts a program, and job={run.job.name} trains. Set job=program."
+    return None
+
+
+def steps_are_commands(run: Run) -> str | None:
+    """Require steps, each with a name that files may have, and a command that can be split into words."""
+    program = program_of(run)
+    if not program.steps:
+        return (
+            f"job={run.job.name} starts a program, and none is chosen. Set program={either(choices('program'))}, or "
+            "the name of your own file program/NAME.yaml in the directory SLURMSCALE_SITE."
+        )
+    for name, step in program.steps.items():
+        key = f"program.steps.{name}"
+        if not FILE_NAME.fullmatch(name):
+            return f"{key}: a name of a step has letters, digits, _ and - only. Choose another name."
+        try:
+            words = names.words_of(step.command)
+        except ValueError as error:
+            return f"{key}.command={step.command}: {error}. Close the quotation mark."
+        if not words:
+            return f"{key}.command is empty. Set the command of the step, or remove the step."
+    return None
+
+
+def names_have_values(run: Run) -> str | None:
+    """Require a value for every {name} in commands, files and paths."""
+    return first(unknown_names(run))
+
+
+def unknown_names(run: Run) -> Iterator[str]:
+    """Yield the refusal of each {name} without a value."""
+    program, known = program_of(run), names.known_values(run)
+    own = {f"params.{name}" for name in program.params} | {f"inputs.{name}" for name in program.inputs}
+    for key, text in names.texts(program):
+        of_process = names.PROCESS if key.partition(".")[2].startswith(("steps", "env")) else set()
+        of_resume = {names.CHECKPOINT} if key == "program.resume.arguments" else set()
+        for name in sorted(names_in([text]) - known.keys() - names.STARTED - of_process - of_resume):
+            choices = sorted(own | names.STARTED | names.DERIVED | of_process | of_resume | set(SHORT_KEYS))
+            yield (
+                f"{key}: {{{name}}} has no value.{did_you_mean(nearest_names(name, choices))} Names are keys of the "
+                f"run, such as {{nodes}} or {{parallelism.tensor}}, {{params.NAME}} and {{inputs.NAME}} of the "
+                f"program, and {either(f'{{{each}}}' for each in sorted(names.STARTED | names.DERIVED | of_process))}."
+            )
+
+
+SHORT_KEYS = ("nodes", "ranks", "ranks_per_node", "repeat", "job.seed", "wall_time_min")
+
+
+def parameters_are_used(run: Run) -> str | None:
+    """Require that a {name} uses each parameter: a misspelled one would change nothing."""
+    program = program_of(run)
+    used, known = names.used_names(program), [*program.params]
+    for name in program.params:
+        if f"params.{name}" not in used:
+            others = [other for other in known if f"params.{other}" in used]
+            which = f"Its parameters are {', '.join(others)}." if others else "It has no parameters."
+            return (
+                f"program.params.{name}: program={program.name} does not use it."
+                f"{did_you_mean(nearest_names(name, others))} {which}"
+            )
+    return None
+
+
+def parameters_are_allowed(run: Run) -> str | None:
+    """Require the type, range and choices that the program declares."""
+    return first(wrong_parameters(program_of(run)))
+
+
+def wrong_parameters(program: Program) -> Iterator[str]:
+    """Yield the refusal of each value of a parameter."""
+    for name, about in program.parameters.items():
+        if name not in program.params:
+            yield f"program.parameters.{name}: there is no program.params.{name}. Set its value, or remove the text."
+            continue
+        text, key = program.params[name], f"program.params.{name}"
+        if about.one_of and text not in about.one_of:
+            yield f"{key}={text} is not allowed. Set {key}={either(about.one_of)}."
+        if about.type is ParameterType.text:
+            continue
+        value = number_in(text, about.type)
+        if value is None:
+            wanted = "a whole number" if about.type is ParameterType.integer else "a number"
+            yield f"{key}={text} is not {wanted}. Set {key}=NUMBER{in_unit(about)}."
+        elif not within(value, about.at_least, about.at_most):
+            yield f"{key}={text} must be {range_in_words(about)}. Set {key}=NUMBER{in_unit(about)}."
+
+
+def number_in(text: str, kind: ParameterType) -> float | None:
+    """Return the number in the text of a parameter; None if it is not one."""
+    try:
+        value = int(text) if kind is ParameterType.integer else float(text)
+    except ValueError:
+        return None
+    return value if abs(value) < float("inf") else None
+
+
+def within(value: float, at_least: float | None, at_most: float | None) -> bool:
+    """Return True if a number keeps both limits."""
+    return (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
+
+
+def range_in_words(about: Parameter | Gate) -> str:
+    """Return the limits as text."""
+    limits = [f"{word} {limit:g}" for word, limit in (("at least", about.at_least), ("at most", about.at_most))
+              if limit is not None]  # fmt: skip
+    return " and ".join(limits)
+
+
+def in_unit(about: Parameter) -> str:
+    """Return the unit of a parameter as text."""
+    return f" in {about.unit}" if about.unit else ""
+
+
+def metrics_have_sources(run: Run) -> str | None:
+    """Require one source for each metric, and a unit that does not contradict the registry."""
+    return first(wrong_metrics(program_of(run)))
+
+
+def wrong_metrics(program: Program) -> Iterator[str]:
+    """Yield the refusal of each metric."""
+    for name, metric in program.metrics.items():
+        key = f"program.metrics.{name}"
+        given = [source for source in SOURCES if getattr(metric, source) is not None]
+        if not METRIC_NAME.fullmatch(name):
+            yield f"{key}: a name of a metric has small letters, digits and _ only. Choose another name."
+        elif len(given) != 1:
+            yield f"{key} has {' and '.join(given) or 'no source'}; it needs one of {', '.join(SOURCES)}."
+        elif metric.pattern is not None and (wrong := wrong_pattern(metric.pattern)):
+            yield f"{key}.pattern={metric.pattern}: {wrong}"
+        elif metric.pattern is None and metric.file is None:
+            yield f"{key}.{given[0]} needs a file. Set {key}.file=PATH, relative to the working directory."
+        elif metric.step is not None and metric.step not in program.steps:
+            yield f"{key}.step={metric.step}: there is no such step. Set {key}.step={either(program.steps)}."
+        elif (known := m.REGISTRY.get(name)) is not None and metric.unit != known.unit:
+            yield (
+                f"{key}.unit={metric.unit}: {name} of the registry is in {known.unit} ({known.definition}) Set "
+                f"{key}.unit={known.unit} and its factor, or choose another name."
+            )
+
+
+def wrong_pattern(pattern: str) -> str | None:
+    """Return what is wrong with a regular expression."""
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        return f"{error}. Correct the regular expression."
+    if not compiled.groups:
+        return "it has no group. Put the number in brackets: (\\S+)."
+    return None
+
+
+def merit_is_a_metric(run: Run) -> str | None:
+    """Require that merit and gates name metrics of the program, and that the merit has a direction."""
+    program = program_of(run)
+    if program.merit is not None and program.merit not in program.metrics:
+        return (
+            f"program.merit={program.merit}: there is no such metric. Set program.merit="
+            f"{either(program.metrics) or 'null'}."
+        )
+    if program.merit is not None and program.metrics[program.merit].better is Better.neither:
+        return (
+            f"program.merit={program.merit}, and neither a high nor a low {program.merit} is better. Set "
+            f"program.metrics.{program.merit}.better=high or low."
+        )
+    for name, gate in program.gates.items():
+        key = f"program.gates.{name}"
+        if gate.metric not in program.metrics:
+            return f"{key}.metric={gate.metric}: there is no such metric. Set {key}.metric={either(program.metrics)}."
+        if gate.at_least is None and gate.at_most is None:
+            return f"{key} has no limit. Set {key}.at_least=NUMBER or {key}.at_most=NUMBER."
+    return None
+
+
+def files_stay_inside(run: Run) -> str | None:
+    """Require paths of written files inside the working directory, names of variables, and hashes."""
+    program = program_of(run)
+    for path in program.files:
+        parts = PurePosixPath(path).parts
+        if not parts or PurePosixPath(path).is_absolute() or ".." in parts or "\0" in path:
+            return f"program.files: {path!r} is not a path inside the working directory. Choose a relative one."
+    for name in program.env:
+        if not VARIABLE.fullmatch(name):
+            return f"program.env.{name}: a name of a variable has letters, digits and _. Choose another name."
+    for name, given in program.inputs.items():
+        if given.locked is not None and not SHA_256.fullmatch(given.locked):
+            return (
+                f"program.inputs.{name}.locked={given.locked} is not a SHA-256 (64 digits of 0-9 and a-f). Set the "
+                f"first word that `sha256sum {given.path}` prints, or null."
+            )
+    return None
+
+
+def program_of(run: Run) -> Program:
+    """Return the program of a run that starts one."""
+    assert run.program is not None
+    return run.program
+
+
+VALUES: tuple[Rule, ...] = (
+    program_is_the_work,
+    steps_are_commands,
+    names_have_values,
+    parameters_are_used,
+    parameters_are_allowed,
+    metrics_have_sources,
+    merit_is_a_metric,
+    files_stay_inside,
+)

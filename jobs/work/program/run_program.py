@@ -1,0 +1,336 @@
+"""The steps of a program: rank 0 begins each one, every rank that takes part starts a process, and all must end well.
+
+Every rank connects to rank 0. A process that fails ends its rank, whose connection ends with it, so all other ranks end
+their processes too. What a process prints is in program/STEP-RANK.log; rank 0 repeats its own in the log of the job.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+from typing import Any
+
+from jobs import metrics as m
+from jobs.errors import ConfigError
+from jobs.failure_causes import STOPS, FailureCause, KnownCauseError
+from jobs.lease import Lease
+from jobs.metrics import StoragePhase
+from jobs.output import own_directory, write_file
+from jobs.ranks import Rank, node_name, restart_count, slurm_job_id, torchrun_environment
+from jobs.rundir import RunDir, append_event, read_events
+from jobs.runtime import storage_io
+from jobs.runtime.machine import StopRequest, cpu_name, process_start
+from jobs.runtime.transport import nccl_environment
+from jobs.schema import Run
+from jobs.settings.program import Program, StartMode, Step
+from jobs.work.program import names
+from jobs.work.program.inputs import changed_inputs, paths_of, sha256_of
+from jobs.work.program.piece import Piece
+from jobs.work.program.ranks import Others, StoppedError, attended, meet, part, reach_rank_0
+from jobs.work.program.words import filled, text_of
+
+# Ephemeral ports of Linux begin above: no connection takes one of these by chance.
+PORTS = range(20_000, 32_000)
+REPEATED_BYTES = 16 << 20
+"""Output of a step that rank 0 repeats in the log of the job; all of it is in the file of the step."""
+
+
+def run_program(run: Run, lease: Lease, rank: Rank) -> None:
+    """Run the steps of the program to the end; every rank calls it."""
+    stop = StopRequest()
+    own_directory(lease.run.program)
+    with ExitStack() as stack:
+        if rank.is_first:
+            lead(run, lease, rank, stop, stack)
+        else:
+            follow(run, lease, rank, stop, stack)
+
+
+# --- rank 0 ----------------------------------------------------------------------------------------------------
+
+
+def lead(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack) -> None:
+    """Meet the other ranks, run the steps, and record how they ended."""
+    program, directory = program_of(run), lease.run
+    others, hosts = meet(run, lease, rank, stop, stack)
+    number = lease.take()
+    before = list(read_events(directory.status))
+    attempt = 1 + sum(event["event"] == "started" for event in before)
+    nodes, machines = list(dict.fromkeys(host["node"] for host in hosts)), {host["boot"] for host in hosts}
+    append_event(
+        directory, "started", attempt=attempt, restart=restart_count(), from_step=0, ranks=run.ranks,
+        job_id=slurm_job_id(), nodes=nodes, machines=sorted(machines), emulated_nodes=len(machines) < run.nodes,
+        device="cuda" if run.cluster.gpus else "cpu", device_name=None if run.cluster.gpus else cpu_name(),
+    )  # fmt: skip
+    # Below the ephemeral ports, so that no connection takes it before the program listens there.
+    seat = Seat(run, directory, rank, {"main_port": PORTS.start + secrets.randbelow(len(PORTS))}, stack)
+    prepare(seat, [host["node"] for host in hosts])
+    stack.enter_context(node_recorded(run, lease, rank))
+    others.send(number=number, facts=seat.facts)
+    done = finished_steps(before) if program.resume is not None else set()
+    try:
+        for name, step in program.steps.items():
+            if name in done:
+                print(f"step {name}: finished in an earlier attempt", flush=True)
+                continue
+            began = time.monotonic()
+            others.send(step=name)
+            lead_step(seat, others, lease, name, step)
+            append_event(directory, "step_ended", program_step=name, time_s=time.monotonic() - began)
+    except StoppedError:
+        others.send(end=True)
+        seat.end()
+        part(others)
+        record_checkpoint(seat, since=began)
+        reason = STOPS[signal.Signals(stop.signal)].reason
+        append_event(directory, "stopped", attempt=attempt, step=0, reason=reason)
+        return
+    others.send(end=True)
+    part(others)
+    stack.close()
+    append_event(directory, "finished", attempt=attempt, step=0, **{m.TOTAL_TIME.name: time.time() - process_start()})
+    print(f"{run.name}: all steps have ended with exit code 0", flush=True)
+
+
+def finished_steps(events: list[dict[str, Any]]) -> set[str]:
+    """Return the steps that an earlier attempt finished."""
+    return {str(event.get("program_step")) for event in events if event["event"] == "step_ended"}
+
+
+def lead_step(seat: Seat, others: Others, lease: Lease, name: str, step: Step) -> None:
+    """Run a step to its end on all ranks. Raise KnownCauseError if a process fails, or takes too long."""
+    piece, repeated = seat.start(name, step), Repeated(seat.directory.program_log(name, 0))
+    waiting = {rank for rank in others.links if takes_part(seat.run, step, rank)}
+    began = time.monotonic()
+    while waiting or (piece is not None and not piece.ended()):
+        for rank, message in attended(others, lease):
+            if message.get("ended") == name:
+                waiting.discard(rank)
+        repeated.look()
+        check_time(seat, name, step, began, repeated.grown)
+    repeated.look()
+    if piece is not None and piece.process.returncode:
+        raise piece.failure()
+
+
+def check_time(seat: Seat, name: str, step: Step, began: float, grown: float) -> None:
+    """Raise KnownCauseError for a step that runs or is silent for longer than it may."""
+    limits = (
+        (step.time_limit_min, began, f"program.steps.{name}.time_limit_min", "has not ended"),
+        (program_of(seat.run).silent_limit_min, grown, "program.silent_limit_min", "has printed nothing"),
+    )
+    for limit_min, since, key, what in limits:
+        if limit_min is not None and time.monotonic() - since > 60 * limit_min:
+            raise KnownCauseError(
+                FailureCause.hung,
+                f"step {name} {what} for {limit_min:g} min ({key}); its output is in "
+                f"{seat.directory.program_log(name, 0)}",
+                advice=f"Read the end of its output. If it needs longer, raise {key}, or set it to null.",
+            )
+
+
+class Repeated:
+    """Output of a process of this rank, which is repeated in the log of the job as it grows."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self.place = log.stat().st_size if log.exists() else 0
+        self.left = REPEATED_BYTES
+        self.grown = time.monotonic()
+        """When it last was found to have grown."""
+
+    def look(self) -> None:
+        """Print what has been added."""
+        if not self.log.exists() or self.log.stat().st_size <= self.place:
+            return
+        self.grown = time.monotonic()
+        with self.log.open("rb") as file:
+            file.seek(self.place)
+            text = file.read(max(self.left, 0))
+        self.place = self.log.stat().st_size if len(text) >= self.left else self.place + len(text)
+        if self.left > 0:
+            print(text.decode(errors="replace"), end="", flush=True)
+            self.left -= len(text)
+            if self.left <= 0:
+                print(f"\nslurmscale: further output of this step is only in {self.log}", flush=True)
+
+
+def prepare(seat: Seat, nodes: list[str]) -> None:
+    """Make the working directory, its files and the list of hosts, and record the hashes of the inputs."""
+    run, program, directory = seat.run, program_of(seat.run), seat.directory
+    hostfile = directory.program / "hosts"
+    write_file(hostfile, "".join(f"{node}\n" for node in nodes))
+    seat.facts |= {"main_address": seat.rank.master_addr, "hostfile": str(hostfile)}
+    if changed := changed_inputs(run, must_exist=True):
+        raise ConfigError(changed[0])
+    hashes = {name: sha256_of(path) for name, path in paths_of(run).items()}
+    if hashes:
+        append_event(directory, "inputs", sha256=hashes)
+    if program.directory is None:
+        own_directory(seat.place)
+    elif not seat.place.is_dir():
+        raise ConfigError(f"program.directory={seat.place} is not a directory on {node_name()}. Set an existing one.")
+    for path, text in program.files.items():
+        file = seat.place / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_file(file, text_of(text, seat.values()))
+
+
+def record_checkpoint(seat: Seat, since: float) -> None:
+    """Record that the program has written a checkpoint since a moment of the monotonic clock, if it has."""
+    newest = newest_checkpoint(seat)
+    if newest is not None and newest.stat().st_mtime >= time.time() - (time.monotonic() - since):
+        append_event(seat.directory, "checkpoint", step=0, path=str(newest))
+
+
+# --- the other ranks -------------------------------------------------------------------------------------------
+
+
+def follow(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack) -> None:
+    """Start the processes of this rank as rank 0 asks, until it ends the run."""
+    others = reach_rank_0(run, lease, rank, stop, stack)
+    seat = Seat(run, lease.run, rank, {}, stack)
+    piece: Piece | None = None
+    name = ""
+    while True:
+        # Signals reach all ranks: rank 0 decides.
+        for _, message in others.messages():
+            if "number" in message:
+                lease.number = int(message["number"])
+                seat.facts |= message["facts"]
+                stack.enter_context(node_recorded(run, lease, rank))
+            if "step" in message:
+                name = str(message["step"])
+                piece = seat.start(name, program_of(run).steps[name])
+            if "end" in message:
+                seat.end()
+                stack.close()
+                return
+        if piece is not None and piece.ended():
+            if piece.process.returncode:
+                raise piece.failure()
+            others.links[0].send(ended=name)
+            piece = None
+
+
+# --- every rank ------------------------------------------------------------------------------------------------
+
+
+class Seat:
+    """A rank that starts processes of the program."""
+
+    def __init__(self, run: Run, directory: RunDir, rank: Rank, facts: Mapping[str, Any], stack: ExitStack) -> None:
+        self.run = run
+        self.directory = directory
+        self.rank = rank
+        self.facts = dict(facts)
+        """What rank 0 has found out for all ranks."""
+        self.stack = stack
+        """Ends what is started."""
+        self.piece: Piece | None = None
+        self.known = names.known_values(run)
+
+    @property
+    def place(self) -> Path:
+        """The working directory."""
+        given = program_of(self.run).directory
+        return self.directory.work if given is None else Path(text_of(given, self.known))
+
+    def values(self) -> dict[str, object]:
+        """Return the values of all {names} on this rank."""
+        return self.known | self.facts | {
+            "run_directory": self.directory.path,
+            "directory": self.place,
+            "python": sys.executable,
+            "restart": restart_count(),
+            "rank": self.rank.rank,
+            "local_rank": self.rank.local_rank,
+            "node_rank": self.rank.rank // self.run.ranks_per_node,
+        }  # fmt: skip
+
+    def start(self, name: str, step: Step) -> Piece | None:
+        """Start the process of this rank in a step; None if it has none."""
+        self.piece = None
+        if not takes_part(self.run, step, self.rank.rank):
+            return None
+        program, values = program_of(self.run), self.values()
+        words = filled(names.words_of(step.command), values)
+        if program.resume is not None and (newest := newest_checkpoint(self)) is not None:
+            words += filled(names.words_of(program.resume.arguments), values | {names.CHECKPOINT: newest})
+            if self.rank.is_first:
+                print(f"step {name} continues from {newest}", flush=True)
+        env = {variable: text_of(text, values) for variable, text in program.env.items()}
+        self.piece = Piece(
+            f"step {name}", words, self.directory.program_log(name, self.rank.rank),
+            of_process(self, step) | env,
+            f"Set program.steps.{name}.command to a program of that node, or load it by cluster.modules.",
+            directory=self.place, all_cpus=step.start is not StartMode.rank,
+        )  # fmt: skip
+        self.stack.callback(self.piece.end)
+        return self.piece
+
+    def end(self) -> None:
+        """End the process of this rank as the program wants to be asked."""
+        program = program_of(self.run)
+        if self.piece is not None:
+            self.piece.end(signal.Signals[f"SIG{program.stop_signal.value}"], program.stop_within_s)
+
+
+def takes_part(run: Run, step: Step, rank: int) -> bool:
+    """Return True if a rank starts a process in a step."""
+    if step.start is StartMode.rank:
+        return True
+    return rank % run.ranks_per_node == 0 if step.start is StartMode.node else rank == 0
+
+
+def of_process(seat: Seat, step: Step) -> dict[str, str | None]:
+    """Return the variables of a process: torchrun's of a rank or a node, and none of ours."""
+    run, rank = seat.run, seat.rank
+    # Our code stands first on the rank's path, and Python then leaves out the directory of a script.
+    path = [each for each in os.environ.get("PYTHONPATH", "").split(":") if each and Path(each) != own_code()]
+    found: dict[str, str | None] = {
+        "PYTHONPATH": ":".join(path) or None,
+        "PYTHONSAFEPATH": None,
+        "PYTHONUNBUFFERED": "1",
+        "MASTER_ADDR": str(seat.facts["main_address"]),
+        "MASTER_PORT": str(seat.facts["main_port"]),
+    }
+    nccl = nccl_environment(seat.directory.nccl_log(rank.rank))
+    found |= {name: None for name, value in nccl.items() if os.environ.get(name) == value}
+    if step.start is StartMode.rank:
+        return found | torchrun_environment(rank, run.ranks_per_node) | {"LOCAL_WORLD_SIZE": str(run.ranks_per_node)}
+    # One process uses the processors of all ranks that it stands for.
+    return found | {"OMP_NUM_THREADS": None, "NODE_RANK": str(rank.rank // run.ranks_per_node)}
+
+
+def own_code() -> Path:
+    """Return the directory of the code that this rank executes."""
+    return Path(__file__).parents[3]
+
+
+def newest_checkpoint(seat: Seat) -> Path | None:
+    """Return the newest checkpoint of the program; None without one."""
+    resume = program_of(seat.run).resume
+    if resume is None:
+        return None
+    found = seat.place.glob(text_of(resume.file, seat.values()))
+    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def program_of(run: Run) -> Program:
+    """Return the program of a run that starts one."""
+    assert run.program is not None
+    return run.program
+
+
+def node_recorded(run: Run, lease: Lease, rank: Rank) -> AbstractContextManager[None]:
+    """Return a context that records the use of the node on its first rank."""
+    if rank.local_rank:
+        return nullcontext()
+    return storage_io.rank_recorded(run, lease.run, rank, StoragePhase.train)

@@ -1,0 +1,104 @@
+"""A program of somebody else, described by a file of conf/program (program=NAME)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.errors import ConfigError
+from jobs.schema import Engine, Job, Run
+from jobs.work.program import names
+from jobs.work.program.words import text_of
+from jobs.work.work import Work
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+NOT_READ = {"stages.prepare": "null", "stages.evaluate": "null", "stages.serve": "null"}
+"""Settings of a training, which a program would not follow."""
+READ = {"job.name", "job.train", "job.steps", "engine.kind", "engine.hang_timeout_s", "engine.cpu_threads_per_rank"}
+"""Keys that every program reads, whatever its {names}."""
+
+
+class ProgramWork(Work):
+    """The steps of a program."""
+
+    entry_point = "jobs.work.program.run_program:run_program"
+    rules = "jobs.work.program.rules"
+    not_read = NOT_READ
+    first_phase = None
+    meaningless = tuple(each.name for each in fields(Job) if each.name not in {"name", "train", "steps"})
+
+    def unread(self, run: Run | DictConfig) -> dict[str, str]:
+        """Return the sections and keys that no {name} of the program uses."""
+        assert run.program is not None
+        used = names.used_names(run.program)
+        sections = {name.partition(".")[0] for name in used}
+        of_sections = (("job", Job), ("engine", Engine))
+        keys = [f"{name}.{each.name}" for name, section in of_sections for each in fields(section)]
+        why = f"program={run.program.name} does not use it"
+        unread = [name for name in ("model", "parallelism", "data") if name not in sections]
+        return dict.fromkeys([*unread, *(key for key in keys if key not in READ | used)], why)
+
+    def not_read_because(self, run: Run, key: str, value: str, remedy: str) -> str:
+        """Return the refusal of a key of a training."""
+        return f"{key} belongs to a training, and job={run.job.name} starts a program. Set {remedy}, or another job."
+
+    def name(self, run: Run) -> None:
+        """Name the program."""
+        assert run.program is not None
+        run.model.name = run.program.name
+        run.data.name = ""
+
+    def has_grid(self, run: Run) -> bool:
+        """Return True if the program takes degrees of parallelism."""
+        assert run.program is not None
+        return any(name.startswith("parallelism.") for name in names.used_names(run.program))
+
+    def parameters(self, run: Run) -> int:
+        """Return 0: what the program computes with is not known."""
+        return 0
+
+    def rank_bytes(self, run: Run) -> float:
+        """Return 0: the memory of the program is not known."""
+        return 0.0
+
+    def columns(self, run: Run) -> dict[str, str]:
+        """Return the parameters of the program."""
+        assert run.program is not None
+        return dict(run.program.params)
+
+    def notes(self, run: Run) -> Iterable[tuple[str, str]]:
+        """Yield the commands, and what happens at a restart."""
+        assert run.program is not None
+        values = names.known_values(run)
+        for name, step in run.program.steps.items():
+            yield f"step {name}", f"{text_of(step.command, values)} (one process for each {step.start.name})"
+        if run.program.resume is None:
+            yield "restart", "the program declares no checkpoint: a restarted run begins again (program.resume)"
+
+    def packages(self, run: Run) -> dict[str, str]:
+        """Return no package: a program brings its own."""
+        return {}
+
+    def refuse_unready(self, run: Run, sweep: Path) -> None:
+        """Raise ConfigError if a locked input that this machine sees has another content."""
+        from jobs.work.program.inputs import changed_inputs
+
+        if changed := changed_inputs(run, must_exist=False):
+            raise ConfigError(f"{run.name}: {changed[0]}")
+
+    def executes(self, run: Run) -> dict[str, list[str]]:
+        """Return the commands, and the files that it reads and writes."""
+        assert run.program is not None
+        values = names.known_values(run)
+        return {
+            "command": [text_of(step.command, values) for step in run.program.steps.values()],
+            "reads": [text_of(given.path, values) for given in run.program.inputs.values()],
+            "works in": [text_of(run.program.directory, values)] if run.program.directory else [],
+        }
+
+
+WORK = ProgramWork()
