@@ -134,7 +134,9 @@ def within_sentence(metric: Metric) -> str:
 
 
 def per_second(rate: Metric) -> str:
-    """Return the unit of a rate: `tokens/s`."""
+    """Return the unit of a rate: `tokens/s`, or `GFLOP/s (hpl flops)`."""
+    if rate.shown_in is not None:
+        return f"{rate.shown_in.name} ({rate.name.removesuffix('_per_s').replace('_', ' ')})"
     return rate.name.replace("_per_s", "/s").replace("_", " ")
 
 

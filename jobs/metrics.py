@@ -1339,13 +1339,17 @@ def registered(name: str) -> Metric:
     return _BY_NAME[name]
 
 
+DECLARED_IN = {"FLOP/s": DisplayUnit("GFLOP/s", 1e9), "B/s": GIGABYTE_PER_S, "B": GIBIBYTE}
+"""Units in which reports show declared metrics."""
+
+
 @cache
 def declared(name: str, unit: str, definition: str, better: Better) -> Metric:
     """Return the metric of this declaration: that of this name where units agree, else the same object each time."""
     known = _BY_NAME.get(name)
     if known is not None and known.unit == unit:
         return known
-    return DeclaredMetric(name, unit, definition, better, digits=4, on_page=True)
+    return DeclaredMetric(name, unit, definition, better, digits=4, shown_in=DECLARED_IN.get(unit), on_page=True)
 
 
 def members(group: Group) -> tuple[Metric, ...]:

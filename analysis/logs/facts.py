@@ -10,8 +10,10 @@ Unlike a log it is the user's own file, so the runs next to an invalid one are n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Text
@@ -71,6 +73,11 @@ def read_facts(path: Path) -> Facts:
         raise ReportError(f"{path} cannot be read: {reason(error)}") from error
     if not isinstance(settings, dict):
         raise ReportError(f"{path} contains no settings. Write one per line, for example: ranks: 16")
+    return facts_of(settings, str(path))
+
+
+def facts_of(settings: Mapping[str, Any], where: str) -> Facts:
+    """Return the facts of these settings. Raise ReportError, with their place, for anything else."""
     numbers: dict[Metric, float] = {}
     texts: dict[Text, str] = {}
     for key, value in settings.items():
@@ -81,7 +88,7 @@ def read_facts(path: Path) -> Facts:
         elif key in TEXTS and isinstance(value, str) and value:
             texts[TEXTS[key]] = value
         elif key in KINDS:
-            raise ReportError(f"{path}: {key} is {value!r}, and must be {KINDS[key]}.")
+            raise ReportError(f"{where}: {key} is {value!r}, and must be {KINDS[key]}.")
         else:
-            raise ReportError(f"{path}: {key} is not known. Known keys: {', '.join(ALLOWED)}.")
+            raise ReportError(f"{where}: {key} is not known. Known keys: {', '.join(ALLOWED)}.")
     return Facts(numbers, texts)

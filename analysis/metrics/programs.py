@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from analysis.parsers.base import POSITIVE_UNITS
 from analysis.parsers.search import blocks
 from analysis.untrusted import as_number, printed_number
 from jobs import metrics as m
@@ -62,14 +63,20 @@ def metric_of(name: str, declared: ProgramMetric) -> Metric:
 
 
 def program_values(run: Run, directory: RunDir) -> dict[Metric, float]:
-    """Return the declared numbers of a run. Raise MissingNumberError for the first one that is not there."""
-    program = program_of(run)
-    return {metric_of(name, each): value_of(run, directory, name, each) for name, each in program.metrics.items()}
+    """Return the declared numbers of a run. Raise MissingNumberError for the first one that it needs and lacks."""
+    found: dict[Metric, float] = {}
+    for name, declared in program_of(run).metrics.items():
+        try:
+            found[metric_of(name, declared)] = value_of(run, directory, name, declared)
+        except MissingNumberError:
+            if not declared.optional:
+                raise
+    return found
 
 
 def value_of(run: Run, directory: RunDir, name: str, declared: ProgramMetric) -> float:
     """Return one declared number. Raise MissingNumberError if it is not there."""
-    file = file_of(run, directory, declared)
+    file = file_of(run, directory, declared.file, declared.step)
     key = f"program.metrics.{name}"
     try:
         values = array("d", printed_in(file, declared))
@@ -81,14 +88,14 @@ def value_of(run: Run, directory: RunDir, name: str, declared: ProgramMetric) ->
     return TAKE[declared.take](found) * declared.factor
 
 
-def file_of(run: Run, directory: RunDir, declared: ProgramMetric) -> Path:
-    """Return the file that contains a declared number."""
+def file_of(run: Run, directory: RunDir, file: str | None, step: str | None) -> Path:
+    """Return a file of a program, or the output of a step, by default of the last one."""
     program = program_of(run)
-    if declared.file is None:
-        return directory.program_log(declared.step or list(program.steps)[-1], 0)
+    if file is None:
+        return directory.program_log(step or list(program.steps)[-1], 0)
     known = names.known_values(run)
     place = directory.work if program.directory is None else Path(text_of(program.directory, known))
-    return place / text_of(declared.file, known | {"run_directory": directory.path, "directory": place})
+    return place / text_of(file, known | {"run_directory": directory.path, "directory": place})
 
 
 def printed_in(file: Path, declared: ProgramMetric) -> Iterator[float]:
@@ -102,7 +109,7 @@ def printed_in(file: Path, declared: ProgramMetric) -> Iterator[float]:
         texts = (row.get(declared.csv or "") for row in rows)
     for text in texts:
         value = printed_value(text) if isinstance(text, str) else as_number(text)
-        if value is not None:
+        if value is not None and (value > 0 or declared.unit not in POSITIVE_UNITS):
             yield value
 
 
@@ -112,17 +119,20 @@ def printed_value(text: str) -> float | None:
     return printed_number(text.replace(",", "") if THOUSANDS.fullmatch(text) else text)
 
 
-def matches(file: Path, pattern: str) -> list[str]:
-    """Return what the group of a regular expression matched in each line since the latest start of the program."""
+def matches(file: Path, pattern: str, group: int = 1) -> list[str]:
+    """Return what the group of a regular expression matched in each line since the latest start of the program.
+
+    A group that is named `value` goes before.
+    """
     compiled = re.compile(pattern.encode(), re.MULTILINE)
-    group: str | int = "value" if "value" in compiled.groupindex else 1
+    chosen: str | int = "value" if group and "value" in compiled.groupindex else group
     found: list[str] = []
     for block in blocks(file):
         # An earlier start of the run has printed what stands before.
         begin = block.rfind(STARTED)
         if begin >= 0:
             found = []
-        found += [(match[group] or b"").decode(errors="replace") for match in compiled.finditer(block, max(begin, 0))]
+        found += [(match[chosen] or b"").decode(errors="replace") for match in compiled.finditer(block, max(begin, 0))]
     return found
 
 
@@ -175,16 +185,33 @@ def nearest_line(file: Path, pattern: str) -> str | None:
     return max(filter(None, lines), key=similarity, default=None)
 
 
-def missed_gate(program: Program, values: Mapping[Metric, float]) -> str | None:
+def missed_gate(run: Run, directory: RunDir, values: Mapping[Metric, float]) -> str | None:
     """Return a sentence for the first requirement that a run misses; None if it keeps all."""
+    program = program_of(run)
     by_name = {metric.name: value for metric, value in values.items()}
     for name, gate in program.gates.items():
-        value = by_name[gate.metric]
+        if gate.absent is not None:
+            if printed := forbidden_line(program, directory, gate.absent):
+                return f"it misses the gate {name}: {printed}"
+            continue
+        assert gate.metric is not None
+        value = by_name.get(gate.metric)
+        if value is None:
+            return f"it misses the gate {name}: it has no {gate.metric}"
         if not within(gate, value):
             unit = program.metrics[gate.metric].unit.removeprefix("1") and f" {program.metrics[gate.metric].unit}"
             limits = (("at least", gate.at_least), ("at most", gate.at_most))
             wanted = " and ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None)
             return f"it misses the gate {name}: {gate.metric} is {value:.6g}{unit}, and {wanted} is required"
+    return None
+
+
+def forbidden_line(program: Program, directory: RunDir, pattern: str) -> str | None:
+    """Return a clause for a line that no step may print; None if none has."""
+    for step in program.steps:
+        log = directory.program_log(step, 0)
+        if log.exists() and (found := matches(log, f"^.*(?:{pattern}).*$", group=0)):
+            return f"{log.name} has the line {found[0].strip()[:LONGEST_SHOWN]!r}"
     return None
 
 
@@ -198,11 +225,11 @@ def rate_of(program: Program, values: Mapping[Metric, float]) -> tuple[Metric, f
     merit = m.PROGRAM_TIME
     if program.merit is not None:
         merit = metric_of(program.merit, program.metrics[program.merit])
-    value = values[merit]
+    value = values.get(merit, math.nan)
     if merit.better is Better.high:
         return merit, value
-    text = f"1 / {merit.name}: {merit.definition}"
-    inverse = m.declared(f"per_{merit.name}", f"1/{merit.unit}", text, Better.high)
+    name = "runs_per_s" if merit.unit == "s" else f"inverse_{merit.name}"
+    inverse = m.declared(name, f"1/{merit.unit}", f"1 / {merit.name}: {merit.definition}", Better.high)
     return inverse, 1 / value if value > 0 else math.nan
 
 

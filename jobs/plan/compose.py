@@ -14,7 +14,6 @@ from copy import deepcopy
 from dataclasses import dataclass, field, is_dataclass
 from datetime import datetime
 from functools import reduce
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -291,9 +290,7 @@ def settled(run: Run) -> Run:
         (run.data, "tokenizer"),
         (run.data, "cache_dir"),
     ]
-    for key in work_of(run).paths:
-        section, _, name = key.rpartition(".")
-        parts.append((attrgetter(section)(run), name))
+    work_of(run).settle_paths(run, absolute)
     for config, key in parts:
         value = getattr(config, key, None)
         if value is not None:

@@ -41,6 +41,8 @@ class ParameterType(Enum):
     """A finite number."""
     text = "text"
     """Any text."""
+    path = "path"
+    """A file or directory; a relative one is of the directory of the submission."""
 
 
 @dataclass(kw_only=True)
@@ -106,18 +108,34 @@ class ProgramMetric:
     """Values at the beginning that are left out, such as those of a warm-up."""
     factor: float = 1.0
     """Factor from the printed unit to `unit`, such as 1e9 for GFLOP/s."""
+    optional: bool = False
+    """A run without the number counts all the same."""
+
+
+@dataclass(kw_only=True)
+class TrainingLog:
+    """The log of a training in a format that `slurmscale report` reads: its steps, losses and rates are the run's."""
+
+    step: str | None = None
+    """Step that prints it; null: the last one."""
+    file: str | None = None
+    """File with it, relative to the working directory, with {names}; null: what the step printed on its first rank."""
+    facts: dict[str, str] = field(default_factory=dict)
+    """What the log lacks, by the keys of facts.yaml, such as global_batch_size; with {names}."""
 
 
 @dataclass(kw_only=True)
 class Gate:
-    """A requirement: a run that misses it counts nowhere."""
+    """A requirement: a run that misses it counts nowhere. It has a `metric` with a limit, or `absent`."""
 
-    metric: str
+    metric: str | None = None
     """Metric that is tested."""
     at_least: float | None = None
     """Lowest value; null: no limit."""
     at_most: float | None = None
     """Highest value; null: no limit."""
+    absent: str | None = None
+    """Regular expression of a line that no step may print on the first rank."""
 
 
 @dataclass(kw_only=True)
@@ -177,8 +195,10 @@ class Program:
     """Files that it reads, by name: their hashes are recorded, and {inputs.NAME} is the path."""
     metrics: dict[str, ProgramMetric] = field(default_factory=dict)
     """Numbers that are read from its output. A name of the registry, such as tokens_per_s, is that metric."""
+    log: TrainingLog | None = None
+    """Log of a training, which is read as foreign logs are; null: it trains nothing, or `metrics` say all."""
     merit: str | None = None
-    """Metric by which runs are compared; null: the wall time of all steps."""
+    """Metric by which runs are compared; null: the throughput of `log`, else the wall time of all steps."""
     gates: dict[str, Gate] = field(default_factory=dict)
     """Requirements, by name: a run that misses one is not used, and its reason is reported."""
     silent_limit_min: Positive | None = None

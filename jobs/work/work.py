@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,14 @@ class Work(ABC):
     def not_read_because(self, run: Run, key: str, value: str, remedy: str) -> str:
         """Return the refusal of a key that it does not read."""
         return f"{key} belongs to a training, and job={run.job.name} trains nothing. Set {remedy}, or another job."
+
+    def settle_paths(self, run: Run, absolute: Callable[[str], str]) -> None:
+        """Make its paths absolute, in place."""
+        for key in self.paths:
+            section, _, name = key.rpartition(".")
+            owner = attrgetter(section)(run)
+            if getattr(owner, name, None) is not None:
+                setattr(owner, name, absolute(getattr(owner, name)))
 
     def name(self, run: Run) -> None:
         """Name what it works with, in place, where that is not the language model and its data."""

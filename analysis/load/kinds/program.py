@@ -1,21 +1,38 @@
-"""Read a run that started a program: its declared numbers and the wall times of its steps."""
+"""Read a run that started a program: its declared numbers, its training's log, and the wall times of its steps."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
+
+import yaml
 
 from analysis.load.ended import Submissions, refuse_unfinished
 from analysis.load.kinds.train import refuse_other_hardware
 from analysis.load.run_files import Contents, UnusableError
+from analysis.logs.facts import Facts, facts_of
+from analysis.logs.file import read_log_file
+from analysis.logs.runs import log_runs
 from analysis.metrics.node_use import node_use_values, read_node_use
-from analysis.metrics.programs import MissingNumberError, missed_gate, program_values, rate_of, step_times
+from analysis.metrics.programs import (
+    MissingNumberError,
+    file_of,
+    missed_gate,
+    program_values,
+    rate_of,
+    step_times,
+)
+from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
+from analysis.scaling.groups import RATES
 from jobs import metrics as m
-from jobs.errors import SuiteError
+from jobs.errors import ReportError, SuiteError
 from jobs.rundir import RunDir, load_run
 from jobs.schema import Run
-from jobs.work.program.names import used_names
+from jobs.work.program.names import known_values, used_names
+from jobs.work.program.words import text_of
 
 OF_TRAINING = {"parallelism", "engine", "data"}
 """Sections of every configuration that a program may not use."""
@@ -31,19 +48,25 @@ def read(run: RunResult, _contents: Contents, _submissions: Submissions) -> RunR
     assert frozen.program is not None
     refuse_unfinished(run, last=None)
     refuse_other_hardware(run)
+    run = own_settings(run, frozen)
+    if frozen.program.log is not None:
+        run = with_log(run, frozen, directory)
     times_s = step_times(run.events)
     try:
-        values = {m.PROGRAM_TIME: math.fsum(times_s.values()), **program_values(frozen, directory)}
+        own = {m.PROGRAM_TIME: math.fsum(times_s.values()), **program_values(frozen, directory)}
     except MissingNumberError as error:
         raise UnusableError("unmeasured", f"finished, but {error}") from error
-    if (missed := missed_gate(frozen.program, values)) is not None:
+    nodes = read_node_use(directory)
+    values = {**run.values, **own, **node_use_values(nodes)}
+    if (missed := missed_gate(frozen, directory, values)) is not None:
         raise UnusableError("gate missed", missed)
+    run = replace(run, values=values, parts_s=times_s, node_use=nodes)
+    if frozen.program.merit is None and not values.keys().isdisjoint(RATES):
+        return run
     rate, speed = rate_of(frozen.program, values)
     if not math.isfinite(speed) or speed <= 0:
         raise UnusableError("unmeasured", f"finished, but its speed ({rate.name}) is not above 0")
-    nodes = read_node_use(directory)
-    measured = {**values, rate: speed, **node_use_values(nodes)}
-    return replace(own_settings(run, frozen), values=measured, rate=rate, parts_s=times_s, node_use=nodes)
+    return replace(run, values={**values, rate: speed}, rate=rate)
 
 
 def own_settings(run: RunResult, frozen: Run) -> RunResult:
@@ -53,3 +76,51 @@ def own_settings(run: RunResult, frozen: Run) -> RunResult:
     config = {key: {} if key in OF_TRAINING - used else value for key, value in run.config.items()}
     layout = {key: value for key, value in run.plan.items() if key == "layout" and "parallelism" in used}
     return replace(run, config=config, plan=layout)
+
+
+def with_log(run: RunResult, frozen: Run, directory: RunDir) -> RunResult:
+    """Return a run with what the log of its training reports. Raise UnusableError without a step in a known format."""
+    assert frozen.program is not None
+    assert frozen.program.log is not None
+    file = file_of(frozen, directory, frozen.program.log.file, frozen.program.log.step)
+    try:
+        facts = declared_facts(frozen)
+        found = log_runs([read_log_file(file)], file.parent, {file.parent: facts})
+    except ReportError as error:
+        raise UnusableError("unreadable", str(error)) from error
+    except FileNotFoundError as error:
+        raise UnusableError("unmeasured", f"finished, but program.log: there is no {file}") from error
+    if not found:
+        raise UnusableError(
+            "unmeasured", f"finished, but program.log: {file} has no step of a training in a format that is known"
+        )
+    log = found[0]
+    if log.reason is not None:
+        raise UnusableError(log.state, f"program.log: {log.reason}")
+    name = frozen.program.name
+    config = {
+        **run.config,
+        "engine": {"kind": name},
+        "job": {**known(log.config["job"]), **known(run.config["job"])},
+        "model": {**known(log.config["model"]), **known(run.config["model"])},
+    }
+    return replace(
+        log, path=run.path, config=config, plan={**log.plan, **run.plan}, provenance=run.provenance, events=run.events,
+        log=None,
+    )  # fmt: skip
+
+
+def declared_facts(run: Run) -> Facts:
+    """Return what is known of the training besides its log. Raise ReportError for a fact that is not one."""
+    assert run.program is not None
+    assert run.program.log is not None
+    values = known_values(run)
+    texts = {key: text_of(text, values) for key, text in run.program.log.facts.items()}
+    facts = facts_of({key: yaml.safe_load(text) for key, text in texts.items()}, "program.log.facts")
+    size = {a.NODES: run.nodes, a.RANKS: run.ranks, a.RANKS_PER_NODE: run.ranks_per_node}
+    return replace(facts, numbers={**size, **facts.numbers})
+
+
+def known(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that have a value."""
+    return {key: value for key, value in settings.items() if value is not None}

@@ -34,6 +34,10 @@ def texts(program: Program) -> Iterator[tuple[str, str]]:
     for name, metric in program.metrics.items():
         if metric.file is not None:
             yield f"program.metrics.{name}.file", metric.file
+    if program.log is not None:
+        yield from ((f"program.log.facts.{name}", text) for name, text in program.log.facts.items())
+        if program.log.file is not None:
+            yield "program.log.file", program.log.file
     if program.directory is not None:
         yield "program.directory", program.directory
     if program.resume is not None:

@@ -113,7 +113,7 @@ def wrong_parameters(program: Program) -> Iterator[str]:
         text, key = program.params[name], f"program.params.{name}"
         if about.one_of and text not in about.one_of:
             yield f"{key}={text} is not allowed. Set {key}={either(about.one_of)}."
-        if about.type is ParameterType.text:
+        if about.type in {ParameterType.text, ParameterType.path}:
             continue
         value = number_in(text, about.type)
         if value is None:
@@ -176,13 +176,13 @@ def wrong_metrics(program: Program) -> Iterator[str]:
             )
 
 
-def wrong_pattern(pattern: str) -> str | None:
+def wrong_pattern(pattern: str, groups: int = 1) -> str | None:
     """Return what is wrong with a regular expression."""
     try:
         compiled = re.compile(pattern)
     except re.error as error:
         return f"{error}. Correct the regular expression."
-    if not compiled.groups:
+    if compiled.groups < groups:
         return "it has no group. Put the number in brackets: (\\S+)."
     return None
 
@@ -202,9 +202,14 @@ def merit_is_a_metric(run: Run) -> str | None:
         )
     for name, gate in program.gates.items():
         key = f"program.gates.{name}"
-        if gate.metric not in program.metrics:
+        if (gate.metric is None) is (gate.absent is None):
+            return f"{key} needs either a metric or absent. Set {key}.metric=NAME, or {key}.absent=EXPRESSION."
+        if gate.absent is not None:
+            if wrong := wrong_pattern(gate.absent, groups=0):
+                return f"{key}.absent={gate.absent}: {wrong}"
+        elif gate.metric not in program.metrics:
             return f"{key}.metric={gate.metric}: there is no such metric. Set {key}.metric={either(program.metrics)}."
-        if gate.at_least is None and gate.at_most is None:
+        elif gate.at_least is None and gate.at_most is None:
             return f"{key} has no limit. Set {key}.at_least=NUMBER or {key}.at_most=NUMBER."
     return None
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.errors import ConfigError
 from jobs.schema import Engine, Job, Run
+from jobs.settings.program import ParameterType, StartMode
 from jobs.work.program import names
 from jobs.work.program.words import text_of
 from jobs.work.work import Work
@@ -20,6 +21,11 @@ NOT_READ = {"stages.prepare": "null", "stages.evaluate": "null", "stages.serve":
 """Settings of a training, which a program would not follow."""
 READ = {"job.name", "job.train", "job.steps", "engine.kind", "engine.hang_timeout_s", "engine.cpu_threads_per_rank"}
 """Keys that every program reads, whatever its {names}."""
+PROCESSES = {
+    StartMode.rank: "one process for each rank",
+    StartMode.node: "one process on each node",
+    StartMode.job: "one process",
+}
 
 
 class ProgramWork(Work):
@@ -46,11 +52,27 @@ class ProgramWork(Work):
         """Return the refusal of a key of a training."""
         return f"{key} belongs to a training, and job={run.job.name} starts a program. Set {remedy}, or another job."
 
-    def name(self, run: Run) -> None:
-        """Name the program."""
+    def settle_paths(self, run: Run, absolute: Callable[[str], str]) -> None:
+        """Make absolute the parameters that are paths, the inputs, and the working directory."""
         assert run.program is not None
-        run.model.name = run.program.name
-        run.data.name = ""
+        program = run.program
+        for name, about in program.parameters.items():
+            if about.type is ParameterType.path and program.params.get(name):
+                program.params[name] = absolute(program.params[name])
+        for given in program.inputs.values():
+            # Behind a name stands what is absolute already.
+            given.path = given.path if given.path.startswith("{") else absolute(given.path)
+        if program.directory is not None and not program.directory.startswith("{"):
+            program.directory = absolute(program.directory)
+
+    def name(self, run: Run) -> None:
+        """Name the program in place of the model and the data that it does not use."""
+        assert run.program is not None
+        sections = {name.partition(".")[0] for name in names.used_names(run.program)}
+        if "model" not in sections:
+            run.model.name = run.program.name
+        if "data" not in sections:
+            run.data.name = ""
 
     def has_grid(self, run: Run) -> bool:
         """Return True if the program takes degrees of parallelism."""
@@ -75,7 +97,7 @@ class ProgramWork(Work):
         assert run.program is not None
         values = names.known_values(run)
         for name, step in run.program.steps.items():
-            yield f"step {name}", f"{text_of(step.command, values)} (one process for each {step.start.name})"
+            yield f"step {name}", f"{text_of(step.command, values)} ({PROCESSES[step.start]})"
         if run.program.resume is None:
             yield "restart", "the program declares no checkpoint: a restarted run begins again (program.resume)"
 

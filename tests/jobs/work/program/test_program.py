@@ -109,7 +109,7 @@ def test_without_a_merit_the_wall_time_of_all_steps_is_compared(site: Path, tmp_
     finished(run)
     found = read_run(run.path)
     assert found.rate is not None
-    assert (found.rate.name, found.rate.unit) == ("per_program_time_s", "1/s")
+    assert (found.rate.name, found.rate.unit) == ("runs_per_s", "1/s")
     assert found.values[found.rate] == pytest.approx(1 / found.values[m.PROGRAM_TIME])
     assert found.values[m.PROGRAM_TIME] >= 0.3
 
@@ -159,6 +159,8 @@ def test_a_program_that_cannot_go_on_ends_with_a_sentence(
          "unmeasured", r"program.metrics.drag: no line of .*count-00000.log matches Cd\\s.*; the nearest is: "),
         ({"gates": {"error": {"metric": "relative_error", "at_least": 0.2, "at_most": 0.3}}},
          "gate missed", "it misses the gate error: relative_error is 0.1, and at least 0.2 and at most 0.3 is"),
+        ({"gates": {"steps": {"absent": "step [2-3]"}}}, "gate missed",
+         "it misses the gate steps: count-00000.log has the line 'step 2 rate 2000 points/s error 0.1'"),
         ({"metrics": PROGRAM["metrics"] | {"x": {"json": "a.b", "file": "none.json", "unit": "1", "definition": "X."}}},
          "unmeasured", "program.metrics.x: .*none.json cannot be read: No such file or directory"),
         ({"metrics": PROGRAM["metrics"] | {"x": {"pattern": "(points)", "unit": "1", "definition": "X."}}},
@@ -297,6 +299,8 @@ REFUSED = [
     ({"merit": "relative_error"}, (), "neither a high nor a low relative_error is better"),
     ({"gates": {"g": {"metric": "no", "at_most": 1}}}, (), "program.gates.g.metric=no: there is no such metric"),
     ({"gates": {"g": {"metric": "relative_error"}}}, (), "program.gates.g has no limit"),
+    ({"gates": {"g": {"at_most": 1}}}, (), "program.gates.g needs either a metric or absent"),
+    ({"gates": {"g": {"absent": "a("}}}, (), "program.gates.g.absent=a(: "),
     ({"inputs": {"x": {"path": "/x", "locked": "abc"}}}, (), "is not a SHA-256 (64 digits of 0-9 and a-f)"),
     ({"stop_within_s": -1.0}, (), "program.stop_within_s=-1 is not a positive number"),
     ({"steps": {"a": {"command": "x {params.points}", "time_limit_min": 0}}}, (), "program.steps.a.time_limit_min=0"),
