@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 
-.PHONY: help demo test test-all test-fast red-team corpus check mutation benchmark gpu-day gpu-day-wheels batching-benchmark plan-benchmark tune-benchmark figure fault-table lock slurm browser serving storage vllm-env clean
+.PHONY: help demo test test-all test-fast red-team corpus check mutation benchmark gpu-day gpu-day-wheels batching-benchmark plan-benchmark tune-benchmark figure fault-table lock slurm browser serving storage solvers vllm-env clean
 .DEFAULT_GOAL := help
 .SILENT: help
 
@@ -66,7 +66,7 @@ demo: $(VENV)/train.done
 	@$(BIN)/slurmscale report runs/demo
 
 # Exit code 3: no root or no apt here. The tests that need the packages are then skipped with the reason.
-slurm browser serving storage:
+slurm browser serving storage solvers:
 	@tests/install.sh $@ || [ $$? -eq 3 ]
 
 # Each worker has its own Slurm; the tests of Slurm run last, because its jobs need the cores. Three workers on two cores:
@@ -75,7 +75,7 @@ test: $(VENV)/engines.done slurm browser serving storage
 	$(BIN)/python -m tests.run -n 3 -m 'not long'
 
 # DALI is a wheel of 424 MB.
-test-all: $(VENV)/engines.done $(VENV)/dali.done slurm browser serving storage
+test-all: $(VENV)/engines.done $(VENV)/dali.done slurm browser serving storage solvers
 	$(BIN)/python -m tests.run -n 2
 
 test-fast: $(VENV)/dev.done

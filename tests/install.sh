@@ -5,6 +5,7 @@
 #     tests/install.sh browser    chromium, which opens the report
 #     tests/install.sh serving    load balancers and ApacheBench
 #     tests/install.sh storage    fio
+#     tests/install.sh solvers    HPC Challenge and Open MPI
 #     tests/install.sh locale     sources of the Turkish locale, and time zones: CI runs in both
 #
 # Exit status: 0 all programs are installed, 3 they cannot be installed here (stderr has the reason).
@@ -30,12 +31,16 @@ storage)
     PROGRAMS=(fio)
     PACKAGES=(fio)
     ;;
+solvers)
+    PROGRAMS=(hpcc mpirun)
+    PACKAGES=(hpcc openmpi-bin)
+    ;;
 locale)
     PROGRAMS=(localedef /usr/share/i18n/locales/tr_TR /usr/share/zoneinfo/Pacific/Apia)
     PACKAGES=(libc-bin locales tzdata)
     ;;
 *)
-    echo "usage: tests/install.sh slurm|browser|serving|storage|locale" >&2
+    echo "usage: tests/install.sh slurm|browser|serving|storage|solvers|locale" >&2
     exit 2
     ;;
 esac

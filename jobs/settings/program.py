@@ -41,6 +41,8 @@ class ParameterType(Enum):
     """A finite number."""
     text = "text"
     """Any text."""
+    words = "words"
+    """Words of a command, none or several, such as options."""
     path = "path"
     """A file or directory; a relative one is of the directory of the submission."""
 

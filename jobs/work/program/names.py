@@ -10,7 +10,7 @@ from typing import Any
 
 from jobs.plan.rules.unused import value_at
 from jobs.schema import Run
-from jobs.settings.program import Program
+from jobs.settings.program import ParameterType, Program
 from jobs.work.program.words import names_in, text_of
 
 STARTED = frozenset(("run_directory", "directory", "main_address", "main_port", "hostfile", "python", "restart"))
@@ -83,6 +83,12 @@ def known_values(run: Run) -> dict[str, object]:
     return values | {f"inputs.{name}": text_of(each.path, values) for name, each in run.program.inputs.items()}
 
 
-def words_of(command: str) -> list[str]:
-    """Return the words of a command. Raise ValueError for a quotation mark without its partner."""
+def words_of(program: Program, command: str) -> list[str]:
+    """Return the words of a command; a parameter of type words stands for all of its own.
+
+    Raise ValueError for a quotation mark without its partner.
+    """
+    several = [name for name, about in program.parameters.items() if about.type is ParameterType.words]
+    for name in several:
+        command = command.replace(f"{{params.{name}}}", program.params[name])
     return shlex.split(command)

@@ -52,9 +52,9 @@ def steps_are_commands(run: Run) -> str | None:
         if not FILE_NAME.fullmatch(name):
             return f"{key}: a name of a step has letters, digits, _ and - only. Choose another name."
         try:
-            words = names.words_of(step.command)
+            words = names.words_of(program, step.command)
         except ValueError as error:
-            return f"{key}.command={step.command}: {error}. Close the quotation mark."
+            return f"{key}.command={step.command}: {error}. Close the quotation mark, also in the words of parameters."
         if not words:
             return f"{key}.command is empty. Set the command of the step, or remove the step."
     return None
@@ -113,7 +113,7 @@ def wrong_parameters(program: Program) -> Iterator[str]:
         text, key = program.params[name], f"program.params.{name}"
         if about.one_of and text not in about.one_of:
             yield f"{key}={text} is not allowed. Set {key}={either(about.one_of)}."
-        if about.type in {ParameterType.text, ParameterType.path}:
+        if about.type not in {ParameterType.integer, ParameterType.number}:
             continue
         value = number_in(text, about.type)
         if value is None:

@@ -260,9 +260,9 @@ class Seat:
         if not takes_part(self.run, step, self.rank.rank):
             return None
         program, values = program_of(self.run), self.values()
-        words = filled(names.words_of(step.command), values)
+        words = filled(names.words_of(program, step.command), values)
         if program.resume is not None and (newest := newest_checkpoint(self)) is not None:
-            words += filled(names.words_of(program.resume.arguments), values | {names.CHECKPOINT: newest})
+            words += filled(names.words_of(program, program.resume.arguments), values | {names.CHECKPOINT: newest})
             if self.rank.is_first:
                 print(f"step {name} continues from {newest}", flush=True)
         env = {variable: text_of(text, values) for variable, text in program.env.items()}

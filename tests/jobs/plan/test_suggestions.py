@@ -22,6 +22,7 @@ from jobs.plan.rules.rule import Rule, multiples_near
 from jobs.schema import EngineKind, Run
 from jobs.secrets import config_holds_no_secret
 from jobs.work import work
+from jobs.work.program import rules as program_rules
 from jobs.work.work import Work
 from tests.support.suggestions import Overrides, composed, run_of, suggestions
 
@@ -263,8 +264,8 @@ ILLEGAL = (
     f"{SERVE} serving.search.most_concurrency=2 serving.limits.request_latency_s=1",
     "stages=all_and_serve data.held_out_samples=8",
 )
-# No override corrects what these refuse.
-WITHOUT = {config_holds_no_secret, sbatch_variables.agree_with_keys}
+# No override corrects what these refuse; of a program, its file does (tests/jobs/work/program).
+WITHOUT = {config_holds_no_secret, sbatch_variables.agree_with_keys, *program_rules.VALUES}
 DOORS: list[Engine | Work] = [*map(engine.loaded, EngineKind), *map(work.loaded, work.KINDS.values())]
 OF_DOORS = [rule for door in DOORS for rule in (*door.value_rules(), *door.layout_rules())]
 GENERAL = {rule for rules in but_memory(run_of({})) for rule in rules}
