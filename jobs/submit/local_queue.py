@@ -43,7 +43,7 @@ from jobs.submit.batch_script import code_environment
 from jobs.submit.ledger import HELD_BACK
 from jobs.submit.requeue import planned_restart, record_exit_codes
 from jobs.submit.submissions import latest_submissions
-from jobs.submit.trust.integrity import refuse_changed, submitted_run
+from jobs.submit.trust.integrity import refuse_changed, submitted_configuration, submitted_run
 from jobs.submit.trust.own_sweeps import state_directory
 
 
@@ -60,7 +60,8 @@ def main(sweep_path: str, codes: dict[str, str]) -> None:
                 continue
             if not finished(directory):
                 run_to_its_end(sweep, directory, code)
-            _, run = submitted_run(directory, code)
+            # The stages are known by the configuration alone; each one's refusal of the code is on record as its end.
+            run = submitted_configuration(directory, code)
             report = (directory, code) if run.stages.report is not None else report
             for stage in stages_of_each_run(run):
                 if is_left_out(sweep, name):

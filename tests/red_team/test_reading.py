@@ -41,6 +41,7 @@ from jobs.errors import CheckpointError
 from jobs.rendezvous import RendezvousError, await_file
 from jobs.rundir import RunDir, SweepDir, append_record
 from jobs.runtime.checkpoint_pickles import load_as_data
+from jobs.runtime.checkpoint_sums import SUMS
 from jobs.submit.accounting import accounting_of
 from jobs.submit.job_log import restarts
 from jobs.submit.job_state import GONE
@@ -701,6 +702,8 @@ def test_nemos_checkpoints_run_no_code(tmp_path: Path) -> None:
                        "ranks_per_node=1", "job.checkpoint_every_steps=3")  # fmt: skip
         assert nemo.train(run) == [0], printed(run)
         made, weights = tmp_path / "made", run.checkpoints / "step-00000006/weights"
+        # Whoever can write the files can remove their checksums as well.
+        (weights.parent / SUMS).unlink()
         torch.save(Malicious(made), weights / "common.pt")
         assert nemo.train(run) == [1]
         (weights / ".metadata").write_bytes(pickle.dumps(Malicious(made)))

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import yaml
-
 from analysis.load.ended import Submissions, refuse_unfinished
 from analysis.load.kinds.train import refuse_other_hardware
 from analysis.load.run_files import Contents, UnusableError
@@ -29,6 +27,7 @@ from analysis.run import RunResult
 from analysis.scaling.groups import RATES
 from jobs import metrics as m
 from jobs.errors import ReportError, SuiteError
+from jobs.files import parse_yaml
 from jobs.rundir import RunDir, load_run
 from jobs.schema import Run
 from jobs.work.program.names import known_values, used_names
@@ -116,7 +115,7 @@ def declared_facts(run: Run) -> Facts:
     assert run.program.log is not None
     values = known_values(run)
     texts = {key: text_of(text, values) for key, text in run.program.log.facts.items()}
-    facts = facts_of({key: yaml.safe_load(text) for key, text in texts.items()}, "program.log.facts")
+    facts = facts_of({key: parse_yaml(text.encode()) for key, text in texts.items()}, "program.log.facts")
     size = {a.NODES: run.nodes, a.RANKS: run.ranks, a.RANKS_PER_NODE: run.ranks_per_node}
     return replace(facts, numbers={**size, **facts.numbers})
 

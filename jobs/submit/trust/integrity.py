@@ -81,16 +81,21 @@ def submitted_as(directories: Iterable[RunDir]) -> dict[str, str]:
     return {each.name: f"{each.code_snapshot.name} {digest_of(each)}" for each in directories}
 
 
+def submitted_configuration(directory: RunDir, submitted: str) -> Run:
+    """Return the configuration of a run; raise RunDirError if it is not as submitted."""
+    return load_to_launch(directory, submitted.partition(" ")[2])
+
+
 def submitted_run(directory: RunDir, submitted: str) -> tuple[Path, Run]:
     """Return the code snapshot of a run and its configuration; raise RunDirError if either is not as submitted.
 
     Nothing of a configuration is used before its digest is compared.
     """
-    name, _, digest = submitted.partition(" ")
+    name = submitted.partition(" ")[0]
     code = directory.code_snapshot
     # Its place is checked with its files (integrity.sh).
     if code.name != name:
         raise RunDirError(
             f"{directory.code} leads to {code}, and the run was submitted with {name}. Submit the run again."
         )
-    return code, load_to_launch(directory, digest)
+    return code, submitted_configuration(directory, submitted)

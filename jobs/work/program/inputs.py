@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from jobs.files import opened
 from jobs.schema import Run
 from jobs.work.program import names
 from jobs.work.program.words import text_of
@@ -28,7 +29,7 @@ def sha256_of(path: Path) -> str | None:
             listed.update(f"{file.relative_to(path)}\0{sha256_of(file)}\n".encode())
         return listed.hexdigest()
     try:
-        with path.open("rb") as content:
+        with opened(path) as content:
             return hashlib.file_digest(content, "sha256").hexdigest()
     except FileNotFoundError:
         return None

@@ -19,6 +19,7 @@ from typing import Any
 from jobs import metrics as m
 from jobs.errors import ConfigError
 from jobs.failure_causes import STOPS, FailureCause, KnownCauseError
+from jobs.files import opened
 from jobs.lease import Lease
 from jobs.metrics import StoragePhase
 from jobs.output import own_directory, write_file
@@ -150,7 +151,7 @@ class Repeated:
         if not self.log.exists() or self.log.stat().st_size <= self.place:
             return
         self.grown = time.monotonic()
-        with self.log.open("rb") as file:
+        with opened(self.log) as file:
             file.seek(self.place)
             text = file.read(max(self.left, 0))
         self.place = self.log.stat().st_size if len(text) >= self.left else self.place + len(text)

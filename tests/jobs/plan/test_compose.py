@@ -41,6 +41,8 @@ NEEDS = {
     "litgpt": ("parallelism=single", "ranks_per_node=1", "engine.compile=true", "data.held_out_samples=8"),
     "serve": ("engine=vllm",),
     **dict.fromkeys(("vllm", "vllm_cpu"), ("job=serve",)),
+    "program": ("program=hpl",),
+    **dict.fromkeys(("hf_trainer", "hpcc", "hpl"), ("job=program",)),
     "litgpt_serve": ("job=serve", "serving.client=ab", "serving.prompts=1"),
     "liger": ("cluster=xe9680_h100",),
     "pilot": ("launcher.pilot_nodes=1", "launcher.pilot_wall_time_min=61"),

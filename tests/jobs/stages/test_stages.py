@@ -154,9 +154,10 @@ def test_a_refused_stage_is_recorded_and_ends_no_local_queue(tmp_path: Path) -> 
     for directory in runs:
         append_record(directory.status, event_record("finished", step=2))
     sweep.run("damaged").config.write_text("sweep: [")
+    _, digest = codes["other_code"].split()
     subprocess.run(
         [sys.executable, "-m", "jobs.submit.local_queue", str(sweep.path)],
-        cwd=ROOT, input=json.dumps(codes | {"other_code": "code-0"}), text=True, check=True,
+        cwd=ROOT, input=json.dumps(codes | {"other_code": f"code-0 {digest}"}), text=True, check=True,
     )  # fmt: skip
     (refused,) = events(sweep.run("other_code"), "evaluate_failed")
     assert "and the run was submitted with code-0. Submit the run again." in str(refused["error"])
