@@ -13,6 +13,8 @@ from jobs.plan.synonyms import meant, nearest_names
 
 NARROWEST, WIDEST = 60, 110
 MOST_FOUND = 40
+PARAMETER = "program.params."
+"""Beginning of the keys that the file of a program declares."""
 
 
 def explain(name: str | None, overrides: list[str]) -> int:
@@ -29,6 +31,11 @@ def explain(name: str | None, overrides: list[str]) -> int:
         print(f"\n{textwrap.fill(hint, columns())}")
         return 0
     name = name.partition("=")[0]
+    if name.startswith(PARAMETER):
+        from jobs.plan.key_facts import parameter_facts
+
+        print_facts(name, parameter_facts(name.removeprefix(PARAMETER), overrides))
+        return 0
     if name not in keys() and name not in GROUPS:
         near = nearest_keys(name) or nearest_names(name, GROUPS)
         if entries := with_word(name):
@@ -41,15 +48,19 @@ def explain(name: str | None, overrides: list[str]) -> int:
         )
     from jobs.plan.key_facts import facts
 
-    lines = facts(name, overrides)
-    print(name)
-    for title, text in lines:
-        print(textwrap.fill(text, columns(), initial_indent=f"  {title:9}", subsequent_indent=" " * 11))
+    print_facts(name, facts(name, overrides))
     files = choices(name) if name in GROUPS else []
     listed("choices", [(each, first_comment(f"{name}/{each}")) for each in files] or members(keys().get(name)))
     inner = [key for key in keys().values() if in_section(key.name, name)]
     listed("keys", [(key.name, key.meaning) for key in inner])
     return 0
+
+
+def print_facts(name: str, facts: list[tuple[str, str]]) -> None:
+    """Print what is known of a key, a line for each fact."""
+    print(name)
+    for title, text in facts:
+        print(textwrap.fill(text, columns(), initial_indent=f"  {title:9}", subsequent_indent=" " * 11))
 
 
 def with_word(word: str) -> list[tuple[str, str]]:

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from hydra import compose as hydra_compose
 from omegaconf import DictConfig, OmegaConf
 
+from jobs.errors import ConfigError
 from jobs.plan.configuration_files import composing
 from jobs.plan.keys import GROUPS, keys
 from jobs.plan.overrides import single
 from jobs.ranges import ranges_of
+from jobs.settings.program import Parameter
 
 
 def facts(name: str, overrides: list[str]) -> list[tuple[str, str]]:
@@ -18,6 +20,29 @@ def facts(name: str, overrides: list[str]) -> list[tuple[str, str]]:
     with composing(overrides):
         config = hydra_compose("config", overrides=single(overrides))
     return list(described(name, config))
+
+
+def parameter_facts(name: str, overrides: list[str]) -> list[tuple[str, str]]:
+    """Return title and text of each line about a parameter of the chosen program.
+
+    Raise ConfigError without a program, or for one that has no such parameter.
+    """
+    with composing(overrides):
+        program = hydra_compose("config", overrides=single(overrides)).program
+    if program is None or program.get("params", {}).get(name) is None:
+        known = "" if program is None else f" program={program.name} has {', '.join(program.params) or 'none'}."
+        raise ConfigError(f"program.params.{name} is a key of some programs.{known} Set program=NAME after the key.")
+    about = program.parameters.get(name) or Parameter(meaning="The file of the program does not describe it.")
+    limits = (("at least", about.at_least), ("at most", about.at_most))
+    found = {
+        "meaning": about.meaning,
+        "type": about.type.name,
+        "range": " and ".join(f"{words} {limit:g}" for words, limit in limits if limit is not None),
+        "choices": ", ".join(about.one_of),
+        "unit": about.unit or "",
+        "default": program.params[name] or "(empty)",
+    }
+    return [(title, text) for title, text in found.items() if text]
 
 
 def described(name: str, config: DictConfig) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ import yaml
 from analysis.load.run_directory import read_run
 from analysis.report.report import report
 from jobs import metrics as m
+from jobs.cli import main
 from jobs.failure_causes import FailureCause
 from jobs.rundir import RunDir
 from tests.support.composing import one, refusal
@@ -348,3 +349,15 @@ def test_a_locked_input_that_has_changed_refuses_the_run(site: Path, tmp_path: P
     finished(run)
     (inputs,) = events(run, "inputs")
     assert inputs["sha256"] == {"mesh": locked["mesh"]["locked"]}
+
+
+def test_a_parameter_is_explained_like_a_key(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program(site)
+    assert main(["explain", "program.params.points", "program=count"]) == 0
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        ["program.params.points"], ["meaning", "Points of a rank"], ["type", "integer"],
+        ["range", "at least 1 and at most 1000"], ["default", "10"],
+    ]  # fmt: skip
+    assert main(["explain", "program.params.point", "program=count"]) == 2
+    assert "program=count has points. Set program=NAME after the key." in capsys.readouterr().err
