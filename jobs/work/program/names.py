@@ -90,5 +90,5 @@ def words_of(program: Program, command: str) -> list[str]:
     """
     several = [name for name, about in program.parameters.items() if about.type is ParameterType.words]
     for name in several:
-        command = command.replace(f"{{params.{name}}}", program.params[name])
+        command = command.replace(f"{{params.{name}}}", program.params.get(name, ""))
     return shlex.split(command)

@@ -75,6 +75,8 @@ def lead(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack
     stack.enter_context(node_recorded(run, lease, rank))
     others.send(number=number, facts=seat.facts)
     done = finished_steps(before) if program.resume is not None else set()
+    if attempt > 1 and program.resume is None:
+        print(f"attempt {attempt} begins with the first step: the program declares no checkpoint (program.resume)")
     try:
         for name, step in program.steps.items():
             if name in done:
@@ -106,7 +108,8 @@ def finished_steps(events: list[dict[str, Any]]) -> set[str]:
 
 def lead_step(seat: Seat, others: Others, lease: Lease, name: str, step: Step) -> None:
     """Run a step to its end on all ranks. Raise KnownCauseError if a process fails, or takes too long."""
-    piece, repeated = seat.start(name, step), Repeated(seat.directory.program_log(name, 0))
+    repeated = Repeated(seat.directory.program_log(name, 0))
+    piece = seat.start(name, step)
     waiting = {rank for rank in others.links if takes_part(seat.run, step, rank)}
     began = time.monotonic()
     while waiting or (piece is not None and not piece.ended()):

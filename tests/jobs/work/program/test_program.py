@@ -286,6 +286,7 @@ REFUSED = [
     ({"parameters": {"points": {"meaning": "X.", "one_of": ["10", "20"]}}}, ("program.params.points=15",),
      "program.params.points=15 is not allowed. Set program.params.points=10 or 20"),
     ({"parameters": {"other": {"meaning": "X."}}}, (), "there is no program.params.other"),
+    ({"parameters": {"other": {"meaning": "X.", "type": "words"}}}, (), "there is no program.params.other"),
     ({"metrics": {"x": NUMBER}, "merit": None, "gates": {}}, (), "program.metrics.x has no source; it needs one of"),
     ({"metrics": {"x": {**NUMBER, "json": "a", "csv": "b"}}, "merit": None, "gates": {}}, (), "has json and csv"),
     ({"metrics": {"x": {**NUMBER, "json": "a"}}, "merit": None, "gates": {}}, (), "Set program.metrics.x.file=PATH"),

@@ -1,0 +1,86 @@
+"""Programs on a real Slurm with emulated nodes: a sweep over nodes, steps that call srun, a requeue that continues."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from analysis.load.run_directory import read_run
+from jobs.cli import main
+from jobs.run_events import run_events
+from jobs.rundir import SweepDir
+from tests.end_to_end.test_slurm import job_ids
+from tests.support.cli import printed
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.slow, pytest.mark.usefixtures("empty_queue")]
+
+# Saves the count at SIGTERM, and continues from it.
+COUNT = """\
+import pathlib, signal, sys, time
+done = int(pathlib.Path(sys.argv[1]).read_text()) if len(sys.argv) > 1 else 0
+def save(*_):
+    pathlib.Path("state.txt").write_text(str(done)); sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("from", done, flush=True)
+while done < 6:
+    done += 1
+    time.sleep(0.2 if done < 4 or len(sys.argv) > 1 else 600)
+print("counted", done)
+"""
+PROGRAM = {
+    "name": "count",
+    "steps": {
+        "place": {"command": "bash -c 'echo rank $RANK of $WORLD_SIZE on $SLURMD_NODENAME'", "start": "rank"},
+        "inner": {"command": "srun --overlap --nodes={nodes} --ntasks={ranks} bash -c 'echo inner $SLURM_PROCID'"},
+        "count": {"command": "{params.count}"},
+    },
+    "params": {"count": "echo counted 6"},
+    "parameters": {"count": {"meaning": "The last step", "type": "words"}},
+    "files": {"count.py": COUNT},
+    "metrics": {"counted": {"pattern": r"counted (\d+)", "unit": "1", "definition": "Counted.", "better": "high"}},
+    "merit": "counted",
+    "resume": {"file": "state.txt", "arguments": "{checkpoint}"},
+}
+
+
+@pytest.fixture
+def chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The overrides that choose the program of a site."""
+    (tmp_path / "site/program").mkdir(parents=True)
+    (tmp_path / "site/program/count.yaml").write_text(yaml.safe_dump(PROGRAM, sort_keys=False))
+    monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path / "site"))
+    return ["job=program", "program=count", "cluster=generic_slurm", f"runs_dir={tmp_path}", "sweep=s"]
+
+
+def test_a_program_runs_on_the_nodes_of_each_point_and_its_steps_may_call_srun(
+    chosen: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", "-m", *chosen, "nodes=1,2", "ranks_per_node=1"]) == 0, printed(capsys)
+    sweep = SweepDir(tmp_path / "s")
+    assert main(["resume", "--wait", str(sweep.path)]) == 0, printed(capsys)
+    run = sweep.run("count-n2x1")
+    places = [run.program_log("place", rank).read_text().split() for rank in range(2)]
+    assert [words[:4] for words in places] == [["rank", "0", "of", "2"], ["rank", "1", "of", "2"]]
+    assert places[0][-1] != places[1][-1], "two nodes"
+    assert sorted(run.program_log("inner", 0).read_text().splitlines()) == ["inner 0", "inner 1"]
+    assert all(read_run(each.path).used for each in sweep.runs())
+
+
+def test_a_requeued_program_goes_on_from_its_checkpoint(
+    chosen: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", *chosen, "program.params.count=python3 count.py", "ranks_per_node=1"]) == 0, printed(capsys)
+    sweep = SweepDir(tmp_path / "s")
+    (run,) = sweep.runs()
+    log = run.program_log("count", 0)
+    wait_until(lambda: log.exists() and "from 0" in log.read_text())
+    subprocess.run(["scontrol", "requeue", job_ids(sweep)[run.name]], check=True)
+    assert main(["resume", "--wait", str(sweep.path)]) == 0, printed(capsys)
+    assert [event["event"] for event in run_events(run)].count("started") == 2
+    assert "from 0" in log.read_text()
+    assert "counted 6" in log.read_text()
+    assert read_run(run.path).used
