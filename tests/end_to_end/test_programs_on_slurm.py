@@ -35,7 +35,7 @@ PROGRAM = {
     "name": "count",
     "steps": {
         "place": {"command": "bash -c 'echo rank $RANK of $WORLD_SIZE on $SLURMD_NODENAME'", "start": "rank"},
-        "inner": {"command": "srun --overlap --nodes={nodes} --ntasks={ranks} bash -c 'echo inner $SLURM_PROCID'"},
+        "inner": {"command": "srun --nodes={nodes} --ntasks={ranks} bash -c 'echo inner $SLURM_PROCID'"},
         "count": {"command": "{params.count}"},
     },
     "params": {"count": "echo counted 6"},

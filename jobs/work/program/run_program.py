@@ -119,6 +119,10 @@ def lead_step(seat: Seat, others: Others, lease: Lease, name: str, step: Step) -
         repeated.look()
         check_time(seat, name, step, began, repeated.grown)
     repeated.look()
+    # Slurm signals the program and its rank at once: one that saved and ended well has not finished its step.
+    others.messages()
+    if others.stop.signal:
+        raise StoppedError
     if piece is not None and piece.process.returncode:
         raise piece.failure()
 
@@ -217,9 +221,10 @@ def follow(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitSta
                 stack.close()
                 return
         if piece is not None and piece.ended():
-            if piece.process.returncode:
+            if piece.process.returncode and not stop.signal:
                 raise piece.failure()
-            others.links[0].send(ended=name)
+            if not stop.signal:
+                others.links[0].send(ended=name)
             piece = None
 
 
@@ -309,6 +314,9 @@ def of_process(seat: Seat, step: Step) -> dict[str, str | None]:
     found |= {name: None for name, value in nccl.items() if os.environ.get(name) == value}
     if step.start is StartMode.rank:
         return found | torchrun_environment(rank, run.ranks_per_node) | {"LOCAL_WORLD_SIZE": str(run.ranks_per_node)}
+    # The step of the ranks holds processors and memory of the job. Steps of the program's own srun, and of an mpirun
+    # that calls it, share both (--overlap, --mem=0).
+    found |= {"SLURM_OVERLAP": "1", "SLURM_MEM_PER_NODE": "0", "SLURM_MEM_PER_CPU": None, "SLURM_MEM_PER_GPU": None}
     # One process uses the processors of all ranks that it stands for.
     return found | {"OMP_NUM_THREADS": None, "NODE_RANK": str(rank.rank // run.ranks_per_node)}
 
