@@ -33,12 +33,13 @@ while (passed := time.perf_counter() - begin) < float(sys.argv[1]):
     count += 1
 print("rate", count / passed, flush=True)
 """
+VARIABLES = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 PROGRAM = {
     "name": "products",
     "steps": {"multiply": {"command": f"{sys.executable} products.py {{params.seconds}}", "start": "rank"}},
     "params": {"seconds": "20"},
     "files": {"products.py": SCRIPT},
-    "env": {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    "env": VARIABLES,
 }
 RATE = re.compile(r"rate ([\d.]+)")
 
@@ -48,7 +49,7 @@ def alone(where: Path, seconds: float) -> float:
     script = where / "products.py"
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), str(seconds)]
-    return rate_in(subprocess.run(command, env=os.environ | PROGRAM["env"], capture_output=True, text=True, check=True))
+    return rate_in(subprocess.run(command, env=os.environ | VARIABLES, capture_output=True, text=True, check=True))
 
 
 def as_run(where: Path, seconds: float, number: int) -> float:
@@ -83,11 +84,11 @@ def main() -> None:
         os.environ["SLURMSCALE_SITE"] = str(where / "site")
         for pair in range(options.pairs):
             # The other one goes first in every second pair.
-            sides = [lambda: alone(where, options.seconds), lambda pair=pair: as_run(where, options.seconds, pair)]
-            order = (0, 1) if pair % 2 == 0 else (1, 0)
-            rates = {side: sides[side]() for side in order}
-            ratios.append(rates[1] / rates[0])
-            print(f"pair {pair + 1}: alone {rates[0]:.1f}, as a run {rates[1]:.1f} products/s", flush=True)
+            first = alone(where, options.seconds) if pair % 2 == 0 else None
+            run = as_run(where, options.seconds, pair)
+            own = alone(where, options.seconds) if first is None else first
+            ratios.append(run / own)
+            print(f"pair {pair + 1}: alone {own:.1f}, as a run {run:.1f} products/s", flush=True)
     spread = Spread.of(ratios)
     print(f"as a run / alone: {spread.median:.4f} ({spread.low:.4f} to {spread.high:.4f}), interval {spread.interval}")
 
