@@ -25,8 +25,9 @@ from jobs.files import DOCUMENT_BYTES, parse_json, read_bytes, read_lines, read_
 from jobs.metrics import Better, Metric
 from jobs.rundir import BATCH_STARTED, RunDir
 from jobs.schema import Run
-from jobs.settings.program import Gate, Program, ProgramMetric, Take
+from jobs.settings.program import Program, ProgramMetric, Take
 from jobs.work.program import names
+from jobs.work.program.names import program_of
 from jobs.work.program.words import text_of
 
 STARTED = BATCH_STARTED.encode()
@@ -93,9 +94,8 @@ def file_of(run: Run, directory: RunDir, file: str | None, step: str | None) -> 
     program = program_of(run)
     if file is None:
         return directory.program_log(step or list(program.steps)[-1], 0)
-    known = names.known_values(run)
-    place = directory.work if program.directory is None else Path(text_of(program.directory, known))
-    return place / text_of(file, known | {"run_directory": directory.path, "directory": place})
+    place = names.working_directory(run, directory)
+    return place / text_of(file, names.known_values(run) | {"run_directory": directory.path, "directory": place})
 
 
 def printed_in(file: Path, declared: ProgramMetric) -> Iterator[float]:
@@ -198,11 +198,9 @@ def missed_gate(run: Run, directory: RunDir, values: Mapping[Metric, float]) -> 
         value = by_name.get(gate.metric)
         if value is None:
             return f"it misses the gate {name}: it has no {gate.metric}"
-        if not within(gate, value):
+        if not gate.has(value):
             unit = program.metrics[gate.metric].unit.removeprefix("1") and f" {program.metrics[gate.metric].unit}"
-            limits = (("at least", gate.at_least), ("at most", gate.at_most))
-            wanted = " and ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None)
-            return f"it misses the gate {name}: {gate.metric} is {value:.6g}{unit}, and {wanted} is required"
+            return f"it misses the gate {name}: {gate.metric} is {value:.6g}{unit}, and {gate.in_words} is required"
     return None
 
 
@@ -213,11 +211,6 @@ def forbidden_line(program: Program, directory: RunDir, pattern: str) -> str | N
         if log.exists() and (found := matches(log, f"^.*(?:{pattern}).*$", group=0)):
             return f"{log.name} has the line {found[0].strip()[:LONGEST_SHOWN]!r}"
     return None
-
-
-def within(gate: Gate, value: float) -> bool:
-    """Return True if a number keeps both limits of a gate."""
-    return (gate.at_least is None or value >= gate.at_least) and (gate.at_most is None or value <= gate.at_most)
 
 
 def rate_of(program: Program, values: Mapping[Metric, float]) -> tuple[Metric, float]:
@@ -231,9 +224,3 @@ def rate_of(program: Program, values: Mapping[Metric, float]) -> tuple[Metric, f
     name = "runs_per_s" if merit.unit == "s" else f"inverse_{merit.name}"
     inverse = m.declared(name, f"1/{merit.unit}", f"1 / {merit.name}: {merit.definition}", Better.high)
     return inverse, 1 / value if value > 0 else math.nan
-
-
-def program_of(run: Run) -> Program:
-    """Return the program of a run that starts one."""
-    assert run.program is not None
-    return run.program

@@ -12,7 +12,7 @@ from jobs.plan.configuration_files import composing
 from jobs.plan.keys import GROUPS, keys
 from jobs.plan.overrides import single
 from jobs.ranges import ranges_of
-from jobs.settings.program import Parameter
+from jobs.settings.program import Limits, Parameter
 
 
 def facts(name: str, overrides: list[str]) -> list[tuple[str, str]]:
@@ -33,11 +33,10 @@ def parameter_facts(name: str, overrides: list[str]) -> list[tuple[str, str]]:
         known = "" if program is None else f" program={program.name} has {', '.join(program.params) or 'none'}."
         raise ConfigError(f"program.params.{name} is a key of some programs.{known} Set program=NAME after the key.")
     about = program.parameters.get(name) or Parameter(meaning="The file of the program does not describe it.")
-    limits = (("at least", about.at_least), ("at most", about.at_most))
     found = {
         "meaning": about.meaning,
         "type": about.type.name,
-        "range": " and ".join(f"{words} {limit:g}" for words, limit in limits if limit is not None),
+        "range": Limits(at_least=about.at_least, at_most=about.at_most).in_words,
         "choices": ", ".join(about.one_of),
         "unit": about.unit or "",
         "default": program.params[name] or "(empty)",

@@ -48,8 +48,28 @@ class ParameterType(Enum):
 
 
 @dataclass(kw_only=True)
-class Parameter:
-    """What is known of a parameter: its meaning and its values."""
+class Limits:
+    """Limits of a number."""
+
+    at_least: float | None = None
+    """Lowest value; null: no limit."""
+    at_most: float | None = None
+    """Highest value; null: no limit."""
+
+    def has(self, value: float) -> bool:
+        """Return True if a number keeps both limits."""
+        return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
+
+    @property
+    def in_words(self) -> str:
+        """The limits as text; empty without one."""
+        limits = (("at least", self.at_least), ("at most", self.at_most))
+        return " and ".join(f"{words} {limit:g}" for words, limit in limits if limit is not None)
+
+
+@dataclass(kw_only=True)
+class Parameter(Limits):
+    """Meaning and allowed values of a parameter."""
 
     meaning: str
     """A sentence for `slurmscale explain`."""
@@ -57,10 +77,6 @@ class Parameter:
     """Type of its value."""
     unit: str | None = None
     """Unit of its number."""
-    at_least: float | None = None
-    """Lowest value; null: no limit."""
-    at_most: float | None = None
-    """Highest value; null: no limit."""
     one_of: list[str] = field(default_factory=list)
     """Its values, if they can be listed."""
 
@@ -123,19 +139,15 @@ class TrainingLog:
     file: str | None = None
     """File with it, relative to the working directory, with {names}; null: what the step printed on its first rank."""
     facts: dict[str, str] = field(default_factory=dict)
-    """What the log lacks, by the keys of facts.yaml, such as global_batch_size; with {names}."""
+    """Facts that the log does not contain, by the keys of facts.yaml, such as global_batch_size; with {names}."""
 
 
 @dataclass(kw_only=True)
-class Gate:
+class Gate(Limits):
     """A requirement: a run that misses it counts nowhere. It has a `metric` with a limit, or `absent`."""
 
     metric: str | None = None
     """Metric that is tested."""
-    at_least: float | None = None
-    """Lowest value; null: no limit."""
-    at_most: float | None = None
-    """Highest value; null: no limit."""
     absent: str | None = None
     """Regular expression of a line that no step may print on the first rank."""
 

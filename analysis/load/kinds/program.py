@@ -30,7 +30,7 @@ from jobs.errors import ReportError, SuiteError
 from jobs.files import parse_yaml
 from jobs.rundir import RunDir, load_run
 from jobs.schema import Run
-from jobs.work.program.names import known_values, used_names
+from jobs.work.program.names import known_values, used_sections
 from jobs.work.program.words import text_of
 
 OF_TRAINING = {"parallelism", "engine", "data"}
@@ -71,7 +71,7 @@ def read(run: RunResult, _contents: Contents, _submissions: Submissions) -> RunR
 def own_settings(run: RunResult, frozen: Run) -> RunResult:
     """Return the run without the settings and the layout that its program does not use."""
     assert frozen.program is not None
-    used = {name.partition(".")[0] for name in used_names(frozen.program)}
+    used = used_sections(frozen.program)
     config = {key: {} if key in OF_TRAINING - used else value for key, value in run.config.items()}
     layout = {key: value for key, value in run.plan.items() if key == "layout" and "parallelism" in used}
     return replace(run, config=config, plan=layout)

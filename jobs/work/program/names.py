@@ -6,9 +6,11 @@ import math
 import shlex
 from collections.abc import Iterator
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from jobs.plan.rules.unused import value_at
+from jobs.rundir import RunDir
 from jobs.schema import Run
 from jobs.settings.program import ParameterType, Program
 from jobs.work.program.words import names_in, text_of
@@ -92,3 +94,20 @@ def words_of(program: Program, command: str) -> list[str]:
     for name in several:
         command = command.replace(f"{{params.{name}}}", program.params.get(name, ""))
     return shlex.split(command)
+
+
+def program_of(run: Run) -> Program:
+    """Return the program of a run that starts one."""
+    assert run.program is not None
+    return run.program
+
+
+def used_sections(program: Program) -> set[str]:
+    """Return the sections of the configuration that the {names} of a program use."""
+    return {name.partition(".")[0] for name in used_names(program)}
+
+
+def working_directory(run: Run, directory: RunDir) -> Path:
+    """Return the working directory of the program of a run."""
+    given = program_of(run).directory
+    return directory.work if given is None else Path(text_of(given, known_values(run)))

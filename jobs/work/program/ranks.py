@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import hmac
 import queue
+import signal
 import socket
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.failure_causes import FailureCause, KnownCauseError
+from jobs import metrics as m
+from jobs.failure_causes import STOPS, FailureCause, KnownCauseError
 from jobs.files import parse_json
 from jobs.lease import Lease
-from jobs.ranks import Rank, node_name
+from jobs.metrics import StoragePhase
+from jobs.ranks import Rank, node_name, restart_count, slurm_job_id
 from jobs.rendezvous import announce, await_file, listen
-from jobs.runtime.machine import StopRequest, boot_id
+from jobs.rundir import append_event, read_events
+from jobs.runtime import storage_io
+from jobs.runtime.machine import StopRequest, boot_id, cpu_name, process_start
 from jobs.schema import Run
 from jobs.visitors import first_line, hear
 from jobs.work.program.link import Link, pause
@@ -24,6 +30,10 @@ LOOK_S = 0.2
 LONGEST_HELLO_BYTES = 4096
 HELLO_LIMIT_S = 5.0
 GOODBYE_S = 60.0
+
+
+RankFunction = Callable[[Run, Lease, Rank, StopRequest, ExitStack], None]
+"""The work of rank 0, or of another rank."""
 
 
 class StoppedError(Exception):
@@ -52,6 +62,18 @@ class Others:
         """Send a message to each of the other ranks: the first node of a replica knows of the end before its parts."""
         for rank in sorted(self.links):
             self.links[rank].send(**message)
+
+
+def led(run: Run, lease: Lease, rank: Rank, lead: RankFunction, follow: RankFunction) -> None:
+    """Let rank 0 lead a run and all others follow; what they have started ends with them. Every rank calls it."""
+    stop = StopRequest()
+    with ExitStack() as stack:
+        (lead if rank.is_first else follow)(run, lease, rank, stop, stack)
+
+
+def node_recorded(run: Run, lease: Lease, rank: Rank, phase: StoragePhase) -> AbstractContextManager[None]:
+    """Return a context that records the use of the node on its first rank."""
+    return nullcontext() if rank.local_rank else storage_io.rank_recorded(run, lease.run, rank, phase)
 
 
 # --- rank 0 ----------------------------------------------------------------------------------------------------
@@ -105,6 +127,30 @@ def hello_of(visitor: socket.socket, token: str, ranks: int) -> Hello:
     if hello.rank not in range(1, ranks):
         raise ValueError(f"there is no rank {hello.rank}")
     return hello
+
+
+def record_start(run: Run, lease: Lease, hosts: Sequence[Mapping[str, Any]]) -> int:
+    """Take the run over and record its start; return the number of the attempt."""
+    lease.take()
+    attempt: int = 1 + sum(event["event"] == "started" for event in read_events(lease.run.status))
+    nodes, machines = list(dict.fromkeys(host["node"] for host in hosts)), {host["boot"] for host in hosts}
+    append_event(
+        lease.run, "started", attempt=attempt, restart=restart_count(), from_step=0, ranks=run.ranks,
+        job_id=slurm_job_id(), nodes=nodes, machines=sorted(machines), emulated_nodes=len(machines) < run.nodes,
+        device="cuda" if run.cluster.gpus else "cpu", device_name=None if run.cluster.gpus else cpu_name(),
+    )  # fmt: skip
+    return attempt
+
+
+def record_stop(lease: Lease, stop: StopRequest, attempt: int) -> None:
+    """Record that the run was asked to stop."""
+    reason = STOPS[signal.Signals(stop.signal)].reason
+    append_event(lease.run, "stopped", attempt=attempt, step=0, reason=reason)
+
+
+def record_finish(lease: Lease, attempt: int) -> None:
+    """Record that the run has finished."""
+    append_event(lease.run, "finished", attempt=attempt, step=0, **{m.TOTAL_TIME.name: time.time() - process_start()})
 
 
 def attended(others: Others, lease: Lease) -> list[tuple[int, dict[str, Any]]]:

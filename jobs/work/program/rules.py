@@ -14,8 +14,9 @@ from jobs.plan.keys import did_you_mean
 from jobs.plan.rules.rule import Rule, either
 from jobs.plan.synonyms import nearest_names
 from jobs.schema import Run
-from jobs.settings.program import Gate, Parameter, ParameterType, Program
+from jobs.settings.program import Parameter, ParameterType, Program
 from jobs.work.program import names
+from jobs.work.program.names import program_of
 from jobs.work.program.words import names_in
 
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -119,8 +120,8 @@ def wrong_parameters(program: Program) -> Iterator[str]:
         if value is None:
             wanted = "a whole number" if about.type is ParameterType.integer else "a number"
             yield f"{key}={text} is not {wanted}. Set {key}=NUMBER{in_unit(about)}."
-        elif not within(value, about.at_least, about.at_most):
-            yield f"{key}={text} must be {range_in_words(about)}. Set {key}=NUMBER{in_unit(about)}."
+        elif not about.has(value):
+            yield f"{key}={text} must be {about.in_words}. Set {key}=NUMBER{in_unit(about)}."
 
 
 def number_in(text: str, kind: ParameterType) -> float | None:
@@ -130,18 +131,6 @@ def number_in(text: str, kind: ParameterType) -> float | None:
     except ValueError:
         return None
     return value if abs(value) < float("inf") else None
-
-
-def within(value: float, at_least: float | None, at_most: float | None) -> bool:
-    """Return True if a number keeps both limits."""
-    return (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
-
-
-def range_in_words(about: Parameter | Gate) -> str:
-    """Return the limits as text."""
-    limits = [f"{word} {limit:g}" for word, limit in (("at least", about.at_least), ("at most", about.at_most))
-              if limit is not None]  # fmt: skip
-    return " and ".join(limits)
 
 
 def in_unit(about: Parameter) -> str:
@@ -209,7 +198,7 @@ def merit_is_a_metric(run: Run) -> str | None:
                 return f"{key}.absent={gate.absent}: {wrong}"
         elif gate.metric not in program.metrics:
             return f"{key}.metric={gate.metric}: there is no such metric. Set {key}.metric={either(program.metrics)}."
-        elif gate.at_least is None and gate.at_most is None:
+        elif not gate.in_words:
             return f"{key} has no limit. Set {key}.at_least=NUMBER or {key}.at_most=NUMBER."
     return None
 
@@ -231,12 +220,6 @@ def files_stay_inside(run: Run) -> str | None:
                 f"first word that `sha256sum {given.path}` prints, or null."
             )
     return None
-
-
-def program_of(run: Run) -> Program:
-    """Return the program of a run that starts one."""
-    assert run.program is not None
-    return run.program
 
 
 VALUES: tuple[Rule, ...] = (

@@ -12,28 +12,39 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from jobs import metrics as m
 from jobs.errors import ConfigError
-from jobs.failure_causes import STOPS, FailureCause, KnownCauseError
+from jobs.failure_causes import FailureCause, KnownCauseError
 from jobs.files import opened
 from jobs.lease import Lease
 from jobs.metrics import StoragePhase
 from jobs.output import own_directory, write_file
-from jobs.ranks import Rank, node_name, restart_count, slurm_job_id, torchrun_environment
+from jobs.ranks import Rank, node_name, restart_count, torchrun_environment
 from jobs.rundir import RunDir, append_event, read_events
-from jobs.runtime import storage_io
-from jobs.runtime.machine import StopRequest, cpu_name, process_start
+from jobs.runtime.machine import StopRequest
 from jobs.runtime.transport import nccl_environment
 from jobs.schema import Run
-from jobs.settings.program import Program, StartMode, Step
+from jobs.settings.program import StartMode, Step
 from jobs.work.program import names
 from jobs.work.program.inputs import changed_inputs, paths_of, sha256_of
+from jobs.work.program.names import program_of
 from jobs.work.program.piece import Piece
-from jobs.work.program.ranks import Others, StoppedError, attended, meet, part, reach_rank_0
+from jobs.work.program.ranks import (
+    Others,
+    StoppedError,
+    attended,
+    led,
+    meet,
+    node_recorded,
+    part,
+    reach_rank_0,
+    record_finish,
+    record_start,
+    record_stop,
+)
 from jobs.work.program.words import filled, text_of
 
 # Ephemeral ports of Linux begin above: no connection takes one of these by chance.
@@ -44,13 +55,8 @@ REPEATED_BYTES = 16 << 20
 
 def run_program(run: Run, lease: Lease, rank: Rank) -> None:
     """Run the steps of the program to the end; every rank calls it."""
-    stop = StopRequest()
     own_directory(lease.run.program)
-    with ExitStack() as stack:
-        if rank.is_first:
-            lead(run, lease, rank, stop, stack)
-        else:
-            follow(run, lease, rank, stop, stack)
+    led(run, lease, rank, lead, follow)
 
 
 # --- rank 0 ----------------------------------------------------------------------------------------------------
@@ -60,20 +66,13 @@ def lead(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack
     """Meet the other ranks, run the steps, and record how they ended."""
     program, directory = program_of(run), lease.run
     others, hosts = meet(run, lease, rank, stop, stack)
-    number = lease.take()
-    before = list(read_events(directory.status))
-    attempt = 1 + sum(event["event"] == "started" for event in before)
-    nodes, machines = list(dict.fromkeys(host["node"] for host in hosts)), {host["boot"] for host in hosts}
-    append_event(
-        directory, "started", attempt=attempt, restart=restart_count(), from_step=0, ranks=run.ranks,
-        job_id=slurm_job_id(), nodes=nodes, machines=sorted(machines), emulated_nodes=len(machines) < run.nodes,
-        device="cuda" if run.cluster.gpus else "cpu", device_name=None if run.cluster.gpus else cpu_name(),
-    )  # fmt: skip
+    before = list(read_events(lease.run.status))
+    attempt = record_start(run, lease, hosts)
     # Below the ephemeral ports, so that no connection takes it before the program listens there.
     seat = Seat(run, directory, rank, {"main_port": PORTS.start + secrets.randbelow(len(PORTS))}, stack)
     prepare(seat, [host["node"] for host in hosts])
-    stack.enter_context(node_recorded(run, lease, rank))
-    others.send(number=number, facts=seat.facts)
+    stack.enter_context(node_recorded(run, lease, rank, StoragePhase.train))
+    others.send(number=lease.number, facts=seat.facts)
     done = finished_steps(before) if program.resume is not None else set()
     if attempt > 1 and program.resume is None:
         print(f"attempt {attempt} begins with the first step: the program declares no checkpoint (program.resume)")
@@ -91,13 +90,12 @@ def lead(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack
         seat.end()
         part(others)
         record_checkpoint(seat, since=began)
-        reason = STOPS[signal.Signals(stop.signal)].reason
-        append_event(directory, "stopped", attempt=attempt, step=0, reason=reason)
+        record_stop(lease, stop, attempt)
         return
     others.send(end=True)
     part(others)
     stack.close()
-    append_event(directory, "finished", attempt=attempt, step=0, **{m.TOTAL_TIME.name: time.time() - process_start()})
+    record_finish(lease, attempt)
     print(f"{run.name}: all steps have ended with exit code 0", flush=True)
 
 
@@ -212,7 +210,7 @@ def follow(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitSta
             if "number" in message:
                 lease.number = int(message["number"])
                 seat.facts |= message["facts"]
-                stack.enter_context(node_recorded(run, lease, rank))
+                stack.enter_context(node_recorded(run, lease, rank, StoragePhase.train))
             if "step" in message:
                 name = str(message["step"])
                 piece = seat.start(name, program_of(run).steps[name])
@@ -239,7 +237,7 @@ class Seat:
         self.directory = directory
         self.rank = rank
         self.facts = dict(facts)
-        """What rank 0 has found out for all ranks."""
+        """Addresses and paths that rank 0 has chosen for all ranks."""
         self.stack = stack
         """Ends what is started."""
         self.piece: Piece | None = None
@@ -248,8 +246,7 @@ class Seat:
     @property
     def place(self) -> Path:
         """The working directory."""
-        given = program_of(self.run).directory
-        return self.directory.work if given is None else Path(text_of(given, self.known))
+        return names.working_directory(self.run, self.directory)
 
     def values(self) -> dict[str, object]:
         """Return the values of all {names} on this rank."""
@@ -333,16 +330,3 @@ def newest_checkpoint(seat: Seat) -> Path | None:
         return None
     found = seat.place.glob(text_of(resume.file, seat.values()))
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
-
-
-def program_of(run: Run) -> Program:
-    """Return the program of a run that starts one."""
-    assert run.program is not None
-    return run.program
-
-
-def node_recorded(run: Run, lease: Lease, rank: Rank) -> AbstractContextManager[None]:
-    """Return a context that records the use of the node on its first rank."""
-    if rank.local_rank:
-        return nullcontext()
-    return storage_io.rank_recorded(run, lease.run, rank, StoragePhase.train)

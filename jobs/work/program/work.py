@@ -41,7 +41,7 @@ class ProgramWork(Work):
         """Return the sections and keys that no {name} of the program uses."""
         assert run.program is not None
         used = names.used_names(run.program)
-        sections = {name.partition(".")[0] for name in used}
+        sections = names.used_sections(run.program)
         of_sections = (("job", Job), ("engine", Engine))
         keys = [f"{name}.{each.name}" for name, section in of_sections for each in fields(section)]
         why = f"program={run.program.name} does not use it"
@@ -68,7 +68,7 @@ class ProgramWork(Work):
     def name(self, run: Run) -> None:
         """Name the program in place of the model and the data that it does not use."""
         assert run.program is not None
-        sections = {name.partition(".")[0] for name in names.used_names(run.program)}
+        sections = names.used_sections(run.program)
         if "model" not in sections:
             run.model.name = run.program.name
         if "data" not in sections:
@@ -77,7 +77,7 @@ class ProgramWork(Work):
     def has_grid(self, run: Run) -> bool:
         """Return True if the program takes degrees of parallelism."""
         assert run.program is not None
-        return any(name.startswith("parallelism.") for name in names.used_names(run.program))
+        return "parallelism" in names.used_sections(run.program)
 
     def parameters(self, run: Run) -> int:
         """Return 0: what the program computes with is not known."""

@@ -9,27 +9,39 @@ connection ends with it, so all others end too, and each ends what it has starte
 from __future__ import annotations
 
 import secrets
-import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from jobs import metrics as m
-from jobs.failure_causes import STOPS, FailureCause, KnownCauseError
+from jobs.failure_causes import FailureCause, KnownCauseError
 from jobs.lease import Lease
 from jobs.metrics import StoragePhase
 from jobs.output import own_directory
-from jobs.ranks import Rank, restart_count, slurm_job_id
+from jobs.ranks import Rank
 from jobs.rendezvous import LOOPBACK
-from jobs.rundir import append_event, read_events
+from jobs.rundir import append_event
 from jobs.runtime import storage_io
-from jobs.runtime.machine import StopRequest, cpu_name, process_start
+from jobs.runtime.machine import StopRequest
 from jobs.schema import Run
 from jobs.settings.serving import Balancer
 from jobs.work.program.piece import Piece
-from jobs.work.program.ranks import LOOK_S, Others, StoppedError, attended, meet, part, reach_rank_0
+from jobs.work.program.ranks import (
+    LOOK_S,
+    Others,
+    StoppedError,
+    attended,
+    led,
+    meet,
+    node_recorded,
+    part,
+    reach_rank_0,
+    record_finish,
+    record_start,
+    record_stop,
+)
 from jobs.work.serve import balancer, load
 from jobs.work.serve.bench import Bench
 from jobs.work.serve.listener import Door, Listener
@@ -45,13 +57,8 @@ NEW_HEAD_WITHIN_S = 3.0
 def serve(run: Run, lease: Lease, rank: Rank) -> None:
     """Serve the model under the load of the run to its end; every rank calls it."""
     assert run.serving is not None
-    stop = StopRequest()
     own_directory(lease.run.serving)
-    with ExitStack() as stack:
-        if rank.is_first:
-            lead(run, lease, rank, stop, stack)
-        else:
-            follow(run, lease, rank, stop, stack)
+    led(run, lease, rank, lead, follow)
 
 
 # --- rank 0 ----------------------------------------------------------------------------------------------------
@@ -61,29 +68,21 @@ def lead(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack
     """Meet the other ranks, start everything, record the results, and end everything."""
     directory = lease.run
     others, hosts = meet(run, lease, rank, stop, stack)
-    number = lease.take()
-    attempt = 1 + sum(event["event"] == "started" for event in read_events(directory.status))
-    nodes, machines = list(dict.fromkeys(host["node"] for host in hosts)), {host["boot"] for host in hosts}
-    append_event(
-        directory, "started", attempt=attempt, restart=restart_count(), from_step=0, ranks=run.ranks,
-        job_id=slurm_job_id(), nodes=nodes, machines=sorted(machines), emulated_nodes=len(machines) < run.nodes,
-        device="cuda" if run.cluster.gpus else "cpu", device_name=None if run.cluster.gpus else cpu_name(),
-    )  # fmt: skip
+    attempt = record_start(run, lease, hosts)
     try:
         convert_weights(run, lease, others, stack)
         key = secrets.token_hex(16)
         # The key is made for each start and goes by these connections only: every user of a node can read arguments.
-        others.send(number=number, key=key)
+        others.send(number=lease.number, key=key)
         append_event(directory, "served", **measured(run, lease, rank, others, stack, key=key))
     except StoppedError:
         others.send(end=True)
-        reason = STOPS[signal.Signals(stop.signal)].reason
-        append_event(directory, "stopped", attempt=attempt, step=0, reason=reason)
+        record_stop(lease, stop, attempt)
         return
     others.send(end=True)
     part(others)
     stack.close()
-    append_event(directory, "finished", attempt=attempt, step=0, **{m.TOTAL_TIME.name: time.time() - process_start()})
+    record_finish(lease, attempt)
     print(f"{run.name}: served all requests", flush=True)
 
 
@@ -95,7 +94,7 @@ def measured(run: Run, lease: Lease, rank: Rank, others: Others, stack: ExitStac
     # Where the second node of its replica has reached this one.
     address = own_address(others.links[run.ranks_per_node].connection) if replica_nodes(run) > 1 else LOOPBACK
     own = start_replica(Seat(run, lease, rank, address, stack, key), LOOPBACK)
-    with node_recorded(run, lease, rank):
+    with node_recorded(run, lease, rank, StoragePhase.load):
         ready, startup_s = replicas_ready(run, lease, others, own)
         watch = Watch(run, lease, others, own)
         url = start_balancer(run, lease, list(ready.values()), watch, stack)
@@ -105,13 +104,6 @@ def measured(run: Run, lease: Lease, rank: Rank, others: Others, stack: ExitStac
         # Numbers that another program answered would look like very good ones.
         watch.refuse_strangers()
     return {m.SERVER_STARTUP_TIME.name: startup_s, **found}
-
-
-def node_recorded(run: Run, lease: Lease, rank: Rank) -> AbstractContextManager[None]:
-    """Return a context that records the use of the node on its first rank, from the start of its servers on."""
-    if rank.local_rank:
-        return nullcontext()
-    return storage_io.rank_recorded(run, lease.run, rank, StoragePhase.load)
 
 
 def convert_weights(run: Run, lease: Lease, others: Others, stack: ExitStack) -> None:
@@ -230,7 +222,7 @@ def follow(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitSta
                 seat = Seat(run, lease, rank, host, stack, str(message["key"]))
                 own = start_replica(seat, host)
                 # Ends before the server does.
-                stack.enter_context(node_recorded(run, lease, rank))
+                stack.enter_context(node_recorded(run, lease, rank, StoragePhase.load))
             if "head" in message and seat is not None:
                 part = part_for(seat, Head(**message["head"]), part)
             if "load" in message:
