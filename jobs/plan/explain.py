@@ -85,7 +85,7 @@ def members(key: Key | None) -> list[tuple[str, str]]:
     """Return the values of a choice, or of the elements of a list, with their meanings."""
     if key is None:
         return []
-    texts = meanings().get(getattr(key.element, "__name__", ""), {})
+    texts = meanings().get(key.element, {})
     names = [member.name for member in key.element] if is_enum(key.element) else key.choices
     return [(name, texts.get(name, "")) for name in names]
 

@@ -87,8 +87,8 @@ class Key:
     def meaning(self) -> str:
         """Return the text below its field in the schema; of a section, that of its class."""
         texts, name = meanings(), self.name.rpartition(".")[2]
-        own = (texts[each.__name__].get(name) for each in self.owner.__mro__ if each.__name__ in texts)
-        return next(filter(None, own), None) or texts[self.kind.__name__][""]
+        own = (texts[each].get(name) for each in self.owner.__mro__ if each in texts)
+        return next(filter(None, own), None) or texts[self.kind][""]
 
 
 def is_enum(kind: Any) -> bool:
@@ -132,21 +132,28 @@ def mapping_of(name: str) -> Key | None:
 
 
 @cache
-def meanings() -> dict[str, dict[str, str]]:
+def meanings() -> dict[type, dict[str, str]]:
     """Return the text of each class of the schema (key "") and of its fields or members, read from the source."""
-    found: dict[str, dict[str, str]] = {}
-    sources = map(inspect.getsource, (schema, parallelism, serving, storage, program, images))
-    for owner in ast.parse("".join(sources)).body:
-        if isinstance(owner, ast.ClassDef):
-            found[owner.name] = {"": one_line(ast.get_docstring(owner) or "")}
-            # A field's text is the string below it, which Python itself throws away: only the source has it.
-            for field, text in zip(owner.body, owner.body[1:], strict=False):
-                if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                    targets = field.targets if isinstance(field, ast.Assign) else [getattr(field, "target", None)]
-                    found[owner.name] |= {
-                        target.id: one_line(str(text.value.value)) for target in targets if isinstance(target, ast.Name)
-                    }
+    found: dict[type, dict[str, str]] = {}
+    for module in (schema, parallelism, serving, storage, program, images):
+        for owner in ast.parse(inspect.getsource(module)).body:
+            if isinstance(owner, ast.ClassDef):
+                found[getattr(module, owner.name)] = {"": one_line(ast.get_docstring(owner) or "")} | texts_of(owner)
     return found
+
+
+def texts_of(owner: ast.ClassDef) -> dict[str, str]:
+    """Return the text of each field or member of a class of the schema.
+
+    It is the string below it, which Python itself throws away: only the source has it.
+    """
+    texts: dict[str, str] = {}
+    for field, text in zip(owner.body, owner.body[1:], strict=False):
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            targets = field.targets if isinstance(field, ast.Assign) else [getattr(field, "target", None)]
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            texts |= dict.fromkeys(names, one_line(str(text.value.value)))
+    return texts
 
 
 def one_line(text: str) -> str:
