@@ -91,7 +91,7 @@ EXCEPTIONS = {
     "jobs/runtime/trace.py": {OPENED: ["gzip.open"]},
     "jobs/secret_patterns.py": {PACKAGE: ["Path(__file__).with_name('secret_shapes.csv').open"]},
     "jobs/work/serve/conversion.py": {OPENED: ["torch.load", "Config.from_file"]},
-    "jobs/work/serve/ports.py": {KERNEL: ["Path('/proc/net', table).read_text", "stat.read_text"]},
+    "jobs/work/program/ports.py": {KERNEL: ["Path('/proc/net', table).read_text", "stat.read_text"]},
     "jobs/work/storage/samples.py": {OPENED: ["np.memmap", "tarfile.open"]},
     "jobs/submit/local_queue.py": {OURS: ["json.load"]},
     "jobs/submit/pilot.py": {OURS: ["json.load"]},

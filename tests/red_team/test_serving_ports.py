@@ -24,11 +24,11 @@ from jobs.settings.serving import LoadGenerator
 from jobs.visitors import first_line, hear
 from jobs.work.program.link import LONGEST_MESSAGE, Link
 from jobs.work.program.piece import Piece
+from jobs.work.program.ports import is_answered_by, reserved_port, url_of
+from jobs.work.program.probe import fetched, is_healthy
 from jobs.work.program.ranks import hello_of
 from jobs.work.serve.listener import MOST_STARTS, Door, Listener
 from jobs.work.serve.load import COMMANDS, client_environment, server_key
-from jobs.work.serve.ports import is_answered_by, reserved_port, url_of
-from jobs.work.serve.probe import fetched, is_healthy
 from tests.red_team.conftest import Stranger
 from tests.support.real_run import make_run
 from tests.support.serving import CLIENT, LONG_LOAD, in_the_middle, model_directory, tiny_serving

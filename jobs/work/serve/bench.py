@@ -16,9 +16,9 @@ from jobs.rundir import RunDir, append_event
 from jobs.schema import Run
 from jobs.settings.serving import LoadGenerator
 from jobs.work.program.piece import Piece
+from jobs.work.program.probe import fetched
 from jobs.work.serve import load
 from jobs.work.serve.counters import counters, growth
-from jobs.work.serve.probe import fetched
 from jobs.work.serve.prompts import drawn
 from jobs.work.serve.search import Searched, Values, within_limits
 

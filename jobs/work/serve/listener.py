@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from jobs.failure_causes import FailureCause, KnownCauseError
 from jobs.ranks import node_name
 from jobs.work.program.piece import Piece
-from jobs.work.serve.ports import is_answered_by, reserved_port, url_of
-from jobs.work.serve.probe import is_healthy
+from jobs.work.program.ports import is_answered_by, reserved_port, url_of
+from jobs.work.program.probe import PROBE_LIMIT_S, is_healthy
 
-PROBE_LIMIT_S = 5.0
 MOST_STARTS = 4
 """Starts of a program whose ports are taken each time."""
 IN_USE = re.compile(r"address (?:is )?already in use|EADDRINUSE|\berrno:? 98\b", re.IGNORECASE)

@@ -17,12 +17,12 @@ from jobs.rundir import append_record
 from jobs.runtime.machine import VISIBLE
 from jobs.schema import Run
 from jobs.work.program.piece import Piece, begin_start
+from jobs.work.program.probe import PROBE_LIMIT_S, fetched
 from jobs.work.program.words import filled
 from jobs.work.serve import load
 from jobs.work.serve.counters import counters, gauges
-from jobs.work.serve.listener import PROBE_LIMIT_S, Door, Listener
+from jobs.work.serve.listener import Door, Listener
 from jobs.work.serve.names import OVER_NODES
-from jobs.work.serve.probe import fetched
 from jobs.work.serve.replicas import replica_nodes, replica_ranks, replicas_of
 from jobs.work.serve.weights import served_directory
 

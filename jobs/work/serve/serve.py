@@ -28,6 +28,7 @@ from jobs.runtime.machine import StopRequest
 from jobs.schema import Run
 from jobs.settings.serving import Balancer
 from jobs.work.program.piece import Piece
+from jobs.work.program.ports import own_address
 from jobs.work.program.ranks import (
     LOOK_S,
     Others,
@@ -45,7 +46,6 @@ from jobs.work.program.ranks import (
 from jobs.work.serve import balancer, load
 from jobs.work.serve.bench import Bench
 from jobs.work.serve.listener import Door, Listener
-from jobs.work.serve.ports import own_address
 from jobs.work.serve.replica import Head, Replica, Seat, becomes_ready, check_replica, part_for, start_replica
 from jobs.work.serve.replicas import most_concurrency, replica_nodes, replicas_of
 from jobs.work.serve.weights import conversion_command

@@ -26,9 +26,9 @@ from jobs.plan.compose import compose
 from jobs.plan.table import plan_notes
 from jobs.rundir import RunDir
 from jobs.submit.progress import node_lines
+from jobs.work.program.ports import reserved_port
 from jobs.work.serve.counters import counters, gauges, growth
 from jobs.work.serve.load import load_command
-from jobs.work.serve.ports import reserved_port
 from jobs.work.serve.rules import kv_tokens
 from jobs.work.serve.search import highest
 from tests.support.cli import printed_words

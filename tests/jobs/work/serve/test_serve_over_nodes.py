@@ -20,7 +20,7 @@ from jobs.plan.table import plan_notes
 from jobs.ranks import Rank
 from jobs.rundir import RunDir, read_records
 from jobs.schema import Run
-from jobs.work.serve.ports import own_address, reserved_port
+from jobs.work.program.ports import own_address, reserved_port
 from jobs.work.serve.replica import Head, Seat, command_of, gpus_of
 from jobs.work.serve.rules import kv_tokens
 from tests.support.cli import printed_words

@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
 MOST_BYTES = 16 * 2**20
+PROBE_LIMIT_S = 5.0
+"""Longest time of one look at a server."""
 
 
 def is_healthy(url: str, path: str, within_s: float) -> bool:
