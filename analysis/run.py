@@ -79,8 +79,6 @@ class RunResult:
     """The share by which its rate would be lower with them; below 0 if it would be higher."""
     rate: Metric | None = None
     """Its unit of speed, if its program declares one; None: the first of analysis.scaling.groups.RATES that it has."""
-    parts_s: Mapping[str, float] = field(default_factory=dict)
-    """Wall time of each step of a program, by name."""
     derived: str | None = None
     """The derivation of its throughput, if the program does not report it."""
     disbelieved: str = ""

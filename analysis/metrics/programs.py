@@ -28,6 +28,7 @@ from jobs.schema import Run
 from jobs.settings.program import Program, ProgramMetric, Take
 from jobs.work.program import names
 from jobs.work.program.names import program_of
+from jobs.work.program.places import first_rank
 from jobs.work.program.words import text_of
 
 STARTED = BATCH_STARTED.encode()
@@ -56,6 +57,20 @@ def step_times(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     ended = (event for event in events if event["event"] == "step_ended")
     times = {str(event.get("program_step")): as_number(event.get("time_s")) for event in ended}
     return {step: time_s for step, time_s in times.items() if time_s is not None}
+
+
+def times_of_steps(events: Sequence[Mapping[str, Any]]) -> dict[Metric, float]:
+    """Return the wall time of all steps, that of each one of several, and the longest start of a server."""
+    times_s = step_times(events)
+    found = {m.PROGRAM_TIME: math.fsum(times_s.values())}
+    if len(times_s) > 1:
+        for step, time_s in times_s.items():
+            name = f"step_{step.replace('-', '_')}_time_s"
+            found[m.declared(name, "s", f"Wall time of step {step}.", Better.low)] = time_s
+    starts = (as_number(event.get("time_s")) for event in events if event["event"] == "server_ready")
+    if (longest := max(filter(None, starts), default=None)) is not None:
+        found[m.SERVER_STARTUP_TIME] = longest
+    return found
 
 
 def metric_of(name: str, declared: ProgramMetric) -> Metric:
@@ -93,9 +108,14 @@ def file_of(run: Run, directory: RunDir, file: str | None, step: str | None) -> 
     """Return a file of a program, or the output of a step, by default of the last one."""
     program = program_of(run)
     if file is None:
-        return directory.program_log(step or list(program.steps)[-1], 0)
+        return step_log(run, directory, step or list(program.steps)[-1])
     place = names.working_directory(run, directory)
     return place / text_of(file, names.known_values(run) | {"run_directory": directory.path, "directory": place})
+
+
+def step_log(run: Run, directory: RunDir, step: str) -> Path:
+    """Return what the first process of a step printed."""
+    return directory.program_log(step, first_rank(run, step))
 
 
 def printed_in(file: Path, declared: ProgramMetric) -> Iterator[float]:
@@ -191,7 +211,7 @@ def missed_gate(run: Run, directory: RunDir, values: Mapping[Metric, float]) -> 
     by_name = {metric.name: value for metric, value in values.items()}
     for name, gate in program.gates.items():
         if gate.absent is not None:
-            if printed := forbidden_line(program, directory, gate.absent):
+            if printed := forbidden_line(run, directory, gate.absent):
                 return f"it misses the gate {name}: {printed}"
             continue
         assert gate.metric is not None
@@ -204,10 +224,10 @@ def missed_gate(run: Run, directory: RunDir, values: Mapping[Metric, float]) -> 
     return None
 
 
-def forbidden_line(program: Program, directory: RunDir, pattern: str) -> str | None:
+def forbidden_line(run: Run, directory: RunDir, pattern: str) -> str | None:
     """Return a clause for a line that no step may print; None if none has."""
-    for step in program.steps:
-        log = directory.program_log(step, 0)
+    for step in program_of(run).steps:
+        log = step_log(run, directory, step)
         if log.exists() and (found := matches(log, f"^.*(?:{pattern}).*$", group=0)):
             return f"{log.name} has the line {found[0].strip()[:LONGEST_SHOWN]!r}"
     return None

@@ -21,13 +21,36 @@ class StartMode(Enum):
 
 
 @dataclass(kw_only=True)
+class Ready:
+    """Sign that a server takes requests: by default, that it listens at {port}."""
+
+    path: str | None = None
+    """Path of {port} that must answer a GET with status 200; null: it only has to listen."""
+    line: str | None = None
+    """Regular expression of a line that it prints, in place of listening at {port}."""
+    every: bool = False
+    """Every process must be ready and gets requests; false: the first process of the step does."""
+    within_min: Positive = 30.0
+    """Longest time from its start."""
+
+
+@dataclass(kw_only=True)
 class Step:
-    """A part of the work: a command that must end with exit code 0 before the next step begins."""
+    """A part of the work: a command that must end with exit code 0 before the next step begins.
+
+    One with `ready` is a server: the next step begins when it is ready, and it runs until the last step has ended.
+    """
 
     command: str
     """Words as in a shell, with {names} of keys; no shell reads it, so write bash -c '...' where one is needed."""
     start: StartMode = StartMode.job
     """Processes that are started."""
+    nodes: str | None = None
+    """Number of its nodes, with {names}: the next ones after those of the steps before; null: all nodes of the run."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Environment variables of this step, with {names}."""
+    ready: Ready | None = None
+    """The step is a server, and this says when it is ready; null: the step does its work and ends."""
     time_limit_min: Positive | None = None
     """Longest time of the step; null: the time limit of the job."""
 

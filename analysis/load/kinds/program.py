@@ -20,12 +20,11 @@ from analysis.metrics.programs import (
     missed_gate,
     program_values,
     rate_of,
-    step_times,
+    times_of_steps,
 )
 from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
 from analysis.scaling.groups import RATES
-from jobs import metrics as m
 from jobs.errors import ReportError, SuiteError
 from jobs.files import parse_yaml
 from jobs.rundir import RunDir, load_run
@@ -50,16 +49,15 @@ def read(run: RunResult, _contents: Contents, _submissions: Submissions) -> RunR
     run = own_settings(run, frozen)
     if frozen.program.log is not None:
         run = with_log(run, frozen, directory)
-    times_s = step_times(run.events)
     try:
-        own = {m.PROGRAM_TIME: math.fsum(times_s.values()), **program_values(frozen, directory)}
+        own = {**times_of_steps(run.events), **program_values(frozen, directory)}
     except MissingNumberError as error:
         raise UnusableError("unmeasured", f"finished, but {error}") from error
     nodes = read_node_use(directory)
     values = {**run.values, **own, **node_use_values(nodes)}
     if (missed := missed_gate(frozen, directory, values)) is not None:
         raise UnusableError("gate missed", missed)
-    run = replace(run, values=values, parts_s=times_s, node_use=nodes)
+    run = replace(run, values=values, node_use=nodes)
     if frozen.program.merit is None and not values.keys().isdisjoint(RATES):
         return run
     rate, speed = rate_of(frozen.program, values)

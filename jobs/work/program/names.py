@@ -12,13 +12,17 @@ from typing import Any
 from jobs.plan.rules.unused import value_at
 from jobs.rundir import RunDir
 from jobs.schema import Run
-from jobs.settings.program import ParameterType, Program
+from jobs.settings.program import ParameterType, Program, Step
 from jobs.work.program.words import names_in, text_of
 
 STARTED = frozenset(("run_directory", "directory", "main_address", "main_port", "hostfile", "python", "restart"))
 """Names that have a value when the run starts."""
 PROCESS = frozenset(("rank", "local_rank", "node_rank"))
-"""Names that have a value for each process."""
+"""Names that have a value for each process; they count the processes and nodes of its step."""
+SERVER_PROCESS = frozenset(("port", "address"))
+"""Names that have a value for each process of a server: where it is to listen."""
+SERVER = ("address", "port", "url", "urls", "addresses")
+"""Facts of a server by its step, such as {servers.decode.url}; `urls` and `addresses` are those of all processes."""
 CHECKPOINT = "checkpoint"
 """Name of the newest checkpoint in `resume.arguments`."""
 DERIVED = frozenset(("grid_rows", "grid_columns"))
@@ -29,6 +33,9 @@ def texts(program: Program) -> Iterator[tuple[str, str]]:
     """Yield every text with {names}, with its key."""
     for name, step in program.steps.items():
         yield f"program.steps.{name}.command", step.command
+        yield from ((f"program.steps.{name}.env.{variable}", text) for variable, text in step.env.items())
+        if step.nodes is not None:
+            yield f"program.steps.{name}.nodes", step.nodes
     for part in ("env", "files"):
         yield from ((f"program.{part}.{name}", text) for name, text in getattr(program, part).items())
     for name, given in program.inputs.items():
@@ -79,10 +86,20 @@ def in_words(value: Any) -> object:
 def known_values(run: Run) -> dict[str, object]:
     """Return the values of all names of a run that are known before it starts; a name without a value is absent."""
     assert run.program is not None
-    names = used_names(run.program) - STARTED - PROCESS - {CHECKPOINT}
+    names = used_names(run.program) - STARTED - PROCESS - SERVER_PROCESS - {CHECKPOINT}
     values = {name: value for name in sorted(names) if (value := value_of(run, name)) is not None}
     # Paths of inputs contain names themselves.
     return values | {f"inputs.{name}": text_of(each.path, values) for name, each in run.program.inputs.items()}
+
+
+def servers_of(program: Program) -> dict[str, Step]:
+    """Return the steps that are servers, by name."""
+    return {name: step for name, step in program.steps.items() if step.ready is not None}
+
+
+def of_servers(program: Program) -> set[str]:
+    """Return the {names} of all servers."""
+    return {f"servers.{name}.{fact}" for name in servers_of(program) for fact in SERVER}
 
 
 def words_of(program: Program, command: str) -> list[str]:

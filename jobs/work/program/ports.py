@@ -120,3 +120,8 @@ def own_address(connection: socket.socket) -> str:
     """Return the address of this node in a connection, as the other side reaches it."""
     # A socket of both families has IPv4 addresses in IPv6's form (RFC 4291, section 2.5.5.2).
     return str(connection.getsockname()[0]).removeprefix("::ffff:")
+
+
+def other_address(connection: socket.socket) -> str:
+    """Return the address of the other node of a connection, as this one reaches it."""
+    return str(connection.getpeername()[0]).removeprefix("::ffff:")

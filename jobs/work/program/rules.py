@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import PurePosixPath
 
 from jobs import metrics as m
@@ -17,10 +17,12 @@ from jobs.schema import Run
 from jobs.settings.program import Parameter, ParameterType, Program
 from jobs.work.program import names
 from jobs.work.program.names import program_of
-from jobs.work.program.words import names_in
+from jobs.work.program.words import names_in, text_of
 
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 METRIC_NAME = re.compile(r"[a-z][a-z0-9_]*")
+SERVER_NAME = re.compile(r"[A-Za-z]\w*", re.ASCII)
+WHOLE = re.compile(r"[1-9][0-9]{0,6}")
 SHA_256 = re.compile(r"[0-9a-f]{64}")
 SOURCES = ("pattern", "json", "csv")
 
@@ -61,6 +63,55 @@ def steps_are_commands(run: Run) -> str | None:
     return None
 
 
+def servers_come_first(run: Run) -> str | None:
+    """Require a step that ends after all servers, and settings of a server in servers alone."""
+    program = program_of(run)
+    for name, step in program.steps.items():
+        key = f"program.steps.{name}"
+        if step.ready is None:
+            continue
+        if name == list(program.steps)[-1]:
+            return (
+                f"{key} is a server (ready), and no step follows that would end. Add a step that uses it, such as a "
+                "load generator, behind it."
+            )
+        if not SERVER_NAME.fullmatch(name):
+            return f"{key}: a name of a server has letters, digits and _ only, for {{servers.NAME.url}}. Rename it."
+        if step.time_limit_min is not None:
+            return (
+                f"{key}.time_limit_min: a server runs until the last step has ended. Set {key}.ready.within_min, the "
+                "time until it is ready, and the time limit of the other steps."
+            )
+        if step.ready.line is not None and step.ready.path is not None:
+            return f"{key}.ready has path and line; it needs one of them, or neither. Set {key}.ready.path=null."
+        if step.ready.line is not None and (wrong := wrong_pattern(step.ready.line, groups=0)):
+            return f"{key}.ready.line={step.ready.line}: {wrong}"
+    return None
+
+
+def nodes_suffice(run: Run) -> str | None:
+    """Require as many nodes as the steps with nodes of their own take."""
+    program, known = program_of(run), names.known_values(run)
+    taken: list[str] = []
+    for name, step in program.steps.items():
+        if step.nodes is None:
+            continue
+        text = text_of(step.nodes, known)
+        if not WHOLE.fullmatch(text):
+            return (
+                f"program.steps.{name}.nodes={text} is not a whole number above 0. Set the number of nodes of this "
+                "step, or null for all."
+            )
+        taken += [text]
+        if sum(map(int, taken)) > run.nodes:
+            needed = sum(int(text_of(each.nodes, known)) for each in program.steps.values() if each.nodes is not None)
+            return (
+                f"nodes={run.nodes}: the steps of program={program.name} take {' + '.join(taken)} nodes up to step "
+                f"{name}. Set nodes={needed}, or fewer nodes for a step."
+            )
+    return None
+
+
 def names_have_values(run: Run) -> str | None:
     """Require a value for every {name} in commands, files and paths."""
     return first(unknown_names(run))
@@ -70,8 +121,16 @@ def unknown_names(run: Run) -> Iterator[str]:
     """Yield the refusal of each {name} without a value."""
     program, known = program_of(run), names.known_values(run)
     own = {f"params.{name}" for name in program.params} | {f"inputs.{name}" for name in program.inputs}
+    servers = names.servers_of(program)
     for key, text in names.texts(program):
-        of_process = names.PROCESS if key.partition(".")[2].startswith(("steps", "env")) else set()
+        of_process: Set[str] = set()
+        section, _, rest = key.removeprefix("program.").partition(".")
+        if section in {"steps", "env"} and not rest.endswith(".nodes"):
+            of_process = names.PROCESS | names.of_servers(program)
+            if rest.partition(".")[0] in servers:
+                of_process |= names.SERVER_PROCESS
+        elif section == "files":
+            of_process = names.of_servers(program)
         of_resume = {names.CHECKPOINT} if key == "program.resume.arguments" else set()
         for name in sorted(names_in([text]) - known.keys() - names.STARTED - of_process - of_resume):
             choices = sorted(own | names.STARTED | names.DERIVED | of_process | of_resume | set(SHORT_KEYS))
@@ -225,7 +284,9 @@ def files_stay_inside(run: Run) -> str | None:
 VALUES: tuple[Rule, ...] = (
     program_is_the_work,
     steps_are_commands,
+    servers_come_first,
     names_have_values,
+    nodes_suffice,
     parameters_are_used,
     parameters_are_allowed,
     metrics_have_sources,

@@ -1,18 +1,21 @@
 """The steps of a program: rank 0 begins each one, every rank that takes part starts a process, and all must end well.
 
 Every rank connects to rank 0. A process that fails ends its rank, whose connection ends with it, so all other ranks end
-their processes too. What a process prints is in program/STEP-RANK.log; rank 0 repeats its own in the log of the job.
+their processes too, and so does a server that ends before the last step. What a process prints is in
+program/STEP-RANK.log; rank 0 repeats that of the first process of each step in the log of the job.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +26,20 @@ from jobs.lease import Lease
 from jobs.metrics import StoragePhase
 from jobs.output import own_directory, write_file
 from jobs.ranks import Rank, node_name, restart_count, torchrun_environment
+from jobs.rendezvous import LOOPBACK
 from jobs.rundir import RunDir, append_event, read_events
 from jobs.runtime.machine import StopRequest
 from jobs.runtime.transport import nccl_environment
 from jobs.schema import Run
-from jobs.settings.program import StartMode, Step
+from jobs.settings.program import Program, StartMode, Step
 from jobs.work.program import names
 from jobs.work.program.inputs import changed_inputs, paths_of, sha256_of
-from jobs.work.program.names import program_of
+from jobs.work.program.names import program_of, servers_of
 from jobs.work.program.piece import Piece
+from jobs.work.program.places import first_rank, nodes_of, ranks_of
+from jobs.work.program.ports import other_address, own_address, reserved_port
 from jobs.work.program.ranks import (
+    LOOK_S,
     Others,
     StoppedError,
     attended,
@@ -45,10 +52,13 @@ from jobs.work.program.ranks import (
     record_start,
     record_stop,
 )
+from jobs.work.program.servers import Ports, Server, answering, refuse_late, server_facts
 from jobs.work.program.words import filled, text_of
 
 # Ephemeral ports of Linux begin above: no connection takes one of these by chance.
 PORTS = range(20_000, 32_000)
+URLS = re.compile(r"\{(servers\.\w+\.urls)\}")
+"""Stands for several words."""
 REPEATED_BYTES = 16 << 20
 """Output of a step that rank 0 repeats in the log of the job; all of it is in the file of the step."""
 
@@ -70,21 +80,24 @@ def lead(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitStack
     attempt = record_start(run, lease, hosts)
     # Below the ephemeral ports, so that no connection takes it before the program listens there.
     seat = Seat(run, directory, rank, {"main_port": PORTS.start + secrets.randbelow(len(PORTS))}, stack)
-    prepare(seat, [host["node"] for host in hosts])
-    stack.enter_context(node_recorded(run, lease, rank, StoragePhase.train))
-    others.send(number=lease.number, facts=seat.facts)
     done = finished_steps(before) if program.resume is not None else set()
     if attempt > 1 and program.resume is None:
         print(f"attempt {attempt} begins with the first step: the program declares no checkpoint (program.resume)")
+    began = time.monotonic()
     try:
-        for name, step in program.steps.items():
-            if name in done:
-                print(f"step {name}: finished in an earlier attempt", flush=True)
-                continue
+        others.send(number=lease.number)
+        addresses = addresses_of_nodes(run, others)
+        seat.facts |= {"node_addresses": addresses}
+        seat.facts |= server_facts(run, ports_of_ranks(seat, others, lease), addresses)
+        prepare(seat, [host["node"] for host in hosts])
+        stack.enter_context(node_recorded(run, lease, rank, StoragePhase.train))
+        others.send(facts=seat.facts)
+        for name in steps_left(program, done):
             began = time.monotonic()
             others.send(step=name)
-            lead_step(seat, others, lease, name, step)
-            append_event(directory, "step_ended", program_step=name, time_s=time.monotonic() - began)
+            lead_step(seat, others, lease, name)
+            event = "step_ended" if program.steps[name].ready is None else "server_ready"
+            append_event(directory, event, program_step=name, time_s=time.monotonic() - began)
     except StoppedError:
         others.send(end=True)
         seat.end()
@@ -104,45 +117,76 @@ def finished_steps(events: list[dict[str, Any]]) -> set[str]:
     return {str(event.get("program_step")) for event in events if event["event"] == "step_ended"}
 
 
-def lead_step(seat: Seat, others: Others, lease: Lease, name: str, step: Step) -> None:
-    """Run a step to its end on all ranks. Raise KnownCauseError if a process fails, or takes too long."""
-    repeated = Repeated(seat.directory.program_log(name, 0))
-    piece = seat.start(name, step)
-    waiting = {rank for rank in others.links if takes_part(seat.run, step, rank)}
+def steps_left(program: Program, done: Set[str]) -> Iterator[str]:
+    """Yield the steps that an earlier attempt has not finished, and the servers before them."""
+    ending = [name for name, step in program.steps.items() if step.ready is None]
+    for name, step in program.steps.items():
+        if step.ready is not None and set(ending) <= done:
+            continue
+        if name in done:
+            print(f"step {name}: finished in an earlier attempt", flush=True)
+            continue
+        yield name
+
+
+def ports_of_ranks(seat: Seat, others: Others, lease: Lease) -> dict[int, Ports]:
+    """Return the ports that each rank keeps for its servers."""
+    ports: dict[int, Ports] = {0: seat.ports}
+    while len(ports) < seat.run.ranks:
+        ports |= {rank: message["ports"] for rank, message in attended(others, lease) if "ports" in message}
+    return ports
+
+
+def addresses_of_nodes(run: Run, others: Others) -> list[str]:
+    """Return the address of each node, as the ranks of the others reach it."""
+    if run.nodes == 1:
+        return [LOOPBACK]
+    firsts = [others.links[node * run.ranks_per_node].connection for node in range(1, run.nodes)]
+    return [own_address(firsts[0]), *map(other_address, firsts)]
+
+
+def lead_step(seat: Seat, others: Others, lease: Lease, name: str) -> None:
+    """Run a step on all its ranks to its end, or until its servers are ready.
+
+    Raise KnownCauseError if a process fails, or takes too long.
+    """
+    step, directory = program_of(seat.run).steps[name], seat.directory
+    repeated = Repeated(directory.program_log(name, first_rank(seat.run, name)))
     began = time.monotonic()
-    while waiting or (piece is not None and not piece.ended()):
+    waiting = set(ranks_of(seat.run, name) if step.ready is None else answering(seat.run, name))
+    seat.start(name)
+    while waiting:
         for rank, message in attended(others, lease):
-            if message.get("ended") == name:
+            if message.get("done") == name:
                 waiting.discard(rank)
+        if seat.done(others.stop) == name:
+            waiting.discard(0)
         repeated.look()
-        check_time(seat, name, step, began, repeated.grown)
+        check_time(repeated, name, step, began, program_of(seat.run).silent_limit_min)
     repeated.look()
     # Slurm signals the program and its rank at once: one that saved and ended well has not finished its step.
     others.messages()
     if others.stop.signal:
         raise StoppedError
-    if piece is not None and piece.process.returncode:
-        raise piece.failure()
 
 
-def check_time(seat: Seat, name: str, step: Step, began: float, grown: float) -> None:
+def check_time(repeated: Repeated, name: str, step: Step, began: float, silent_limit_min: float | None) -> None:
     """Raise KnownCauseError for a step that runs or is silent for longer than it may."""
     limits = (
         (step.time_limit_min, began, f"program.steps.{name}.time_limit_min", "has not ended"),
-        (program_of(seat.run).silent_limit_min, grown, "program.silent_limit_min", "has printed nothing"),
+        (silent_limit_min, repeated.grown, "program.silent_limit_min", "has printed nothing"),
     )
     for limit_min, since, key, what in limits:
         if limit_min is not None and time.monotonic() - since > 60 * limit_min:
             raise KnownCauseError(
                 FailureCause.hung,
-                f"step {name} {what} for {limit_min:g} min ({key}); its output is in "
-                f"{seat.directory.program_log(name, 0)}",
+                f"step {name} {what} for {limit_min:g} min ({key}); its output is in {repeated.log}",
                 advice=f"Read the end of its output. If it needs longer, raise {key}, or set it to null.",
             )
 
 
 class Repeated:
-    """Output of a process of this rank, which is repeated in the log of the job as it grows."""
+    """Output of the first process of a step, which is repeated in the log of the job as it grows."""
 
     def __init__(self, log: Path) -> None:
         self.log = log
@@ -202,28 +246,23 @@ def follow(run: Run, lease: Lease, rank: Rank, stop: StopRequest, stack: ExitSta
     """Start the processes of this rank as rank 0 asks, until it ends the run."""
     others = reach_rank_0(run, lease, rank, stop, stack)
     seat = Seat(run, lease.run, rank, {}, stack)
-    piece: Piece | None = None
-    name = ""
     while True:
         # Signals reach all ranks: rank 0 decides.
         for _, message in others.messages():
             if "number" in message:
                 lease.number = int(message["number"])
+                others.links[0].send(ports=seat.ports)
+            if "facts" in message:
                 seat.facts |= message["facts"]
                 stack.enter_context(node_recorded(run, lease, rank, StoragePhase.train))
             if "step" in message:
-                name = str(message["step"])
-                piece = seat.start(name, program_of(run).steps[name])
+                seat.start(str(message["step"]))
             if "end" in message:
                 seat.end()
                 stack.close()
                 return
-        if piece is not None and piece.ended():
-            if piece.process.returncode and not stop.signal:
-                raise piece.failure()
-            if not stop.signal:
-                others.links[0].send(ended=name)
-            piece = None
+        if (done := seat.done(stop)) is not None:
+            others.links[0].send(done=done)
 
 
 # --- every rank ------------------------------------------------------------------------------------------------
@@ -240,7 +279,14 @@ class Seat:
         """Addresses and paths that rank 0 has chosen for all ranks."""
         self.stack = stack
         """Ends what is started."""
-        self.piece: Piece | None = None
+        self.pieces: list[Piece] = []
+        """Every process that was started, in order."""
+        self.begun: tuple[str, Piece | Server] | None = None
+        """The step that this rank has begun, and whose end or readiness it has not reported yet."""
+        self.servers: list[Server] = []
+        servers = servers_of(program_of(run))
+        mine = [name for name in servers if rank.rank in ranks_of(run, name)]
+        self.ports: Ports = {name: stack.enter_context(reserved_port("")) for name in mine}
         self.known = names.known_values(run)
 
     @property
@@ -248,74 +294,127 @@ class Seat:
         """The working directory."""
         return names.working_directory(self.run, self.directory)
 
+    @property
+    def address(self) -> str:
+        """The address of this node, as others reach it."""
+        return str(self.facts["node_addresses"][self.rank.rank // self.run.ranks_per_node])
+
     def values(self) -> dict[str, object]:
         """Return the values of all {names} on this rank."""
-        return self.known | self.facts | {
-            "run_directory": self.directory.path,
-            "directory": self.place,
-            "python": sys.executable,
-            "restart": restart_count(),
-            "rank": self.rank.rank,
-            "local_rank": self.rank.local_rank,
-            "node_rank": self.rank.rank // self.run.ranks_per_node,
-        }  # fmt: skip
+        return (
+            self.known
+            | self.facts
+            | {
+                "run_directory": self.directory.path,
+                "directory": self.place,
+                "python": sys.executable,
+                "restart": restart_count(),
+            }
+        )
 
-    def start(self, name: str, step: Step) -> Piece | None:
-        """Start the process of this rank in a step; None if it has none."""
-        self.piece = None
-        if not takes_part(self.run, step, self.rank.rank):
-            return None
-        program, values = program_of(self.run), self.values()
-        words = filled(names.words_of(program, step.command), values)
-        if program.resume is not None and (newest := newest_checkpoint(self)) is not None:
+    def start(self, name: str) -> None:
+        """Start the process of this rank in a step, if it has one."""
+        if self.rank.rank not in ranks_of(self.run, name):
+            return
+        program, step = program_of(self.run), program_of(self.run).steps[name]
+        process = process_of(self, name)
+        values = self.values() | {
+            "rank": process.rank,
+            "local_rank": process.local_rank,
+            "node_rank": process.rank // self.run.ranks_per_node,
+        }
+        if name in self.ports:
+            values |= {"address": self.address, "port": self.ports[name]}
+        command = URLS.sub(lambda found: str(self.facts[found[1]]), step.command)
+        words = filled(names.words_of(program, command), values)
+        if program.resume is not None and step.ready is None and (newest := newest_checkpoint(self)) is not None:
             words += filled(names.words_of(program, program.resume.arguments), values | {names.CHECKPOINT: newest})
-            if self.rank.is_first:
+            if process.is_first:
                 print(f"step {name} continues from {newest}", flush=True)
-        env = {variable: text_of(text, values) for variable, text in program.env.items()}
-        self.piece = Piece(
+        env = {variable: text_of(text, values) for variable, text in (program.env | step.env).items()}
+        piece = Piece(
             f"step {name}", words, self.directory.program_log(name, self.rank.rank),
-            of_process(self, step) | env,
+            of_process(self, name, process) | env,
             f"Set program.steps.{name}.command to a program of that node, or load it by cluster.modules.",
             directory=self.place, all_cpus=step.start is not StartMode.rank,
         )  # fmt: skip
-        self.stack.callback(self.piece.end)
-        return self.piece
+        self.stack.callback(piece.end)
+        self.pieces.append(piece)
+        if step.ready is None:
+            self.begun = (name, piece)
+            return
+        server = Server(name, piece, step.ready, self.address, self.ports[name])
+        self.servers.append(server)
+        if self.rank.rank in answering(self.run, name):
+            self.begun = (name, server)
+
+    def done(self, stop: StopRequest) -> str | None:
+        """Return the step whose process of this rank has just ended well or become ready; None if there is none.
+
+        Raise KnownCauseError for a process that failed, or a server that has ended or is not ready in time.
+        """
+        try:
+            for server in self.servers:
+                server.piece.check()
+            if self.begun is None:
+                return None
+            name, own = self.begun
+            if isinstance(own, Server):
+                if not own.is_ready():
+                    refuse_late(own)
+                    return None
+            elif not own.ended():
+                return None
+            elif own.process.returncode:
+                raise own.failure()
+        except KnownCauseError:
+            # A signal for all may have reached the process first: then the run stops, and has not failed.
+            time.sleep(LOOK_S)
+            if stop.signal:
+                return None
+            raise
+        self.begun = None
+        return None if stop.signal else name
 
     def end(self) -> None:
-        """End the process of this rank as the program wants to be asked."""
+        """End the processes of this rank as the program wants to be asked, the last one first."""
         program = program_of(self.run)
-        if self.piece is not None:
-            self.piece.end(signal.Signals[f"SIG{program.stop_signal.value}"], program.stop_within_s)
+        for piece in reversed(self.pieces):
+            piece.end(signal.Signals[f"SIG{program.stop_signal.value}"], program.stop_within_s)
 
 
-def takes_part(run: Run, step: Step, rank: int) -> bool:
-    """Return True if a rank starts a process in a step."""
-    if step.start is StartMode.rank:
-        return True
-    return rank % run.ranks_per_node == 0 if step.start is StartMode.node else rank == 0
+def process_of(seat: Seat, name: str) -> Rank:
+    """Return the place of this rank's process among those of a step, as torchrun counts: from 0 on its first node."""
+    run, nodes = seat.run, nodes_of(seat.run, name)
+    before = nodes.start * run.ranks_per_node
+    main = seat.facts["node_addresses"][nodes.start] if nodes.start else seat.facts["main_address"]
+    return replace(
+        seat.rank, rank=seat.rank.rank - before, world_size=len(nodes) * run.ranks_per_node, master_addr=str(main)
+    )
 
 
-def of_process(seat: Seat, step: Step) -> dict[str, str | None]:
+def of_process(seat: Seat, name: str, process: Rank) -> dict[str, str | None]:
     """Return the variables of a process: torchrun's of a rank or a node, and none of ours."""
-    run, rank = seat.run, seat.rank
+    run, steps = seat.run, program_of(seat.run).steps
     # Our code stands first on the rank's path, and Python then leaves out the directory of a script.
     path = [each for each in os.environ.get("PYTHONPATH", "").split(":") if each and Path(each) != own_code()]
     found: dict[str, str | None] = {
         "PYTHONPATH": ":".join(path) or None,
         "PYTHONSAFEPATH": None,
         "PYTHONUNBUFFERED": "1",
-        "MASTER_ADDR": str(seat.facts["main_address"]),
-        "MASTER_PORT": str(seat.facts["main_port"]),
+        "MASTER_ADDR": process.master_addr,
+        # Steps that run at once each have their own.
+        "MASTER_PORT": str(int(seat.facts["main_port"]) + list(steps).index(name)),
     }
-    nccl = nccl_environment(seat.directory.nccl_log(rank.rank))
-    found |= {name: None for name, value in nccl.items() if os.environ.get(name) == value}
-    if step.start is StartMode.rank:
-        return found | torchrun_environment(rank, run.ranks_per_node) | {"LOCAL_WORLD_SIZE": str(run.ranks_per_node)}
+    nccl = nccl_environment(seat.directory.nccl_log(seat.rank.rank))
+    found |= {variable: None for variable, value in nccl.items() if os.environ.get(variable) == value}
+    if steps[name].start is StartMode.rank:
+        return found | torchrun_environment(process, run.ranks_per_node) | {"LOCAL_WORLD_SIZE": str(run.ranks_per_node)}
     # The step of the ranks holds processors and memory of the job. Steps of the program's own srun, and of an mpirun
     # that calls it, share both (--overlap, --mem=0).
     found |= {"SLURM_OVERLAP": "1", "SLURM_MEM_PER_NODE": "0", "SLURM_MEM_PER_CPU": None, "SLURM_MEM_PER_GPU": None}
     # One process uses the processors of all ranks that it stands for.
-    return found | {"OMP_NUM_THREADS": None, "NODE_RANK": str(rank.rank // run.ranks_per_node)}
+    return found | {"OMP_NUM_THREADS": None, "NODE_RANK": str(process.rank // run.ranks_per_node)}
 
 
 def own_code() -> Path:

@@ -11,6 +11,7 @@ from jobs.errors import ConfigError
 from jobs.schema import Engine, Job, Run
 from jobs.settings.program import ParameterType, StartMode
 from jobs.work.program import names
+from jobs.work.program.places import nodes_of
 from jobs.work.program.words import text_of
 from jobs.work.work import Work
 
@@ -97,7 +98,9 @@ class ProgramWork(Work):
         assert run.program is not None
         values = names.known_values(run)
         for name, step in run.program.steps.items():
-            yield f"step {name}", f"{text_of(step.command, values)} ({PROCESSES[step.start]})"
+            nodes, kind = nodes_of(run, name), "step" if step.ready is None else "server"
+            where = "" if len(nodes) == run.nodes else f", {in_words(nodes)}"
+            yield f"{kind} {name}", f"{text_of(step.command, values)} ({PROCESSES[step.start]}{where})"
         if run.program.resume is None:
             yield "restart", "the program declares no checkpoint: a restarted run begins again (program.resume)"
 
@@ -121,6 +124,11 @@ class ProgramWork(Work):
             "reads": [text_of(given.path, values) for given in run.program.inputs.values()],
             "works in": [text_of(run.program.directory, values)] if run.program.directory else [],
         }
+
+
+def in_words(nodes: range) -> str:
+    """Return the nodes of a step as text, from 0."""
+    return f"node {nodes.start}" if len(nodes) == 1 else f"nodes {nodes.start} to {nodes.stop - 1}"
 
 
 WORK = ProgramWork()
