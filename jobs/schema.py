@@ -927,6 +927,8 @@ class Objective(Enum):
     """Service units of that time; needs `cluster.service_units_per_node_hour` and `loss_tolerance`."""
     micro_batch = "micro_batch"
     """Largest micro-batch that fits the memory; only with tune=batch_finder."""
+    merit = "merit"
+    """Merit of a program (program.merit); only with job=program, and with tune.steps=[1] its trials are whole runs."""
 
 
 class SearchKind(Enum):

@@ -1,7 +1,8 @@
 """A campaign: trials against their baseline, judged from the run directories alone.
 
 A trial is one configuration, submitted by `slurmscale attempt`. Its speed is the geometric mean of the ratios of its
-pairs, each the time of a repeat of the baseline over that of the repeat of the trial that is paired with it. A trial is
+pairs, each the speed of a repeat of the trial (1 / its time, or its merit) over that of the repeat of the baseline that
+is paired with it. A trial is
 faster or slower only if the interval of that mean lies on one side of 1, and a tie otherwise; with fewer pairs than an
 interval takes there is no verdict. The intervals of all trials hold together (Bonferroni), so that the number of trials
 does not raise the share of campaigns with a false verdict: tests.benchmarks.false_crowns measures it.
@@ -67,10 +68,10 @@ class Trial:
         return [run for run in self.runs.values() if run.used]
 
     def ratios(self, rules: Rules) -> list[float]:
-        """Return the time of the baseline divided by that of the trial, for each pair of which both were measured."""
+        """Return the speed of the trial divided by that of the baseline, for each pair of which both were measured."""
         pairs = [(beside[-1], tried[-1]) for _, (beside, tried) in sorted(self.repeats.items()) if beside and tried]
-        times_s = [[rules.time_s(run) for run in pair] for pair in pairs if all(run.used for run in pair)]
-        return [of_baseline / of_trial for of_baseline, of_trial in times_s if of_baseline and of_trial]
+        speeds = [[rules.speed(run) for run in pair] for pair in pairs if all(run.used for run in pair)]
+        return [of_trial / of_baseline for of_baseline, of_trial in speeds if of_baseline and of_trial]
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Entry:
     trial: Trial
     verdict: Verdict
     ratios: Sequence[float] = ()
-    """Time of the baseline divided by that of the trial, one value per pair: above 1 is faster."""
+    """Speed of the trial divided by that of the baseline, one value per pair: above 1 is faster."""
     reasons: Sequence[str] = ()
     """Reasons why it does not count."""
     rank: int | None = None
@@ -191,8 +192,8 @@ def submitted(run: RunResult) -> tuple[str, str]:
 def judged(path: Path, runs: Sequence[RunResult]) -> Leaderboard:
     """Return the leaderboard of one campaign, of at least one run."""
     baseline_runs = [run for run in runs if (part_of(run) or {}).get("role") == BASELINE]
-    rules = Rules.of((baseline_runs or runs)[0])
     finished = [run for run in baseline_runs if run.used]
+    rules = Rules.of((finished or baseline_runs or runs)[0])
     baseline = Baseline(finished, rules) if finished else None
     trials = trials_of(runs)
     entries = ranked(decided([judge(trial, baseline) for trial in trials]))

@@ -15,13 +15,14 @@ from analysis.compare.published import measured
 from analysis.formatting import significant
 from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
+from analysis.scaling.groups import RATES
 from analysis.untrusted import as_number
 from jobs import metrics as m
-from jobs.metrics import Metric
+from jobs.metrics import Better, Metric
 from jobs.schema import Contest, Counted
 
-# Sections that every run of a campaign shares: the model, and the rules.
-SAME = ("model.", "contest.")
+# Settings that every run of a campaign shares: the model, the rules, and what a program is judged by.
+SAME = ("model.", "contest.", *(f"program.{part}" for part in ("metrics.", "gates.", "merit", "log.", "inputs.")))
 COUNTS = (
     (m.SAMPLES_PER_STEP, "samples per optimizer step"),
     (m.SAMPLES_TRAINED, "samples"),
@@ -33,7 +34,10 @@ COUNTS = (
 class Rules:
     """The rules by which trials are judged: the contest's values, or the schema's without a contest."""
 
-    counted: Counted
+    metric: Metric
+    """What is compared: a time, or the merit of a program."""
+    counted: Counted | None
+    """Time of a training that is compared; None for the merit of a program."""
     loss_steps: int
     loss_tolerance: float
     loss_spreads: float
@@ -48,27 +52,40 @@ class Rules:
             return default if known is None else known
 
         limit = as_number(run.setting("contest.wall_time_min"))
+        counted = Counted.__members__.get(str(run.setting("contest.counted")), Contest.counted)
+        of_training = a.TRAINING_TIME if counted is Counted.training else m.TOTAL_TIME
+        is_program = run.setting("program.name") is not None
         return cls(
-            Counted.__members__.get(str(run.setting("contest.counted")), Contest.counted),
+            merit_of(run) if is_program else of_training,
+            None if is_program else counted,
             max(1, int(value("loss_steps", Contest.loss_steps))),
             value("loss_tolerance", Contest.loss_tolerance),
             value("loss_spreads", Contest.loss_spreads),
             None if limit is None else int(limit),
         )
 
-    @property
-    def metric(self) -> Metric:
-        """The metric of the time that is compared."""
-        return a.TRAINING_TIME if self.counted is Counted.training else m.TOTAL_TIME
-
-    def time_s(self, run: RunResult) -> float | None:
-        """Return the compared time of a run; None if it was not measured."""
+    def value(self, run: RunResult) -> float | None:
+        """Return the compared number of a run; None if it was not measured."""
         return measured(run, self.metric)
 
-    def loss(self, run: RunResult) -> float:
-        """Return the mean loss of the last `loss_steps` steps of a used run."""
+    def speed(self, run: RunResult) -> float | None:
+        """Return a number that is proportional to the speed of a run; None if it was not measured."""
+        value = self.value(run)
+        if not value or value <= 0:
+            return None
+        return value if self.metric.better is Better.high else 1 / value
+
+    def loss(self, run: RunResult) -> float | None:
+        """Return the mean loss of the last `loss_steps` steps of a used run; None for one that reports no loss."""
         last = sorted(run.losses)[-self.loss_steps :]
-        return statistics.fmean(run.losses[step] for step in last)
+        return statistics.fmean(run.losses[step] for step in last) if last else None
+
+
+def merit_of(run: RunResult) -> Metric:
+    """Return the metric by which runs of a program are compared: its merit, else its throughput, else its time."""
+    name = run.setting("program.merit")
+    chosen = next((metric for metric in run.values if metric.name == name), None)
+    return chosen or next((metric for metric in RATES if metric in run.values), m.PROGRAM_TIME)
 
 
 @dataclass(frozen=True)
@@ -84,10 +101,10 @@ class Baseline:
         return self.runs[0]
 
     @property
-    def band(self) -> tuple[float, float]:
-        """The lowest and the highest loss that count."""
-        losses = [self.rules.loss(run) for run in self.runs]
-        return loss_band(losses, self.rules.loss_tolerance, self.rules.loss_spreads)
+    def band(self) -> tuple[float, float] | None:
+        """The lowest and the highest loss that count; None if it reports no loss."""
+        losses = [loss for run in self.runs if (loss := self.rules.loss(run)) is not None]
+        return loss_band(losses, self.rules.loss_tolerance, self.rules.loss_spreads) if losses else None
 
 
 def breaches(run: RunResult, baseline: Baseline) -> list[str]:
@@ -117,8 +134,15 @@ def did_the_task(run: RunResult, baseline: Baseline) -> str | None:
     )
     both += [(key, own.get(key), wanted.get(key)) for key, own, wanted in facts]
     both += [(key, run.setting(key), baseline.run.setting(key)) for key in ("nodes", "job.sequence_length")]
+    both += [("contents of its inputs", input_hashes(run), input_hashes(baseline.run))]
     differing = [f"{key} {own}, the baseline has {wanted}" for key, own, wanted in both if own != wanted]
     return f"another task: {'; '.join(differing[:3])}" if differing else None
+
+
+def input_hashes(run: RunResult) -> dict[str, Any]:
+    """Return the SHA-256 of each input of a program, from its latest start; empty for other runs."""
+    found = [event.get("sha256") for event in run.events if event["event"] == "inputs"]
+    return found[-1] if found and isinstance(found[-1], dict) else {}
 
 
 def did_the_work(run: RunResult, baseline: Baseline) -> str | None:
@@ -144,8 +168,12 @@ def kept_the_time_limit(run: RunResult, rules: Rules) -> str | None:
 
 def reached_the_loss(run: RunResult, baseline: Baseline) -> str | None:
     """Check the loss against the band of the baseline."""
+    if baseline.band is None:
+        return None
     low, high = baseline.band
     loss = baseline.rules.loss(run)
+    if loss is None:
+        return "reports no loss, and the baseline does"
     if low <= loss <= high:
         return None
     return (

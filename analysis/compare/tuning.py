@@ -21,6 +21,7 @@ from analysis.run import RunResult
 from analysis.untrusted import as_list, as_number
 from jobs import metrics as m
 from jobs.failure_causes import FailureCause
+from jobs.metrics import Better, DisplayUnit
 from jobs.rundir import TUNING, read_records
 from jobs.schema import Objective
 
@@ -30,7 +31,6 @@ UNITS = {
     Objective.cost: "service units",
     Objective.micro_batch: "sequences",
 }
-MORE_IS_BETTER = {Objective.throughput, Objective.micro_batch}
 HOUR_S = 3600.0
 REPEATED = 1.2
 """A repeat elsewhere that is so many times as fast shows that the first run was disturbed."""
@@ -84,9 +84,23 @@ class TrialRun:
         return Objective.__members__.get(str(self.facts.get("objective")), Objective.throughput)
 
     @property
+    def more_is_better(self) -> bool:
+        """True if the best figure of merit is the highest."""
+        if self.objective is Objective.merit:
+            return rules_of(self).metric.better is Better.high
+        return self.objective in {Objective.throughput, Objective.micro_batch}
+
+    @property
+    def unit(self) -> DisplayUnit:
+        """The unit in which its figure of merit is shown."""
+        if self.objective is Objective.merit:
+            return rules_of(self).metric.display
+        return DisplayUnit(UNITS[self.objective], 1.0)
+
+    @property
     def score(self) -> float | None:
         """The figure of merit, or its inverse where less is better; None if it does not count."""
-        return self.value if self.value is None or self.objective in MORE_IS_BETTER else 1 / self.value
+        return self.value if self.value is None or self.more_is_better else 1 / self.value
 
     @property
     def rank_hours(self) -> float:
@@ -186,6 +200,8 @@ def judged(
 
 def figure_of_merit(trial: TrialRun) -> float | None:
     """Return the figure of merit of a trial; None if it was not measured."""
+    if trial.objective is Objective.merit:
+        return rules_of(trial).value(trial.run)
     values, steps = trial.run.values, as_number(trial.facts.get("training_steps"))
     rate, tokens = values.get(m.TOKENS_PER_S), values.get(m.TOKENS_PER_STEP)
     if trial.objective is Objective.throughput or not rate:

@@ -7,7 +7,7 @@ its kind of work (analysis.load.kinds). Values in files are untrusted: a value t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -61,7 +61,7 @@ def read_run(path: Path, submissions: Submissions = ()) -> RunResult:
         run = replace(run, events=tuple(events_of(contents, RunDir(path))))
         config = read_config(contents)
         kind = kind_in(config, trains=lookup(config, "job.train") is not False)
-        run = replace(run, config=without_job_settings(config, loaded(kind).meaningless))
+        run = replace(run, config=loaded(kind).own_settings(config))
         run = replace(run, plan=read_plan(contents))
         run = replace(run, provenance={} if missing(contents, AT.provenance) else read_json(contents, AT.provenance))
         read: Reader = imported(f"analysis.load.kinds.{kind}:read")
@@ -88,11 +88,6 @@ def read_config(contents: Contents) -> Mapping[str, Any]:
     if absent:
         raise UnusableError("unreadable", f"{name} has no valid {absent[0]}: not a run of this version")
     return with_defaults(config, Run)
-
-
-def without_job_settings(config: Mapping[str, Any], names: Collection[str]) -> Mapping[str, Any]:
-    """Return the settings without these of `job`."""
-    return {**config, "job": {key: value for key, value in config["job"].items() if key not in names}}
 
 
 def read_plan(contents: Contents) -> Mapping[str, Any]:

@@ -65,12 +65,16 @@ def times_of_steps(events: Sequence[Mapping[str, Any]]) -> dict[Metric, float]:
     found = {m.PROGRAM_TIME: math.fsum(times_s.values())}
     if len(times_s) > 1:
         for step, time_s in times_s.items():
-            name = f"step_{step.replace('-', '_')}_time_s"
-            found[m.declared(name, "s", f"Wall time of step {step}.", Better.low)] = time_s
+            found[m.declared(step_time_name(step), "s", f"Wall time of step {step}.", Better.low)] = time_s
     starts = (as_number(event.get("time_s")) for event in events if event["event"] == "server_ready")
     if (longest := max(filter(None, starts), default=None)) is not None:
         found[m.SERVER_STARTUP_TIME] = longest
     return found
+
+
+def step_time_name(step: str) -> str:
+    """Return the name of the metric of a step's wall time."""
+    return f"step_{step.replace('-', '_')}_time_s"
 
 
 def metric_of(name: str, declared: ProgramMetric) -> Metric:

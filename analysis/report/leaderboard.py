@@ -23,8 +23,9 @@ from analysis.compare.campaign import (
     leaderboards,
     previews,
 )
-from analysis.formatting import ABSENT, csv_cell, shown, significant
+from analysis.formatting import ABSENT, csv_cell, shown, significant, title, without_unit
 from analysis.load.discover import read_runs
+from analysis.metrics.programs import step_time_name
 from analysis.report.figures.leaderboard import leaderboard_figure
 from analysis.report.figures.style import Section
 from analysis.report.leaderboard_text import RATIO_DIGITS, lead, notes, reasons, verdict_words
@@ -38,8 +39,9 @@ from jobs.rundir import SweepDir
 from jobs.submit.preview import only_previewed
 
 FILE_NAME = "leaderboard.csv"
-HEADINGS = ("Attempt", "Rank", "Time (s)", "Ratio", "95 % interval", "n", "Loss", "Verdict")
-LEDGER_HEADINGS = ("Attempt", "Start-up", "First step", "Warm-up", "Steady", "Checkpoint", "Other", "Total", "Changed")
+LEDGER = dict(
+    zip(("Start-up", "First step", "Warm-up", "Steady", "Checkpoint", "Other", "Total"), m.ATTEMPT_METRICS, strict=True)
+)
 WORK = (m.SAMPLES_PER_STEP, m.SAMPLES_TRAINED, m.TOKENS_TRAINED)
 
 
@@ -76,14 +78,14 @@ def print_board(board: Leaderboard, out: Console) -> None:
     """Print the leaderboard, the trials that do not count, and the ledger, for a terminal of 80 columns or more."""
     out.print(lead(board))
     rows, below = leader_rows(board), [entry for entry in board.entries if entry.verdict is Verdict.invalid]
-    out.print(rich_table(HEADINGS, rows[: len(rows) - len(below)]))
+    out.print(rich_table(headings(board), rows[: len(rows) - len(below)]))
     if below:
         out.print("\nNot ranked, because they do not count:")
     for entry in below:
         out.print(f"  {entry.trial.name}: {reasons(entry)}")
     out.print("\nLedger: seconds per repeat, medians")
-    ledger = ledger_rows(board)
-    out.print(rich_table(LEDGER_HEADINGS[:-1], [row[:-1] for row in ledger]))
+    titles, ledger = ledger_table(board)
+    out.print(rich_table(titles[:-1], [row[:-1] for row in ledger]))
     out.print("\nChanges of each attempt against the one before:")
     for row in ledger[1:]:
         out.print(f"  {row[0]}: {row[-1]}")
@@ -105,6 +107,26 @@ def rich_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Fitted
 # --- tables ----------------------------------------------------------------------------------------------------
 
 
+def headings(board: Leaderboard) -> list[str]:
+    """Return the headings of the leaderboard: with what is compared, and with the loss where one was reported."""
+    compared = "Time (s)" if board.rules.counted is not None else title(board.rules.metric)
+    return [
+        "Attempt",
+        "Rank",
+        compared,
+        "Ratio",
+        "95 % interval",
+        "n",
+        *(["Loss"] if has_loss(board) else []),
+        "Verdict",
+    ]
+
+
+def has_loss(board: Leaderboard) -> bool:
+    """Return True if a run of a campaign reported losses."""
+    return any(run.losses for run in board.runs)
+
+
 def leader_rows(board: Leaderboard) -> list[list[str]]:
     """Return one row per trial, those that do not count last; the baseline stands before those that tie with it."""
     rows = [leader_row(board, entry) for entry in board.entries]
@@ -112,26 +134,32 @@ def leader_rows(board: Leaderboard) -> list[list[str]]:
     if board.baseline is None:
         return rows
     runs = board.baseline.runs
-    time_s, loss = (median_words(map(rule, runs)) for rule in (board.rules.time_s, board.rules.loss))
-    baseline = ["baseline", str(faster + 1), time_s, "1", "", str(len(runs)), loss, ""]
+    loss = [median_words(map(board.rules.loss, runs))] if has_loss(board) else []
+    baseline = ["baseline", str(faster + 1), compared(board, runs), "1", "", str(len(runs)), *loss, ""]
     return [*rows[:faster], baseline, *rows[faster:]]
 
 
 def leader_row(board: Leaderboard, entry: Entry) -> list[str]:
-    """Return the cells of a trial under HEADINGS."""
+    """Return the cells of a trial under the headings."""
     used = entry.trial.used
     counts = entry.verdict is not Verdict.invalid
     interval = " to ".join(f"{value:.3f}" for value in entry.interval) if entry.interval and counts else ABSENT
     return [
         entry.trial.name,
         ABSENT if entry.rank is None else str(entry.rank),
-        median_words(map(board.rules.time_s, used)),
+        compared(board, used),
         f"{entry.ratio.middle:.3f}" if entry.ratio is not None and counts else ABSENT,
         interval,
         str(len(entry.ratios)),
-        median_words(map(board.rules.loss, used)),
+        *([median_words(map(board.rules.loss, used))] if has_loss(board) else []),
         verdict_words(entry),
     ]
+
+
+def compared(board: Leaderboard, runs: Iterable[RunResult]) -> str:
+    """Return the median of what is compared, in the unit of the heading."""
+    value = middle(map(board.rules.value, runs))
+    return ABSENT if value is None else significant(value / board.rules.metric.display.size, RATIO_DIGITS)
 
 
 def median_words(values: Iterable[float | None]) -> str:
@@ -140,21 +168,40 @@ def median_words(values: Iterable[float | None]) -> str:
     return ABSENT if value is None else significant(value, RATIO_DIGITS)
 
 
-def ledger_rows(board: Leaderboard) -> list[list[str]]:
-    """Return one row per trial in order of submission: the parts of its time, and its changes."""
-    rows = []
+def ledger_table(board: Leaderboard) -> tuple[list[str], list[list[str]]]:
+    """Return the headings and one row per trial in order of submission: the parts of its time, and its changes.
+
+    A part that no trial has is left out.
+    """
+    rows, parts = [], ledger_parts(board)
     before = board.baseline.run if board.baseline else None
     if board.baseline is not None:
-        rows.append(["baseline", *split(board.baseline.runs), ""])
+        rows.append(["baseline", *split(board.baseline.runs, parts.values()), ""])
     for trial in board.trials:
-        rows.append([trial.name, *split(trial.used), changed(trial.first, before) or ABSENT])
+        rows.append([trial.name, *split(trial.used, parts.values()), changed(trial.first, before) or ABSENT])
         before = trial.first
-    return rows
+    titles = ["Attempt", *parts, "Changed"]
+    kept = [i for i in range(len(titles)) if any(row[i] != ABSENT for row in rows)]
+    return [titles[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
-def split(runs: Sequence[RunResult]) -> list[str]:
+def ledger_parts(board: Leaderboard) -> dict[str, Metric]:
+    """Return the parts of a run's time and their sum, by heading; of a program its steps."""
+    if board.rules.counted is not None:
+        return LEDGER
+    known = dict.fromkeys(metric for run in board.runs for metric in run.values)
+    steps = {without_unit(metric): metric for metric in known if metric.name in step_names(board.first)}
+    return {"Server start": m.SERVER_STARTUP_TIME, **steps, "Total": m.PROGRAM_TIME}
+
+
+def step_names(run: RunResult) -> set[str]:
+    """Return the names of the metrics of a program's steps."""
+    return {step_time_name(step) for step in run.setting("program.steps") or ()}
+
+
+def split(runs: Sequence[RunResult], parts: Iterable[Metric]) -> list[str]:
     """Return the medians of the parts of a run's time and of their sum."""
-    return [shown(metric, median(runs, metric)) for metric in m.ATTEMPT_METRICS]
+    return [shown(metric, median(runs, metric)) for metric in parts]
 
 
 def median(runs: Iterable[RunResult], metric: Metric) -> float | None:
@@ -175,8 +222,8 @@ def sections(boards: Iterable[Leaderboard]) -> list[Section]:
         note, figure = " ".join([lead(board), *notes(board)]), leaderboard_figure(board, number)
         words = "Seconds per repeat, medians; the last column shows the changes against the attempt before."
         found += [
-            Section(f"Leaderboard of {board.path.name}", note, HEADINGS, leader_rows(board), figure),
-            Section(f"Ledger of {board.path.name}", words, LEDGER_HEADINGS, ledger_rows(board)),
+            Section(f"Leaderboard of {board.path.name}", note, headings(board), leader_rows(board), figure),
+            Section(f"Ledger of {board.path.name}", words, *ledger_table(board)),
         ]
     return found
 
@@ -213,8 +260,9 @@ def records(board: Leaderboard) -> list[dict[str, Any]]:
             "ratio": entry.ratio.middle if entry.ratio else None,
             "ratio_low": entry.interval[0] if entry.interval else None,
             "ratio_high": entry.interval[1] if entry.interval else None,
-            "counted": board.rules.counted.name,
-            "counted_time_s": middle(board.rules.time_s(run) for run in entry.trial.used),
+            "counted": board.rules.counted.name if board.rules.counted else board.rules.metric.name,
+            "counted_time_s": middle(map(board.rules.value, entry.trial.used)) if board.rules.counted else None,
+            "counted_value": middle(map(board.rules.value, entry.trial.used)),
             "judged_loss": middle(board.rules.loss(run) for run in entry.trial.used),
             **{metric.name: median(entry.trial.used, metric) for metric in (*m.ATTEMPT_METRICS, *WORK)},
             "changed_against_baseline": changed(entry.trial.first, baseline),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from analysis.compare.campaign import SURE, Entry, Leaderboard, Verdict, confidence_of_each, rehearsal
+from analysis.compare.campaign_rules import Rules
 from analysis.compare.published import figures_for
 from analysis.formatting import percent, plural, significant
 from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN, NORMALITY
 from analysis.report.sensitivity import sensitivity, unseen_below
 from analysis.run import RunResult, hardware
+from jobs.metrics import Better
 from jobs.schema import Counted
 
 RATIO_DIGITS = 4
@@ -26,7 +28,20 @@ def lead(board: Leaderboard) -> str:
     text = f"{where}: campaign {board.path.name}{of}, {plural(len(board.trials), 'attempt')} against the baseline"
     if found := rehearsal(board):
         text = f"Rehearsal, not the contest ({'; '.join(found)}). {text}"
-    return f"{text}; {COUNTED_WORDS[board.rules.counted]}."
+    return f"{text}; {counted_words(board.rules)}."
+
+
+def counted_words(rules: Rules) -> str:
+    """Return what is compared, as text."""
+    if rules.counted is not None:
+        return COUNTED_WORDS[rules.counted]
+    return f"{rules.metric.name}: {rules.metric.definition[:1].lower()}{rules.metric.definition[1:].rstrip('.')}"
+
+
+def ratio_words(rules: Rules) -> str:
+    """Return the numbers that a ratio divides, as text."""
+    sides = ("the attempt", "the baseline") if rules.metric.better is Better.high else ("the baseline", "the attempt")
+    return " / ".join(f"{'time' if rules.counted is not None else rules.metric.name} of {side}" for side in sides)
 
 
 def answer(board: Leaderboard) -> str:
@@ -56,14 +71,14 @@ def notes(board: Leaderboard) -> list[str]:
     each, sure = (percent(confidence_of_each(together, board.compared)) for together in (CONFIDENCE, SURE))
     of_each = f", at {each} for each of {board.compared} attempts (Bonferroni)" if board.compared > 1 else ""
     text = [
-        "Ratio: the geometric mean of time of the baseline / time of the attempt, over n pairs of repeats that ran in "
+        f"Ratio: the geometric mean of {ratio_words(rules)}, over n pairs of repeats that ran in "
         f"turns; its {percent(CONFIDENCE)} interval is Student's t of their logarithms{of_each}: if all attempts were "
         f"as fast as the baseline, at most {percent(1 - CONFIDENCE)} of such leaderboards would report a difference. A "
         f"tie is an interval that contains 1. A star marks a difference that also holds at {sure}, at most "
         f"{percent(1 - SURE)} of such leaderboards. {NORMALITY} At least {FEWEST_FOR_MEAN} pairs are required for "
         "a verdict. Attempts with the same rank do not differ significantly (Welch)."
     ]
-    if board.baseline is not None:
+    if board.baseline is not None and board.baseline.band is not None:
         low, high = (significant(value, RATIO_DIGITS) for value in board.baseline.band)
         text.append(
             f"A loss counts from {low} to {high}: the mean over the last {rules.loss_steps} steps, and of the "

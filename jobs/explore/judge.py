@@ -37,7 +37,8 @@ def pairs_to_run(space: Space, best: Candidate) -> list[Point]:
     """
     sweep = space.folder.confirmation
     base = space.baseline.point
-    steps = [] if base.run.contest else ["job.epochs=null", f"job.steps={space.settings.steps[-1]}"]
+    is_whole = base.run.contest is not None or space.has_whole_runs
+    steps = [] if is_whole else ["job.epochs=null", f"job.steps={space.settings.steps[-1]}"]
     overrides = [*base.overrides, *steps]
     begun = repeats_on_disk(sweep, BASELINE)
     first = [] if begun else baseline_points(overrides, sweep.path, 1)
@@ -61,7 +62,7 @@ def verdict_of(entry: Entry) -> str:
     if entry.ratio is None or entry.verdict is Verdict.invalid:
         return words
     interval = f" ({entry.interval[0]:.3f} to {entry.interval[1]:.3f})" if entry.interval else ""
-    return f"{words}: ratio of times {entry.ratio.middle:.3f}{interval} over {len(entry.ratios)} pairs"
+    return f"{words}: ratio {entry.ratio.middle:.3f}{interval} over {len(entry.ratios)} pairs"
 
 
 def write_best(space: Space, chosen: Candidate, note: str) -> Path:

@@ -23,6 +23,7 @@ from jobs.plan.predict.memory import memory
 from jobs.plan.predict.speed import expected_s, speed
 from jobs.plan.rules.memory import Verdict, chance_to_fit, verdict
 from jobs.schema import Objective, Run, Tune
+from jobs.work.work import work_of
 
 NUMBERS = re.compile(r"\d[\d,.]*")
 MOST_REASONS = 5
@@ -73,6 +74,11 @@ class Space:
         """The number of all points, illegal ones too."""
         return len(self.candidates) + sum(self.refused.values()) + len(self.too_large)
 
+    @property
+    def has_whole_runs(self) -> bool:
+        """True if a trial is a whole run of a program, whatever its steps."""
+        return are_whole(self.settings)
+
     def trial(self, candidate: Candidate, steps: int) -> Point:
         """Return the run of a candidate in the rung of so many steps."""
         run, settings = candidate.point.run, self.settings
@@ -85,17 +91,23 @@ class Space:
             "training_steps": run.job.steps,
         }
         short = replace(
-            shortened(run, steps),
+            shortened(run, settings, steps),
             runs_dir=str(self.folder.path),
             sweep=TRIALS,
-            name=f"{run.name}-{steps}steps",
+            name=run.name if self.has_whole_runs else f"{run.name}-{steps}steps",
         )
         return replace(candidate.point, run=short, facts={"trial": facts})
 
 
-def shortened(run: Run, steps: int) -> Run:
+def shortened(run: Run, settings: Tune, steps: int) -> Run:
     """Return a run of fewer steps, without the rules of a contest, which require the whole training."""
-    return replace(run, job=replace(run.job, steps=steps, epochs=None), contest=None, tune=None)
+    job = run.job if are_whole(settings) else replace(run.job, steps=steps, epochs=None)
+    return replace(run, job=job, contest=None, tune=None)
+
+
+def are_whole(settings: Tune) -> bool:
+    """Return whether trials are whole runs of a program (Objective.merit)."""
+    return settings.objective is Objective.merit and settings.steps == [1]
 
 
 def space_of(points: Sequence[Point], overrides: Sequence[str]) -> Space:
@@ -124,7 +136,7 @@ def checked(
     too_large: list[str] = []
     legal: list[Candidate] = []
     for choices, point in points:
-        run = shortened(point.run, settings.steps[0])
+        run = shortened(point.run, settings, settings.steps[0])
         reasons = problems(run)
         if reasons and point is points[0][1]:
             raise ConfigError(
@@ -206,7 +218,7 @@ def refuse_swept(keys: Sequence[str]) -> None:
             raise ConfigError(f"{key}: slurmscale tune sets it for its runs, so it is no choice. Give it one value.")
         if is_of_tune(key) or is_shared(key):
             raise ConfigError(f"{key}: one tuning has one value of it. Give it one value.")
-        if key.partition(".")[0] in {*KEPT, "scaling", "experiment", "cluster", "gpu"}:
+        if key == "program" or key.partition(".")[0] in {*KEPT, "scaling", "experiment", "cluster", "gpu"}:
             raise ConfigError(
                 f"{key}: tuning compares configurations of one task on the same nodes, so model, data, ranks, "
                 "global batch and machine are no choices. Give it one value, and tune once for each value."
@@ -241,11 +253,9 @@ def refuse_settings(settings: Tune, run: Run) -> None:
 def refuse_objective(settings: Tune, run: Run) -> None:
     """Raise ConfigError for an objective that these runs do not measure."""
     name = settings.objective.name
-    if not run.job.train:
-        raise ConfigError(
-            f"tune.objective={name} is measured in training, and job.train=false trains nothing. Set job.train=true."
-        )
-    if settings.objective in {Objective.throughput, Objective.micro_batch}:
+    if (refusal := work_of(run).objective_refusal(run)) is not None:
+        raise ConfigError(refusal)
+    if settings.objective in {Objective.throughput, Objective.micro_batch, Objective.merit}:
         return
     if settings.loss_tolerance is None:
         raise ConfigError(

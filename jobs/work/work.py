@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.layout import Layout, layout_of
 from jobs.lookup import imported, rules_of
 from jobs.metrics import StoragePhase
-from jobs.schema import EngineKind, Run
+from jobs.schema import EngineKind, Objective, Run
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -138,6 +138,20 @@ class Work(ABC):
     def resized(self, run: Run, nodes: int, ranks: int) -> tuple[tuple[str, Any], ...]:
         """Return the values of its own keys that follow other nodes, and parallelism over this many ranks."""
         return ()
+
+    def own_settings(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the settings of a frozen configuration that mean something to it."""
+        return {**config, "job": {key: value for key, value in config["job"].items() if key not in self.meaningless}}
+
+    def objective_refusal(self, run: Run) -> str | None:
+        """Return why runs of this kind do not measure the objective of their tuning (tune.objective)."""
+        assert run.tune is not None
+        key = f"tune.objective={run.tune.objective.name}"
+        if run.tune.objective is Objective.merit:
+            return f"{key} is the merit of a program, and job={run.job.name} starts none. Set job=program."
+        if not run.job.train:
+            return f"{key} is measured in training, and job.train=false trains nothing. Set job.train=true."
+        return None
 
     def packages(self, run: Run) -> dict[str, str]:
         """Return the packages that a rank imports, and the extra of pyproject.toml that brings each."""

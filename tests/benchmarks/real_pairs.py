@@ -69,7 +69,7 @@ def trained(pair: int) -> Iterator[PairedRun]:
         assert not entry.reasons
         by_role = {BASELINE: board.baseline_runs[0], "attempt": entry.trial.first}
         for role in roles(pair):
-            yield row(by_role[role], role, board.rules.time_s(by_role[role]))
+            yield row(by_role[role], role, board.rules.value(by_role[role]))
 
 
 def row(run: RunResult, role: str, time_s: float | None) -> PairedRun:

@@ -32,9 +32,6 @@ from jobs.schema import Run
 from jobs.work.program.names import known_values, used_sections
 from jobs.work.program.words import text_of
 
-OF_TRAINING = {"parallelism", "engine", "data"}
-"""Sections of every configuration that a program may not use."""
-
 
 def read(run: RunResult, _contents: Contents, _submissions: Submissions) -> RunResult:
     """Return a run with its numbers. Raise UnusableError if it has not ended, lacks a number or misses a gate."""
@@ -46,7 +43,8 @@ def read(run: RunResult, _contents: Contents, _submissions: Submissions) -> RunR
     assert frozen.program is not None
     refuse_unfinished(run, last=None)
     refuse_other_hardware(run)
-    run = own_settings(run, frozen)
+    has_layout = "parallelism" in used_sections(frozen.program)
+    run = replace(run, plan={key: value for key, value in run.plan.items() if key == "layout" and has_layout})
     if frozen.program.log is not None:
         run = with_log(run, frozen, directory)
     try:
@@ -64,15 +62,6 @@ def read(run: RunResult, _contents: Contents, _submissions: Submissions) -> RunR
     if not math.isfinite(speed) or speed <= 0:
         raise UnusableError("unmeasured", f"finished, but its speed ({rate.name}) is not above 0")
     return replace(run, values={**values, rate: speed}, rate=rate)
-
-
-def own_settings(run: RunResult, frozen: Run) -> RunResult:
-    """Return the run without the settings and the layout that its program does not use."""
-    assert frozen.program is not None
-    used = used_sections(frozen.program)
-    config = {key: {} if key in OF_TRAINING - used else value for key, value in run.config.items()}
-    layout = {key: value for key, value in run.plan.items() if key == "layout" and "parallelism" in used}
-    return replace(run, config=config, plan=layout)
 
 
 def with_log(run: RunResult, frozen: Run, directory: RunDir) -> RunResult:

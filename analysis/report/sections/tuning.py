@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from analysis.compare.tuning import MORE_IS_BETTER, UNITS, Effect, TrialRun, best, effects, tunings
+from analysis.compare.tuning import Effect, TrialRun, best, effects, tunings
 from analysis.formatting import ABSENT, plural, short, significant
 from analysis.report.digest import Digest
 from analysis.report.figures.style import Section, word_of
@@ -47,7 +47,7 @@ def trials_section(folder: Path, trials: Sequence[TrialRun], ledger: Sequence[di
         [
             " ".join(trial.choices),
             f"{trial.steps:,}",
-            ABSENT if trial.value is None else significant(trial.value, DIGITS),
+            ABSENT if trial.value is None else significant(trial.value / trial.unit.size, DIGITS),
             gain(trial.score, baselines.get(trial.steps)),
             significant(trial.rank_hours, 3),
             remark(trial, suspects.get(trial.run.name, "")),
@@ -55,7 +55,9 @@ def trials_section(folder: Path, trials: Sequence[TrialRun], ledger: Sequence[di
         for trial in sorted(trials, key=lambda each: (each.score is None, -each.steps, -(each.score or 0)))
     ]
     note = " ".join([lead(trials), *space_words(ledger), *end_words(ledger)])
-    value = f"{objective.name.replace('_', ' ').capitalize()} ({UNITS[objective]})"
+    # Trials that do not count have no merit, and so no unit of it.
+    unit = next((trial.unit for trial in trials if trial.value is not None), trials[0].unit)
+    value = f"{objective.name.replace('_', ' ').capitalize()} ({unit.name})"
     headings = ("Configuration", "Steps", value, "Against the baseline", "Rank-hours", "Remarks")
     return Section(f"Tuning {folder.name}", note, headings, rows)
 
@@ -71,7 +73,8 @@ def lead(trials: Sequence[TrialRun]) -> str:
     hours = sum(trial.rank_hours for trial in trials)
     failed = sum(trial.score is None for trial in trials)
     configurations = len({trial.choices for trial in trials})
-    better = "more is better" if trials[0].objective in MORE_IS_BETTER else "less is better"
+    known = next((trial for trial in trials if trial.value is not None), trials[0])
+    better = "more is better" if known.more_is_better else "less is better"
     return (
         f"{word_of(trial.run for trial in trials)}: {plural(len(trials), 'trial')} of "
         f"{plural(configurations, 'configuration')}, {significant(hours, 3)} rank-hours, {failed} that do not count; "

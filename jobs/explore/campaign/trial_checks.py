@@ -23,6 +23,8 @@ GIVEN = {"name", "sweep", "runs_dir", "repeat"}
 # The section on how runs are started: equal for both runs of a pair, and not a difference between them.
 SHARED = "launcher"
 KEPT = ("nodes", "ranks_per_node", "model", "data", "contest")
+# What a program is judged by; its commands, files and parameters may change.
+KEPT_OF_PROGRAM = ("metrics", "merit", "gates", "log", "inputs")
 
 
 def is_shared(override: str) -> bool:
@@ -97,8 +99,11 @@ def refuse_two_arrays(name: str, tried: Run, baseline: Run, code: Snapshot | Non
 def refuse_another_task(name: str, tried: Run, baseline: Run) -> None:
     """Raise ConfigError if the task of a trial differs from that of the baseline."""
     pairs = [(key, getattr(tried, key), getattr(baseline, key)) for key in KEPT]
+    if tried.program is not None and baseline.program is not None:
+        both = (tried.program, baseline.program)
+        pairs += [(f"program.{key}", *(getattr(each, key) for each in both)) for key in KEPT_OF_PROGRAM]
     reasons = [
-        f"{key}={own}, the baseline has {wanted}: an attempt keeps model, data and ranks. Leave {key} out."
+        f"{key}={own}, the baseline has {wanted}: an attempt keeps {kept_by(tried)}. Leave {key} out."
         for key, own, wanted in itertools.chain.from_iterable(itertools.starmap(first_difference, pairs))
     ]
     if reasons:
@@ -106,8 +111,17 @@ def refuse_another_task(name: str, tried: Run, baseline: Run) -> None:
         raise ConfigError(f"{name} cannot be compared with the baseline; nothing was prepared or submitted.{lines}")
 
 
+def kept_by(run: Run) -> str:
+    """Return what an attempt shares with its baseline, as text."""
+    return "model, data and ranks" if run.program is None else "ranks, inputs, metrics and gates"
+
+
 def first_difference(key: str, tried: Any, baseline: Any) -> list[tuple[str, Any, Any]]:
     """Return the first difference of two settings or sections, with its key: a section's name stands for the rest."""
+    if isinstance(tried, dict) and isinstance(baseline, dict):
+        names = dict.fromkeys([*tried, *baseline])
+        inner = [(f"{key}.{name}", tried.get(name), baseline.get(name)) for name in names]
+        return [found for each in inner for found in first_difference(*each)][:1]
     if not is_dataclass(tried) or not is_dataclass(baseline):
         return [(key, tried, baseline)] if tried != baseline else []
     inner = [(f"{key}.{each.name}", getattr(tried, each.name), getattr(baseline, each.name)) for each in fields(tried)]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
 from analysis.compare.campaign import Verdict
-from analysis.compare.tuning import UNITS, TrialRun, best
+from analysis.compare.tuning import TrialRun, best
 from analysis.formatting import plural, significant
 from jobs.errors import ConfigError, SubmitError
 from jobs.explore.budget import Spent, confirmation_runs, first_rung, rungs
@@ -21,6 +21,7 @@ from jobs.explore.propose.gaussian_process import is_ruled_out, proposals
 from jobs.explore.space import Candidate, excluded, space_of
 from jobs.explore.tuning import Tuning
 from jobs.plan.compose import Point
+from jobs.schema import Objective
 
 NEXT = 3
 
@@ -38,7 +39,7 @@ class Halving(Tuning):
         """Return the space and the trials of each rung."""
         space, settings = self.space, self.space.settings
         counts = [
-            f"{plural(count, 'trial')} of {steps} steps"
+            f"{plural(count, 'trial')}{of_steps(settings.objective, steps)}"
             for count, steps in zip(rungs(settings, self.first), settings.steps, strict=True)
         ]
         confirmed = confirmation_runs(settings)
@@ -182,16 +183,22 @@ class Halving(Tuning):
 def summary(trials: Sequence[TrialRun], found: TrialRun) -> list[str]:
     """Return what was tried, and its best result."""
     first = next(each for each in trials if each.is_baseline and each.steps == found.steps)
-    unit = UNITS[found.objective]
+    unit = found.unit
     failed = Counter(str(each.reason).partition(" (")[0] for each in trials if each.reason)
     hours = sum(each.rank_hours for each in trials)
     return [
         f"{plural(len(trials), 'trial')} of {plural(len({each.choices for each in trials}), 'configuration')} in "
         f"{significant(hours, 3)} rank-hours; {sum(failed.values())} do not count"
         f"{''.join(f'; {count} {reason}' for reason, count in failed.most_common(3))}",
-        f"best of {found.steps} steps: {' '.join(found.choices)} with {significant(found.value or 0, 4)} {unit}, "
-        f"the baseline {significant(first.value or 0, 4)} {unit}",
+        f"best{of_steps(found.objective, found.steps)}: {' '.join(found.choices)} with "
+        f"{significant((found.value or 0) / unit.size, 4)} {unit.name}, the baseline "
+        f"{significant((first.value or 0) / unit.size, 4)} {unit.name}",
     ]
+
+
+def of_steps(objective: Objective, steps: int) -> str:
+    """Return the length of a trial as text; empty for a whole run of a program."""
+    return "" if objective is Objective.merit and steps == 1 else f" of {plural(steps, 'step')}"
 
 
 def refuse_failed_baseline(rung: Sequence[TrialRun]) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobs.errors import ConfigError
-from jobs.schema import Engine, Job, Run
+from jobs.schema import Engine, Job, Objective, Run
 from jobs.settings.program import ParameterType, StartMode
 from jobs.work.program import names
 from jobs.work.program.places import nodes_of
-from jobs.work.program.words import text_of
+from jobs.work.program.words import names_in, text_of
 from jobs.work.work import Work
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ NOT_READ = {"stages.prepare": "null", "stages.evaluate": "null", "stages.serve":
 """Settings of a training, which a program would not follow."""
 READ = {"job.name", "job.train", "job.steps", "engine.kind", "engine.hang_timeout_s", "engine.cpu_threads_per_rank"}
 """Keys that every program reads, whatever its {names}."""
+JOB = {"name", "train", "steps"}
+"""Settings of `job` that every program has."""
 PROCESSES = {
     StartMode.rank: "one process for each rank",
     StartMode.node: "one process on each node",
@@ -36,7 +38,6 @@ class ProgramWork(Work):
     rules = "jobs.work.program.rules"
     not_read = NOT_READ
     first_phase = None
-    meaningless = tuple(each.name for each in fields(Job) if each.name not in {"name", "train", "steps"})
 
     def unread(self, run: Run | DictConfig) -> dict[str, str]:
         """Return the sections and keys that no {name} of the program uses."""
@@ -88,6 +89,14 @@ class ProgramWork(Work):
         """Return 0: the memory of the program is not known."""
         return 0.0
 
+    def own_settings(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the settings that the {names} of the program use, and its own section."""
+        used = names_in(texts_in(config["program"]))
+        sections = {name.partition(".")[0] for name in used}
+        job = {key: value for key, value in config["job"].items() if key in JOB or f"job.{key}" in used}
+        unused: dict[str, Any] = {key: {} for key in {"parallelism", "engine", "data"} - sections}
+        return {**config, **unused, "job": job}
+
     def columns(self, run: Run) -> dict[str, str]:
         """Return the parameters of the program."""
         assert run.program is not None
@@ -103,6 +112,22 @@ class ProgramWork(Work):
             yield f"{kind} {name}", f"{text_of(step.command, values)} ({PROCESSES[step.start]}{where})"
         if run.program.resume is None:
             yield "restart", "the program declares no checkpoint: a restarted run begins again (program.resume)"
+
+    def objective_refusal(self, run: Run) -> str | None:
+        """Return why runs of the program do not measure the objective of their tuning: they have a merit only."""
+        assert run.program is not None
+        assert run.tune is not None
+        if run.tune.objective is not Objective.merit:
+            return (
+                f"tune.objective={run.tune.objective.name} is measured in our own training, and runs of a program are "
+                "compared by its merit. Set tune=merit."
+            )
+        if run.tune.steps != [1] and "job.steps" not in names.used_names(run.program):
+            return (
+                f"tune.steps={run.tune.steps}: program={run.program.name} does not use {{job.steps}}, so all its runs "
+                "have one length. Set tune.steps=[1], which is one rung of whole runs."
+            )
+        return None
 
     def packages(self, run: Run) -> dict[str, str]:
         """Return no package: a program brings its own."""
@@ -124,6 +149,14 @@ class ProgramWork(Work):
             "reads": [text_of(given.path, values) for given in run.program.inputs.values()],
             "works in": [text_of(run.program.directory, values)] if run.program.directory else [],
         }
+
+
+def texts_in(value: object) -> Iterator[str]:
+    """Yield every text in plain data."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (text for each in value.values() for text in texts_in(each))
 
 
 def in_words(nodes: range) -> str:

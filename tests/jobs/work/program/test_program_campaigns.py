@@ -1,0 +1,101 @@
+"""Programs in campaigns and tunings: compared by their merit, with equal metrics, gates and inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from analysis.compare.campaign import Verdict, leaderboards
+from analysis.load.discover import read_runs
+from jobs.cli import main
+from jobs.metrics import Better
+
+# Its times do not depend on the machine: what it reports follows from its parameters.
+SOLVER = """\
+import sys
+block, repeat = int(sys.argv[1]), int(sys.argv[2])
+print("time", {16: 4.0, 32: 2.0, 64: 3.0}[block] + repeat / 1000, "s")
+print("residual", 0.5 if block < 64 else 30.0)
+"""
+PROGRAM: dict[str, Any] = {
+    "name": "solver",
+    "steps": {"mesh": {"command": "true"}, "solve": {"command": "{python} solver.py {params.nb} {repeat}"}},
+    "params": {"nb": "16"},
+    "files": {"solver.py": SOLVER},
+    "metrics": {
+        "solve_s": {"pattern": r"time (\S+)", "unit": "s", "better": "low", "definition": "Time of the solution."},
+        "residual": {"pattern": r"residual (\S+)", "unit": "1", "definition": "Scaled residual."},
+    },
+    "merit": "solve_s",
+    "gates": {"residual": {"metric": "residual", "at_most": 16.0}},
+    "inputs": {"mesh": {"path": "mesh.dat"}},
+}
+CHOSEN = ("job=program", "program=solver", "ranks_per_node=1", "sweep=tuned")
+
+
+@pytest.fixture(autouse=True)
+def _workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in an empty directory, with the program file of a site."""
+    monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path / "site"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "site/program").mkdir(parents=True)
+    (tmp_path / "site/program/solver.yaml").write_text(yaml.safe_dump(PROGRAM, sort_keys=False))
+    (tmp_path / "mesh.dat").write_text("65 million cells")
+
+
+@pytest.mark.long
+def test_attempts_are_judged_by_the_merit_their_gates_and_their_inputs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempts = {"baseline": CHOSEN, "nb32": ["program.params.nb=32"], "nb64": ["program.params.nb=64"]}
+    (tmp_path / "attempts.yaml").write_text(yaml.safe_dump({name: list(keys) for name, keys in attempts.items()}))
+    assert main(["campaign", "attempts.yaml", "--wait"]) == 0
+    sweep = Path("runs/tuned")
+    (tmp_path / "mesh.dat").write_text("65 cells")
+    assert (
+        main(["attempt", "coarse", "program.params.nb=32", "--campaign", str(sweep), "--repeats", "1", "--wait"]) == 0
+    )
+    (board,) = leaderboards(read_runs([sweep]))
+    assert (board.rules.metric.name, board.rules.metric.better) == ("solve_s", Better.low)
+    entries = {entry.trial.name: entry for entry in board.entries}
+    assert entries["nb32"].verdict is Verdict.faster
+    assert entries["nb32"].ratio is not None
+    assert entries["nb32"].ratio.middle == pytest.approx(2, rel=0.01)
+    assert entries["nb64"].reasons == ["it misses the gate residual: residual is 30, and at most 16 is required"]
+    assert "contents of its inputs" in entries["coarse"].reasons[0], "a smaller mesh is another task"
+    capsys.readouterr()
+    assert main(["leaderboard", str(sweep)]) == 0
+    page = capsys.readouterr().out
+    assert "solve_s: time of the solution." in page
+    assert "Ratio: the geometric mean of solve_s of the baseline / solve_s of the attempt" in page
+    assert "Loss" not in page
+    assert "nb32: program.params.nb 16 → 32\n  nb64: program.params.nb 32 → 64" in page
+    assert "Step mesh time  Step solve time" in " ".join(page.split("Ledger")[1].splitlines()[1:2])
+    assert main(["attempt", "easier", "program.gates.residual.at_most=50", "--campaign", str(sweep)]) == 2
+    assert (
+        "program.gates.residual.at_most=50.0, the baseline has 16.0: an attempt keeps ranks, inputs, metrics and "
+        "gates. Leave program.gates.residual.at_most out." in capsys.readouterr().err
+    )
+
+
+def test_a_tuning_finds_the_best_parameter_that_keeps_the_gates(capsys: pytest.CaptureFixture[str]) -> None:
+    tune = ["tune", *CHOSEN, "program.params.nb=16,32,64"]
+    assert main([*tune, "tune=merit", "tune.pairs=0"]) == 0
+    printed = capsys.readouterr().out
+    assert "At most 3 trials; objective merit." in printed
+    assert "best: program.params.nb='32' with 2.001 s, the baseline 4.001 s" in printed
+    assert "1 do not count" in printed
+    assert "nb: '32'" in Path("runs/tuned/experiment/best.yaml").read_text()
+    capsys.readouterr()
+    assert main(["tune", "tune=merit", "job=program", "program=hpcc,hpl", "ranks_per_node=1"]) == 2
+    assert "program: tuning compares configurations of one task" in capsys.readouterr().err
+    for wrong, remedy in (
+        (["tune.objective=throughput"], "runs of a program are compared by its merit. Set tune=merit."),
+        (["tune=merit", "tune.steps=[2,4]"], "Set tune.steps=[1], which is one rung of whole runs."),
+    ):
+        capsys.readouterr()
+        assert main([*tune, *wrong]) == 2
+        assert remedy in capsys.readouterr().err
