@@ -84,13 +84,22 @@ def metric_of(name: str, declared: ProgramMetric) -> Metric:
 
 def program_values(run: Run, directory: RunDir) -> dict[Metric, float]:
     """Return the declared numbers of a run. Raise MissingNumberError for the first one that it needs and lacks."""
-    found: dict[Metric, float] = {}
-    for name, declared in program_of(run).metrics.items():
+    declared_metrics = program_of(run).metrics
+    read: dict[str, float] = {}
+    for name, declared in declared_metrics.items():
         try:
-            found[metric_of(name, declared)] = value_of(run, directory, name, declared)
+            read[name] = value_of(run, directory, name, declared)
         except MissingNumberError:
             if not declared.optional:
                 raise
+    found: dict[Metric, float] = {}
+    for name, value in read.items():
+        declared = declared_metrics[name]
+        divisor = 1.0 if declared.per is None else read.get(declared.per, 0.0)
+        if divisor:
+            found[metric_of(name, declared)] = value / divisor
+        elif not declared.optional:
+            raise MissingNumberError(f"program.metrics.{name}: it is divided by {declared.per}, which is 0 or missing")
     return found
 
 

@@ -149,6 +149,8 @@ class ProgramMetric:
     """Values at the beginning that are left out, such as those of a warm-up."""
     factor: float = 1.0
     """Factor from the printed unit to `unit`, such as 1e9 for GFLOP/s."""
+    per: str | None = None
+    """Metric of the program by which it is divided, such as a power; null: none. `unit` is that of the quotient."""
     optional: bool = False
     """A run without the number counts all the same."""
 

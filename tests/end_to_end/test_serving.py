@@ -19,7 +19,6 @@ from jobs.cli import main
 from jobs.run_events import run_events
 from jobs.rundir import RunDir, SweepDir, read_records
 from tests.support.cli import printed
-from tests.support.paths import ROOT
 from tests.support.real_run import SMALL, events, make_run, train
 from tests.support.real_run import printed as output
 from tests.support.required import skip_or_fail
@@ -33,20 +32,14 @@ from tests.support.serving import (
     litgpt_directory,
     model_directory,
     tiny_serving,
+    vllm_python,
     vllm_serve_command,
     vllm_serving,
     with_random_weights,
 )
 from tests.support.waiting import wait_until
 
-VLLM = ROOT / ".venv-serve/bin/python"
 pytestmark = pytest.mark.slow
-
-
-def vllm_python() -> Path:
-    if not (VLLM.parent.parent / "vllm.done").exists():
-        skip_or_fail("vLLM is not installed: run make vllm-env")
-    return VLLM
 
 
 def row(sweep: SweepDir) -> dict[str, str]:

@@ -16,6 +16,7 @@ from jobs.plan.compose import compose
 from jobs.rundir import RunDir
 from tests.support.paths import ROOT
 from tests.support.real_run import events, train
+from tests.support.required import skip_or_fail
 from tests.support.tiny_data import SENTENCES
 from tests.support.waiting import wait_until
 
@@ -46,7 +47,15 @@ VLLM_SERVE = (
     "from vllm.entrypoints.cli.serve import FlexibleArgumentParser, ServeSubcommand, make_arg_parser; "
     "ServeSubcommand.cmd(make_arg_parser(FlexibleArgumentParser()).parse_args())"
 )
+VLLM = ROOT / ".venv-serve/bin/python"
 LONG_LOAD = ("serving.requests=4000", "serving.output_tokens=256")
+
+
+def vllm_python() -> Path:
+    """Return the Python of `make vllm-env`; skip the test without it."""
+    if not (VLLM.parent.parent / "vllm.done").exists():
+        skip_or_fail("vLLM is not installed: run make vllm-env")
+    return VLLM
 
 
 def model_directory(where: Path) -> Path:

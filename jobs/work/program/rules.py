@@ -215,6 +215,8 @@ def wrong_metrics(program: Program) -> Iterator[str]:
             yield f"{key}.pattern={metric.pattern}: {wrong}"
         elif metric.pattern is None and metric.file is None:
             yield f"{key}.{given[0]} needs a file. Set {key}.file=PATH, relative to the working directory."
+        elif metric.per is not None and (metric.per == name or metric.per not in program.metrics):
+            yield f"{key}.per={metric.per}: there is no such other metric. Set {key}.per={either(program.metrics)}."
         elif metric.step is not None and metric.step not in program.steps:
             yield f"{key}.step={metric.step}: there is no such step. Set {key}.step={either(program.steps)}."
         elif (known := m.REGISTRY.get(name)) is not None and metric.unit != known.unit:

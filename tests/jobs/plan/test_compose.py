@@ -42,7 +42,6 @@ NEEDS = {
     "serve": ("engine=vllm",),
     **dict.fromkeys(("vllm", "vllm_cpu"), ("job=serve",)),
     "program": ("program=hpl",),
-    **dict.fromkeys(("hf_trainer", "hpcc", "hpl"), ("job=program",)),
     "litgpt_serve": ("job=serve", "serving.client=ab", "serving.prompts=1"),
     "liger": ("cluster=xe9680_h100",),
     "pilot": ("launcher.pilot_nodes=1", "launcher.pilot_wall_time_min=61"),
@@ -60,7 +59,7 @@ NEEDS = {
 def test_every_file_composes_and_survives_being_frozen(group: str, option: str, tmp_path: Path) -> None:
     point = one(
         *choice(group, option),
-        *NEEDS.get(option, ()),
+        *(("job=program", "nodes=2") if group == "program" else NEEDS.get(option, ())),
         "scaling.global_batch_size=64" if group != "scaling" else "nodes=1",
     )
     (tmp_path / "config.yaml").write_text(dump_run(point.run))

@@ -17,6 +17,7 @@ from jobs.work.work import work_of
 from tests.support.composing import CONF, one, options
 from tests.support.real_run import FORK, make_run, printed, rank, train
 from tests.support.required import skip_or_fail
+from tests.support.serving import model_directory, vllm_python, with_random_weights
 from tests.support.waiting import wait_until
 
 MOST_LINES = 60
@@ -52,6 +53,28 @@ def test_every_shipped_program_is_a_short_file_that_is_planned(name: str) -> Non
 def started(run: RunDir, ranks: int) -> None:
     assert train(run) == [0] * ranks, printed(run)
     run.plan.write_text("{}")
+
+
+@pytest.mark.long
+def test_vllm_serves_its_own_load_as_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = with_random_weights(model_directory(tmp_path / "model"))
+    for name, value in {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}.items():
+        monkeypatch.setenv(name, value)
+    run = make_run(
+        tmp_path, "job=program", "program=vllm", "ranks_per_node=1", f"program.params.python={vllm_python()}",
+        f"program.params.model={model}", "program.params.requests=8", "program.params.concurrency=2",
+        "program.params.input_tokens=16", "program.params.output_tokens=4",
+        "program.params.server_options=--enforce-eager --max-model-len 128 --gpu-memory-utilization 0.2",
+        "program.params.load_options=--goodput ttft:100000 tpot:100000", small=False,
+    )  # fmt: skip
+    started(run, 1)
+    found = read_run(run.path)
+    assert found.used, found.reason
+    values = {metric.name: value for metric, value in found.values.items()}
+    assert values["requests_completed"] == 8
+    assert values["output_tokens_per_s"] == pytest.approx(4 * values["requests_per_s"], rel=0.01)
+    assert values["good_request_share"] == pytest.approx(1)
+    assert values["server_startup_time_s"] > 0
 
 
 @pytest.mark.long
