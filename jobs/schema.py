@@ -881,29 +881,40 @@ class Counted(Enum):
 class Contest:
     """Rules of a contest: conditions for an attempt to count, and its comparison with the baseline.
 
-    The experiment file that holds them sets the run's own values from them.
+    The experiment file that holds them sets the run's own values from them. A rule that is null does not exist.
     """
 
     name: str
     """Name of the contest in reports."""
     source: str
     """Source of the rules."""
-    model: str
+    model: str | None = None
     """Name of the model; a run of another model is a rehearsal."""
-    data: str
+    data: str | None = None
     """Name of the data; a run on other data is a rehearsal."""
-    nodes: Count
+    program: str | None = None
+    """Name of the program; a run of another program is a rehearsal."""
+    nodes: Count | None = None
     """Nodes of every run."""
-    ranks_per_node: Count
+    ranks_per_node: Count | None = None
     """Ranks per node of every run."""
     wall_time_min: Count
     """Longest time limit, and longest run."""
-    samples: Count
+    samples: Count | None = None
     """Samples of an epoch."""
-    epochs: Count
+    epochs: Count | None = None
     """Epochs of every run."""
-    sequence_length: Count
+    sequence_length: Count | None = None
     """Longest sample in tokens."""
+    tiers: dict[str, list[str]] = field(default_factory=dict)
+    """Keys that an attempt may set, by tier, the plainest one first; a later tier also has those of the tiers before.
+    Keys are patterns, such as program.params.*; `code` stands for --changed-code. Empty: every key."""
+    floor: bool = False
+    """A slower attempt counts as the baseline, which is the organisers' own deployment."""
+    power_w: Positive | None = None
+    """Highest power of all nodes together, in any second of a run; null: no limit."""
+    node_power_w: Positive | None = None
+    """Highest power of a node, in any second of a run; null: no limit."""
     lora: bool = False
     """Accept runs with low-rank adapters."""
     counted: Counted = Counted.training

@@ -8,17 +8,20 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from analysis.compare.loss import loss_band
 from analysis.compare.published import measured
 from analysis.formatting import significant
+from analysis.metrics.power import PowerLimits, over_power
 from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
 from analysis.scaling.groups import RATES
 from analysis.untrusted import as_number
 from jobs import metrics as m
 from jobs.metrics import Better, Metric
+from jobs.rundir import RunDir
 from jobs.schema import Contest, Counted
 
 # Settings that every run of a campaign shares: the model, the rules, and what a program is judged by.
@@ -42,6 +45,9 @@ class Rules:
     loss_tolerance: float
     loss_spreads: float
     wall_time_min: int | None
+    floor: bool
+    """A slower trial counts as the baseline."""
+    power: PowerLimits
 
     @classmethod
     def of(cls, run: RunResult) -> Rules:
@@ -62,7 +68,17 @@ class Rules:
             value("loss_tolerance", Contest.loss_tolerance),
             value("loss_spreads", Contest.loss_spreads),
             None if limit is None else int(limit),
+            run.setting("contest.floor") is True,
+            PowerLimits(*(as_number(run.setting(f"contest.{key}")) for key in ("power_w", "node_power_w"))),
         )
+
+    @property
+    def ratio_in_words(self) -> str:
+        """The numbers that a ratio divides, as text."""
+        sides = ["the attempt", "the baseline"]
+        if self.metric.better is not Better.high:
+            sides.reverse()
+        return " / ".join(f"{'time' if self.counted is not None else self.metric.name} of {side}" for side in sides)
 
     def value(self, run: RunResult) -> float | None:
         """Return the compared number of a run; None if it was not measured."""
@@ -116,6 +132,7 @@ def breaches(run: RunResult, baseline: Baseline) -> list[str]:
         did_the_work(run, baseline),
         reached_the_loss(run, baseline),
         kept_the_time_limit(run, baseline.rules),
+        kept_the_power(run, baseline.rules.power),
         started_once(run),
     ]
     return [sentence for sentence in found if sentence]
@@ -164,6 +181,15 @@ def kept_the_time_limit(run: RunResult, rules: Rules) -> str | None:
     if limit is not None and total_s is not None and total_s > limit * 60:
         return f"took {significant(total_s, 4)} s, the contest's limit is {limit} min"
     return None
+
+
+def kept_the_power(run: RunResult, limits: PowerLimits) -> str | None:
+    """Check the power of every second between the start and the end of a run, by the readings in its directory."""
+    if limits == PowerLimits(None, None):
+        return None
+    started = next(event for event in run.events if event["event"] == "started")
+    begin_s, end_s = (datetime.fromisoformat(str(event["time"])).timestamp() for event in (started, run.events[-1]))
+    return over_power(RunDir(run.path).power_logs, begin_s, end_s, limits, nodes=as_number(run.setting("nodes")))
 
 
 def reached_the_loss(run: RunResult, baseline: Baseline) -> str | None:

@@ -18,9 +18,11 @@ from rich.console import Console
 from analysis.compare.campaign import (
     Entry,
     Leaderboard,
+    Trial,
     Verdict,
     changes,
     leaderboards,
+    part_of,
     previews,
 )
 from analysis.formatting import ABSENT, csv_cell, shown, significant, title, without_unit
@@ -110,16 +112,18 @@ def rich_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Fitted
 def headings(board: Leaderboard) -> list[str]:
     """Return the headings of the leaderboard: with what is compared, and with the loss where one was reported."""
     compared = "Time (s)" if board.rules.counted is not None else title(board.rules.metric)
-    return [
-        "Attempt",
-        "Rank",
-        compared,
-        "Ratio",
-        "95 % interval",
-        "n",
-        *(["Loss"] if has_loss(board) else []),
-        "Verdict",
-    ]
+    tier, loss = ["Tier"] if has_tiers(board) else [], ["Loss"] if has_loss(board) else []
+    return ["Attempt", *tier, "Rank", compared, "Ratio", "95 % interval", "n", *loss, "Verdict"]
+
+
+def has_tiers(board: Leaderboard) -> bool:
+    """Return True if the contest of a campaign has tiers."""
+    return any(tier_of(trial) for trial in board.trials)
+
+
+def tier_of(trial: Trial) -> str:
+    """Return the tier of a trial in its contest; empty without one."""
+    return str((part_of(trial.first) or {}).get("tier", ""))
 
 
 def has_loss(board: Leaderboard) -> bool:
@@ -135,7 +139,8 @@ def leader_rows(board: Leaderboard) -> list[list[str]]:
         return rows
     runs = board.baseline.runs
     loss = [median_words(map(board.rules.loss, runs))] if has_loss(board) else []
-    baseline = ["baseline", str(faster + 1), compared(board, runs), "1", "", str(len(runs)), *loss, ""]
+    tier = [""] if has_tiers(board) else []
+    baseline = ["baseline", *tier, str(faster + 1), compared(board, runs), "1", "", str(len(runs)), *loss, ""]
     return [*rows[:faster], baseline, *rows[faster:]]
 
 
@@ -146,13 +151,14 @@ def leader_row(board: Leaderboard, entry: Entry) -> list[str]:
     interval = " to ".join(f"{value:.3f}" for value in entry.interval) if entry.interval and counts else ABSENT
     return [
         entry.trial.name,
+        *([tier_of(entry.trial)] if has_tiers(board) else []),
         ABSENT if entry.rank is None else str(entry.rank),
         compared(board, used),
         f"{entry.ratio.middle:.3f}" if entry.ratio is not None and counts else ABSENT,
         interval,
         str(len(entry.ratios)),
         *([median_words(map(board.rules.loss, used))] if has_loss(board) else []),
-        verdict_words(entry),
+        verdict_words(entry, floor=board.rules.floor),
     ]
 
 
@@ -252,6 +258,7 @@ def records(board: Leaderboard) -> list[dict[str, Any]]:
         {
             "campaign": board.path.name,
             "attempt": entry.trial.name,
+            "tier": tier_of(entry.trial) or None,
             "rank": entry.rank,
             "verdict": entry.verdict.name,
             "holds_after_bonferroni": entry.holds,

@@ -9,7 +9,6 @@ from analysis.formatting import percent, plural, significant
 from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN, NORMALITY
 from analysis.report.sensitivity import sensitivity, unseen_below
 from analysis.run import RunResult, hardware
-from jobs.metrics import Better
 from jobs.schema import Counted
 
 RATIO_DIGITS = 4
@@ -36,12 +35,6 @@ def counted_words(rules: Rules) -> str:
     if rules.counted is not None:
         return COUNTED_WORDS[rules.counted]
     return f"{rules.metric.name}: {rules.metric.definition[:1].lower()}{rules.metric.definition[1:].rstrip('.')}"
-
-
-def ratio_words(rules: Rules) -> str:
-    """Return the numbers that a ratio divides, as text."""
-    sides = ("the attempt", "the baseline") if rules.metric.better is Better.high else ("the baseline", "the attempt")
-    return " / ".join(f"{'time' if rules.counted is not None else rules.metric.name} of {side}" for side in sides)
 
 
 def answer(board: Leaderboard) -> str:
@@ -71,7 +64,7 @@ def notes(board: Leaderboard) -> list[str]:
     each, sure = (percent(confidence_of_each(together, board.compared)) for together in (CONFIDENCE, SURE))
     of_each = f", at {each} for each of {board.compared} attempts (Bonferroni)" if board.compared > 1 else ""
     text = [
-        f"Ratio: the geometric mean of {ratio_words(rules)}, over n pairs of repeats that ran in "
+        f"Ratio: the geometric mean of {rules.ratio_in_words}, over n pairs of repeats that ran in "
         f"turns; its {percent(CONFIDENCE)} interval is Student's t of their logarithms{of_each}: if all attempts were "
         f"as fast as the baseline, at most {percent(1 - CONFIDENCE)} of such leaderboards would report a difference. A "
         f"tie is an interval that contains 1. A star marks a difference that also holds at {sure}, at most "
@@ -114,8 +107,12 @@ def reasons(entry: Entry) -> str:
     return "; ".join(entry.reasons)
 
 
-def verdict_words(entry: Entry) -> str:
-    """Return the verdict, with a star if it holds at SURE, or why the trial does not count."""
+def verdict_words(entry: Entry, *, floor: bool = False) -> str:
+    """Return the verdict, with a star if it holds at SURE, or why the trial does not count.
+
+    Under a `floor` a slower trial counts as the baseline.
+    """
     if entry.verdict is Verdict.invalid:
         return reasons(entry)
-    return f"{entry.verdict.value}{' *' if entry.holds else ''}"
+    below = ", counts as the baseline" if floor and entry.verdict is Verdict.slower else ""
+    return f"{entry.verdict.value}{' *' if entry.holds else ''}{below}"

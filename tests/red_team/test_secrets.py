@@ -232,6 +232,7 @@ NAMED = [
 ]
 # Ordinary lines of a set-up, which look a little like the above.
 ORDINARY = [
+    "--goodput 'time_to_first_token:3000 inter_token_latency:20 time_per_output_token:50.5'",
     "docker login -u me --password-stdin registry < ~/.registry",
     "export NCCL_SOCKET_KEY=1",
     "export SSH_KEY=/home/me/.ssh/id_ed25519",

@@ -59,7 +59,7 @@ def run_of(overrides: Overrides) -> Run:
         setattr(run, group, getattr(whole, group))
         if group == "cluster":
             run.gpu, run.launcher.kind = whole.gpu, whole.launcher.kind
-            run.ranks_per_node = run.contest.ranks_per_node if run.contest else whole.ranks_per_node
+            run.ranks_per_node = (run.contest and run.contest.ranks_per_node) or whole.ranks_per_node
         if group == "job":
             run.serving, run.storage, run.images = whole.serving, whole.storage, whole.images
     if run.scaling.mode is ScalingMode.strong and run.scaling.global_batch_size is None:

@@ -7,7 +7,6 @@ import plotly.graph_objects as go
 from analysis.compare.campaign import Entry, Leaderboard, Verdict
 from analysis.formatting import plot_text, plural
 from analysis.report.figures.style import GREY, Figure, empty_plot, word_of
-from analysis.report.leaderboard_text import ratio_words
 
 COLOURS = {Verdict.faster: "#009E73", Verdict.tie: GREY, Verdict.slower: "#D55E00", Verdict.too_few: "#56B4E9"}
 MOST_ROWS = 40
@@ -31,7 +30,7 @@ def leaderboard_figure(board: Leaderboard, number: int) -> Figure | None:
     ends = [-0.5, len(rows) - 0.5]
     plot.add_trace(go.Scatter(name="baseline", mode="lines", x=[1, 1], y=ends, line=line, hoverinfo="skip"))
     plot.update_layout(height=120 + PIXELS_PER_ROW * max(3, len(rows)), showlegend=True)
-    words = plot_text(ratio_words(board.rules))
+    words = plot_text(board.rules.ratio_in_words)
     plot.update_xaxes(title_text=f"{words[:1].upper()}{words[1:]}", showgrid=True)
     plot.update_yaxes(
         range=[len(rows) - 0.5, -0.5],

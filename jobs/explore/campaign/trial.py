@@ -24,6 +24,7 @@ from jobs.explore.campaign.campaign import (
 )
 from jobs.explore.campaign.campaign_file import read_trials
 from jobs.explore.campaign.code_snapshot import refuse_mixture
+from jobs.explore.campaign.tiers import tier_of
 from jobs.explore.campaign.trial_checks import (
     is_shared,
     refuse_another_task,
@@ -143,6 +144,9 @@ def trial_points(name: str, overrides: list[str], campaign: Campaign, repeats: i
     refuse_changes(changes)
     received = campaign.is_received
     baseline = compose_one([*campaign.base, *where], BASELINE, received=received)
+    tiers = baseline.run.contest.tiers if baseline.run.contest else {}
+    tier = tier_of(changes, tiers, changed_code=campaign.code is not None)
+    facts = {"name": name, "changes": changes} | ({} if tier is None else {"tier": tier})
     # The baseline's overrides contain its global batch, which would otherwise follow a change of the micro-batch.
     tried = compose_one([*baseline.overrides, *changes], name, received=received)
     refuse_another_task(name, tried.run, baseline.run)
@@ -157,7 +161,7 @@ def trial_points(name: str, overrides: list[str], campaign: Campaign, repeats: i
     done = 0 if replaced else repeats_on_disk(campaign.sweep, name)
     pair = ((baseline, f"{name}-{BASELINE}", BASELINE), (tried, name, "attempt"))
     return [
-        placed(point, campaign.sweep, run_name, repeat, name=name, role=role, repeat=repeat, changes=changes)
+        placed(point, campaign.sweep, run_name, repeat, role=role, repeat=repeat, **facts)
         for repeat in range(done + 1, done + repeats + 1)
         for point, run_name, role in (pair if repeat % 2 else reversed(pair))
     ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from operator import attrgetter
 
-from jobs.plan.rules.rule import Rule
+from jobs.plan.rules.rule import Rule, value_at
 from jobs.schema import Run
 
 # The field of Contest whose value a key must have.
@@ -25,8 +25,9 @@ REQUIRED = {
 
 def departures(setting: Callable[[str], object]) -> list[str]:
     """Return the reasons why a run, given by its settings, is only a rehearsal: `model tiny, not llama2_7b`."""
-    both = [(key, setting(f"{key}.name"), setting(f"contest.{key}")) for key in ("model", "data")]
-    return [f"{key} {own}, not {wanted}" for key, own, wanted in both if own != wanted]
+    wanted = {key: setting(f"contest.{key}") for key in ("model", "data", "program")}
+    both = [(key, setting(f"{key}.name"), name) for key, name in wanted.items() if name is not None]
+    return [f"{key} {own}, not {name}" for key, own, name in both if own != name]
 
 
 def rule_of(run: Run, field: str) -> str:
@@ -38,12 +39,14 @@ def rule_of(run: Run, field: str) -> str:
 
 def training_is_whole(run: Run) -> str | None:
     """Require training by epochs, on all samples."""
-    if run.contest is not None and run.job.steps is not None:
+    if run.contest is None or run.contest.epochs is None:
+        return None
+    if run.job.steps is not None:
         return (
             f"job.steps={run.job.steps} is not the contest's length of training. Set job.epochs={run.contest.epochs} "
             f"job.steps=null. {rule_of(run, 'epochs')}"
         )
-    if run.contest is not None and run.data.holds_out:
+    if run.data.holds_out:
         split, last = run.data.test_split, run.data.held_out_samples
         key, none = ("held_out_samples", 0) if split is None else ("test_split", "null")
         value = last if split is None else f"{split:g}"
@@ -57,7 +60,7 @@ def values_are_the_contests(run: Run) -> str | None:
     for key, field in REQUIRED.items() if run.contest else ():
         own, wanted = attrgetter(key)(run), getattr(run.contest, field)
         # Steps in place of epochs are training_is_whole's.
-        if own != wanted and (key != "job.epochs" or run.job.steps is None):
+        if wanted is not None and own != wanted and (key != "job.epochs" or run.job.steps is None):
             wrong.append(f"{key}={own} is not the contest's. Set {key}={wanted}. {rule_of(run, field)}")
     return "\n".join(wrong) or None
 
@@ -87,7 +90,7 @@ def all_weights_are_trained(run: Run) -> str | None:
 
 def run_is_a_rehearsal(run: Run) -> str | None:
     """Warn of a run that does not count in the contest."""
-    if run.contest is None or not (found := departures(lambda key: attrgetter(key)(run))):
+    if run.contest is None or not (found := departures(lambda key: value_at(run, key))):
         return None
     return f"a rehearsal of {run.contest.name}, which counts nowhere: {'; '.join(found)}."
 

@@ -1,4 +1,4 @@
-"""The type of a rule, and phrases for allowed values."""
+"""The type of a rule, the value of a key, and phrases for allowed values."""
 
 from __future__ import annotations
 
@@ -15,6 +15,14 @@ MOST_NAMES = 5
 
 Rule = Callable[[Run], str | None]
 """Run -> a line for each mistake (key and value, place, allowed values, remedy), or None."""
+
+
+def value_at(run: Run, key: str) -> object:
+    """Return the value of a key; None if its section is null."""
+    found: object = run
+    for name in key.split("."):
+        found = getattr(found, name, None)
+    return found
 
 
 @cache

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from jobs.engines.engine import engine_of
 from jobs.plan.rules.native_only import typed
+from jobs.plan.rules.rule import value_at
 from jobs.schema import Run
 from jobs.work.work import kind_of, work_of
 
@@ -36,14 +37,6 @@ def values_are_read(run: Run) -> str | None:
             if value is not None and typed(value) != unset:
                 return reader.not_read_because(run, key, typed(value), f"{key}={unset}")
     return None
-
-
-def value_at(run: Run, key: str) -> object:
-    """Return the value of a key; None if its section is null."""
-    found: object = run
-    for name in key.split("."):
-        found = getattr(found, name, None)
-    return found
 
 
 def refusals(run: Run, overrides: Iterable[str]) -> list[str]:

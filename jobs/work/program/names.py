@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from jobs.plan.rules.unused import value_at
+from jobs.plan.rules.rule import value_at
 from jobs.rundir import RunDir
 from jobs.schema import Run
 from jobs.settings.program import ParameterType, Program, Step

@@ -98,9 +98,10 @@ class ProgramWork(Work):
         return {**config, **unused, "job": job}
 
     def columns(self, run: Run) -> dict[str, str]:
-        """Return the parameters of the program."""
+        """Return the parameters of the program; options of its commands stand below the plan."""
         assert run.program is not None
-        return dict(run.program.params)
+        options = {name for name, about in run.program.parameters.items() if about.type is ParameterType.words}
+        return {name: value for name, value in run.program.params.items() if name not in options}
 
     def notes(self, run: Run) -> Iterable[tuple[str, str]]:
         """Yield the commands, and what happens at a restart."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +101,48 @@ def test_a_tuning_finds_the_best_parameter_that_keeps_the_gates(capsys: pytest.C
         capsys.readouterr()
         assert main([*tune, *wrong]) == 2
         assert remedy in capsys.readouterr().err
+
+
+RULES = """\
+# @package _global_
+# A contest of the solver.
+defaults:
+  - override /job: program
+  - override /program: solver
+contest:
+  name: solver_cup
+  source: tests
+  program: solver
+  wall_time_min: 10
+  floor: true
+  node_power_w: 900
+  tiers: {basic: [program.params.nb], bonus: [program.env]}
+sweep: cup
+ranks_per_node: 1
+wall_time_min: ${contest.wall_time_min}
+"""
+
+
+@pytest.mark.long
+def test_a_contest_of_a_program_is_a_file_of_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "site/experiment").mkdir()
+    (tmp_path / "site/experiment/solver_cup.yaml").write_text(RULES)
+    assert main(["attempt", "baseline", "+experiment=solver_cup", "program.params.nb=32", "--wait"]) == 0
+    cup = ["--campaign", "runs/cup", "--wait"]
+    assert main(["attempt", "slow", "program.params.nb=16", *cup]) == 0
+    capsys.readouterr()
+    assert main(["attempt", "other", "program.steps.solve.command=true", *cup]) == 2
+    assert "program.steps.solve.command is prohibited: no tier of the contest allows it" in capsys.readouterr().err
+    assert main(["leaderboard", "runs/cup"]) == 0
+    assert "power readings of 0 nodes" in " ".join(capsys.readouterr().out.split())
+    for run in Path("runs/cup").iterdir():
+        if run.name.startswith(("slow", "baseline")):
+            times = [json.loads(line)["time"] for line in (run / "status.jsonl").read_text().splitlines()]
+            begin, end = (datetime.fromisoformat(times[place]).timestamp() for place in (0, -1))
+            rows = (f"{second},850" for second in range(int(begin) - 1, int(end) + 2))
+            (run / "power-n0.csv").write_text("time,power_w\n" + "\n".join(rows))
+    assert main(["leaderboard", "runs/cup"]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert "Attempt Tier Rank Solve (s) Ratio" in page
+    assert "slow basic 2" in page
+    assert "slower *, counts as the baseline" in page
