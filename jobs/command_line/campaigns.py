@@ -63,6 +63,20 @@ def show_leaderboard(directory: Path) -> int:
     return show(directory.absolute().parent if is_run(directory) else directory)
 
 
+def package(options: argparse.Namespace) -> int:
+    """Write the package of an attempt."""
+    from jobs.explore.campaign.package import package as write
+
+    return write(options.campaign, options.attempt, options.output)
+
+
+def rerun(options: argparse.Namespace) -> int:
+    """Repeat the attempt of a package."""
+    from jobs.explore.campaign.rerun import rerun as repeat
+
+    return repeat(options.package, options.overrides, **chosen(options, "repeats", "trust"))
+
+
 def tune(options: argparse.Namespace) -> int:
     """Tune a space, or propose the next attempts of a campaign."""
     if options.next is None:
@@ -123,6 +137,42 @@ COMMANDS = (
         heading=HEADING,
         examples=("leaderboard runs/camp",),
         manual="analysis/compare/README.md#leaderboard",
+    ),
+    Command(
+        "package",
+        "write a directory of texts by which somebody else can check and repeat an attempt",
+        package,
+        (
+            Argument("campaign", type=given_path, metavar="DIR", help="campaign directory, such as runs/camp"),
+            Argument("attempt", metavar="NAME", help="name of the attempt"),
+            Argument(
+                "--output", type=given_path, metavar="DIR", help="directory to write (default: package-CAMPAIGN-NAME)"
+            ),
+        ),
+        heading=HEADING,
+        examples=("package runs/camp mbs2",),
+        manual="jobs/explore/README.md#packages",
+    ),
+    Command(
+        "rerun",
+        "repeat the attempt of a package here, and judge whether its claim holds",
+        rerun,
+        (
+            Argument("package", type=given_path, metavar="DIR", help="directory that slurmscale package wrote"),
+            overrides("only launcher=... and its keys"),
+            Argument(
+                "--repeats",
+                type=int,
+                default=3,
+                metavar="N",
+                help="number of pairs of baseline and attempt (default 3)",
+            ),
+            Argument("--trust", action="store_true", help="run the commands of the package, after reading them"),
+        ),
+        heading=HEADING,
+        examples=("rerun package-camp-mbs2 --trust",),
+        manual="jobs/explore/README.md#packages",
+        exit_codes={1: "the claim does not hold here, or could not be judged"},
     ),
     Command(
         "tune",

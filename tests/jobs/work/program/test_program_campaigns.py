@@ -76,11 +76,36 @@ def test_attempts_are_judged_by_the_merit_their_gates_and_their_inputs(
     assert "Loss" not in page
     assert "nb32: program.params.nb 16 → 32\n  nb64: program.params.nb 32 → 64" in page
     assert "Step mesh time  Step solve time" in " ".join(page.split("Ledger")[1].splitlines()[1:2])
+    check_package(sweep, capsys)
     assert main(["attempt", "easier", "program.gates.residual.at_most=50", "--campaign", str(sweep)]) == 2
     assert (
         "program.gates.residual.at_most=50.0, the baseline has 16.0: an attempt keeps ranks, inputs, metrics and "
         "gates. Leave program.gates.residual.at_most out." in capsys.readouterr().err
     )
+
+
+def check_package(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Package an attempt, repeat it as somebody else, and find a package that was changed or claims too much."""
+    assert main(["package", str(sweep), "nb64"]) == 2
+    assert "nb64 cannot be claimed: it misses the gate residual" in capsys.readouterr().err
+    assert main(["package", str(sweep), "nb32"]) == 0
+    package = Path("package-tuned-nb32")
+    page = (package / "README.md").read_text()
+    assert "* `program.params.nb 16 → 32`" in page
+    assert "* Every run kept the gates residual; inputs, metrics and gates are those of the baseline." in page
+    assert "## Speed-up over the baseline\n\n1.999 (solve_s of the baseline / solve_s of the attempt, 95 %" in page
+    assert (package / "runs/nb32-r1/program/solve-00000.log").read_text().startswith("time 2.001 s")
+    assert main(["rerun", str(package)]) == 2
+    assert "nb32: program.params.nb=32\nRead them, then add --trust." in capsys.readouterr().err
+    # The campaign's own baseline was given with the path of the mesh as the site's file has it.
+    Path("mesh.dat").write_text("65 million cells")
+    assert main(["rerun", str(package), "--trust"]) == 0
+    assert "Reproduced: claimed 1.999" in capsys.readouterr().out
+    assert main(["package", str(sweep), "nb32"]) == 2
+    assert "package-tuned-nb32 exists" in capsys.readouterr().err
+    (package / "claim.json").write_text((package / "claim.json").read_text().replace('"ratio": 1', '"ratio": 3'))
+    assert main(["rerun", str(package), "--trust"]) == 2
+    assert "package-tuned-nb32 has changed since it was made: claim.json." in capsys.readouterr().err
 
 
 def test_a_tuning_finds_the_best_parameter_that_keeps_the_gates(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,6 +168,6 @@ def test_a_contest_of_a_program_is_a_file_of_rules(tmp_path: Path, capsys: pytes
             (run / "power-n0.csv").write_text("time,power_w\n" + "\n".join(rows))
     assert main(["leaderboard", "runs/cup"]) == 0
     page = " ".join(capsys.readouterr().out.split())
-    assert "Attempt Tier Rank Solve (s) Ratio" in page
+    assert "Attempt Tier Rank Solve s (s) Ratio" in page
     assert "slow basic 2" in page
     assert "slower *, counts as the baseline" in page

@@ -1,0 +1,196 @@
+"""`slurmscale package CAMPAIGN ATTEMPT`: a directory of texts by which somebody else can check and repeat an attempt.
+
+README.md        what changed, why it is the same task, the evidence, the speed-up over the baseline
+campaign.yaml    baseline and attempt as overrides, for `slurmscale rerun`
+claim.json       the ratios of the pairs, and what they are ratios of
+site/            the choices of the site's own directory (SLURMSCALE_SITE) that the overrides may name
+runs/            configuration, provenance, events and output of every run
+SHA256SUMS       of all files, for sha256sum -c
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from analysis.compare.campaign import Entry, Leaderboard, Verdict, changes, leaderboards
+from analysis.formatting import significant
+from analysis.load.discover import read_runs
+from analysis.report.leaderboard import headings, leader_row
+from analysis.report.leaderboard_text import RATIO_DIGITS, counted_words, verdict_words
+from analysis.run import RunResult, hardware
+from jobs.errors import ConfigError, RunDirError
+from jobs.explore.campaign.campaign import recorded
+from jobs.files import file_names, read_tail, read_text
+from jobs.output import own_directory, write_file
+from jobs.plan.choices import site
+from jobs.plan.keys import GROUPS
+from jobs.rundir import BASELINE, RunDir, SweepDir
+from jobs.secrets import redact
+
+LONGEST_FILE_BYTES = 64 << 20
+LONGEST_LOG_BYTES = 1 << 20
+"""Of a log its end of this size is packed."""
+CLAIM, ATTEMPTS, SUMS = "claim.json", "campaign.yaml", "SHA256SUMS"
+
+
+def package(campaign: Path, name: str, output: Path | None) -> int:
+    """Write the package of an attempt and print its path; return 0.
+
+    Raise RunDirError for an attempt that the campaign lacks or that does not count, ConfigError for a directory that
+    exists.
+    """
+    board = board_of(campaign)
+    entry = next((each for each in board.entries if each.trial.name == name), None)
+    if entry is None or board.baseline is None:
+        known = ", ".join(each.trial.name for each in board.entries)
+        raise RunDirError(f"{campaign} has no attempt {name} with a finished baseline. Its attempts are {known}.")
+    if entry.verdict in {Verdict.invalid, Verdict.too_few}:
+        raise RunDirError(f"{name} cannot be claimed: {verdict_words(entry)}. Repeat it, or package another attempt.")
+    place = output or Path(f"package-{board.path.name}-{name}")
+    if place.exists():
+        raise ConfigError(f"{place} exists. Remove it, or choose another directory: --output DIR")
+    texts = dict(contents(board, entry))
+    hidden = {path: redact(text) for path, text in texts.items()}
+    sums = {path: hashlib.sha256(text.encode()).hexdigest() for path, text in hidden.items()}
+    hidden[SUMS] = "".join(f"{digest}  {path}\n" for path, digest in sums.items())
+    for path, text in hidden.items():
+        own_directory(place)
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        write_file(place / path, text)
+    replaced = [path for path, text in texts.items() if hidden[path] != text]
+    if replaced:
+        print(f"Secrets were replaced in {', '.join(replaced)}.")
+    print(f"{place}: {len(hidden)} files. Somebody else repeats it by: slurmscale rerun {place}")
+    return 0
+
+
+def board_of(campaign: Path) -> Leaderboard:
+    """Return the leaderboard of a campaign's directory; raise RunDirError if it is none."""
+    found = leaderboards(read_runs([campaign])) if campaign.is_dir() else []
+    if len(found) != 1:
+        raise RunDirError(f"{campaign} is not the directory of one campaign. Pass one, such as runs/mine.")
+    return found[0]
+
+
+def contents(board: Leaderboard, entry: Entry) -> Iterator[tuple[str, str]]:
+    """Yield path and text of each file of the package, but the checksums."""
+    assert board.baseline is not None
+    runs = [*board.baseline_runs, *entry.trial.runs.values()]
+    pairs = [run for beside, _ in entry.trial.repeats.values() for run in beside]
+    overrides = {BASELINE: changes_of(board.baseline_runs[0]), entry.trial.name: changes_of(entry.trial.first)}
+    yield "README.md", readme(board, entry)
+    yield ATTEMPTS, yaml.safe_dump(overrides, sort_keys=False, allow_unicode=True, width=10_000)
+    yield CLAIM, json.dumps(claim_of(board, entry), indent=1) + "\n"
+    own = site()
+    for file in sorted(own.glob("*/*.yaml")) if own is not None else ():
+        if file.parent.name in GROUPS:
+            yield f"site/{file.parent.name}/{file.name}", read_text(file)
+    for run in dict.fromkeys([*runs, *pairs]):
+        yield from files_of(run)
+
+
+def changes_of(run: RunResult) -> list[str]:
+    """Return the overrides that a run of a campaign records."""
+    return list((recorded(RunDir(run.path)) or {})["changes"])
+
+
+def files_of(run: RunResult) -> Iterator[tuple[str, str]]:
+    """Yield path and text of the files of a run."""
+    directory = RunDir(run.path)
+    for file in (directory.config, directory.plan, directory.provenance, directory.status, directory.metrics):
+        if file.exists():
+            yield f"runs/{run.name}/{file.name}", read_text(file, LONGEST_FILE_BYTES)
+    if directory.program.is_dir():
+        for name in sorted(file_names(directory.program)):
+            if name.endswith(".log"):
+                yield f"runs/{run.name}/program/{name}", read_tail(directory.program / name, LONGEST_LOG_BYTES)
+
+
+def claim_of(board: Leaderboard, entry: Entry) -> dict[str, Any]:
+    """Return what the attempt claims, as data: the ratios of its pairs, and their interval."""
+    assert entry.ratio is not None
+    return {
+        "attempt": entry.trial.name,
+        "verdict": entry.verdict.name,
+        "compared": board.rules.ratio_in_words,
+        "ratio": entry.ratio.middle,
+        "interval": list(entry.interval) if entry.interval else None,
+        "ratios": list(entry.ratios),
+        "hardware": hardware([run for run in board.runs if run.started]),
+        "contest": board.first.setting("contest.name"),
+    }
+
+
+def readme(board: Leaderboard, entry: Entry) -> str:
+    """Return the four answers of an attempt: what changed, why it is the same task, evidence, speed-up."""
+    assert board.baseline is not None
+    ratio = entry.ratio
+    assert ratio is not None
+    baseline, name = board.baseline.run, entry.trial.name
+    rows = [headings(board), leader_row(board, entry)]
+    interval = f", 95 % interval {entry.interval[0]:.3f} to {entry.interval[1]:.3f}" if entry.interval else ""
+    note = SweepDir(board.path).note
+    lines = [
+        f"# {name} of {board.path.name}",
+        "",
+        f"{hardware([run for run in board.runs if run.started])}. Compared: {counted_words(board.rules)}.",
+        "",
+        "## What was changed",
+        "",
+        *(f"* `{each}`" for each in changes(entry.trial.first, baseline) or ["nothing"]),
+        "",
+        "## Why it is the same task",
+        "",
+        *(f"* {each}" for each in sameness(board, entry)),
+        *([f"* {read_text(note).strip()}"] if note.exists() else []),
+        "",
+        "## Evidence",
+        "",
+        *markdown(rows),
+        "",
+        *markdown([["Pair", "Baseline", "Attempt"], *pairs_of(board, entry)]),
+        "",
+        "## Speed-up over the baseline",
+        "",
+        f"{ratio.middle:.3f} ({board.rules.ratio_in_words}{interval}, n = {len(entry.ratios)} pairs that ran in "
+        f"turns): {verdict_words(entry, floor=board.rules.floor)}.",
+        "",
+        "## Check and repeat it",
+        "",
+        "    sha256sum -c SHA256SUMS",
+        "    slurmscale rerun .",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def pairs_of(board: Leaderboard, entry: Entry) -> Iterator[list[str]]:
+    """Yield number and both compared values of each pair."""
+    size = board.rules.metric.display.size
+    for number, sides in sorted(entry.trial.repeats.items()):
+        values = [board.rules.value(side[-1]) for side in sides if side]
+        if len(values) == 2 and None not in values:
+            yield [str(number), *(significant(value / size, RATIO_DIGITS) for value in values if value is not None)]
+
+
+def sameness(board: Leaderboard, entry: Entry) -> Iterator[str]:
+    """Yield what the campaign has checked of every run of the attempt."""
+    run = entry.trial.first
+    yield "Model, data, ranks and contest rules are those of the baseline."
+    if board.baseline is not None and (band := board.baseline.band) is not None:
+        yield f"Every loss is within the band of the baseline's repeats, {band[0]:.4g} to {band[1]:.4g}."
+    gates = run.setting("program.gates")
+    if gates:
+        yield f"Every run kept the gates {', '.join(gates)}; inputs, metrics and gates are those of the baseline."
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table of Markdown; the first row has its headings."""
+    first, *others = rows
+    return [f"| {' | '.join(each)} |" for each in (first, ["---"] * len(first), *others)]
