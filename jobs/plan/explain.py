@@ -8,7 +8,18 @@ import textwrap
 
 from jobs.errors import ConfigError
 from jobs.plan.choices import choices, first_comment, refuse_missing_site
-from jobs.plan.keys import GROUPS, Key, did_you_mean, in_section, is_enum, keys, meanings, nearest_keys
+from jobs.plan.keys import (
+    GROUPS,
+    Key,
+    did_you_mean,
+    in_section,
+    is_enum,
+    keys,
+    keys_of,
+    known_key,
+    meanings,
+    nearest_keys,
+)
 from jobs.plan.synonyms import meant, nearest_names
 
 NARROWEST, WIDEST = 60, 110
@@ -36,7 +47,7 @@ def explain(name: str | None, overrides: list[str]) -> int:
 
         print_facts(name, parameter_facts(name.removeprefix(PARAMETER), overrides))
         return 0
-    if name not in keys() and name not in GROUPS:
+    if known_key(name) is None and name not in GROUPS:
         near = nearest_keys(name) or nearest_names(name, GROUPS)
         if entries := with_word(name):
             if usual := meant(name):
@@ -50,8 +61,12 @@ def explain(name: str | None, overrides: list[str]) -> int:
 
     print_facts(name, facts(name, overrides))
     files = choices(name) if name in GROUPS else []
-    listed("choices", [(each, first_comment(f"{name}/{each}")) for each in files] or members(keys().get(name)))
+    listed("choices", [(each, first_comment(f"{name}/{each}")) for each in files] or members(known_key(name)))
     inner = [key for key in keys().values() if in_section(key.name, name)]
+    if (key := known_key(name)) is not None and key.entry is not None:
+        inner = list(keys_of(key.entry, f"{name}.NAME."))
+    elif key is not None and key.is_section and not inner:
+        inner = list(keys_of(key.kind, f"{name}."))
     listed("keys", [(key.name, key.meaning) for key in inner])
     return 0
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import MISSING, fields
 
 from hydra import compose as hydra_compose
 from omegaconf import DictConfig, OmegaConf
 
 from jobs.errors import ConfigError
 from jobs.plan.configuration_files import composing
-from jobs.plan.keys import GROUPS, keys
+from jobs.plan.keys import GROUPS, keys, known_key
 from jobs.plan.overrides import single
 from jobs.ranges import ranges_of
 from jobs.settings.program import Limits, Parameter
@@ -46,7 +47,7 @@ def parameter_facts(name: str, overrides: list[str]) -> list[tuple[str, str]]:
 
 def described(name: str, config: DictConfig) -> Iterator[tuple[str, str]]:
     """Yield title and text of each line about a key of a composition."""
-    key = keys().get(name)
+    key = known_key(name)
     if key is None:
         yield "meaning", "A file that combines choices and values of any group, and may declare a sweep."
         yield "default", "null"
@@ -57,6 +58,12 @@ def described(name: str, config: DictConfig) -> Iterator[tuple[str, str]]:
         yield "range", found.in_words
     if key.unit:
         yield "unit", key.unit
+    if name not in keys():
+        # A key in a section by name has a default of its own, and no value without the name.
+        default = next(each.default for each in fields(key.owner) if each.name == name.rpartition(".")[2])
+        if default is not MISSING and not key.is_section:
+            yield "default", "null" if default is None else str(getattr(default, "name", default))
+        return
     value = "(no value)" if OmegaConf.is_missing(*parent_of(name, config)) else OmegaConf.select(config, name)
     if OmegaConf.is_list(value):
         yield "default", f"[{', '.join(str(getattr(each, 'name', each)) for each in value)}]"

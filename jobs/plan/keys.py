@@ -63,6 +63,12 @@ class Key:
         return get_args(self.kind)[0] if get_origin(self.kind) is list else self.kind
 
     @property
+    def entry(self) -> type | None:
+        """The class of the sections of a mapping of sections by name, such as program.metrics; None for another key."""
+        kind = get_args(self.kind)[1] if get_origin(self.kind) is dict else None
+        return kind if isinstance(kind, type) and is_dataclass(kind) else None
+
+    @property
     def choices(self) -> list[str]:
         """Return the values that it takes where these can be listed, else an empty list."""
         if self.kind is bool:
@@ -74,6 +80,8 @@ class Key:
         """Return its type as text."""
         names = {int: "whole number", float: "number", bool: "true or false", str: "text"}
         kind = "section" if self.is_section else "choice" if is_enum(self.kind) else names.get(self.kind)
+        if self.entry is not None:
+            kind = "sections by name"
         if self.element is not self.kind and is_enum(self.element):
             kind = f"list of {', '.join(member.name for member in self.element)}"
         return f"{kind or str(self.kind).replace('str', 'text')}{', or null' if self.optional else ''}"
@@ -111,6 +119,17 @@ def keys_of(owner: type, prefix: str = "") -> Iterator[Key]:
         yield Key(prefix + name, kind, optional, owner)
         if is_dataclass(kind) and isinstance(kind, type):
             yield from keys_of(kind, f"{prefix}{name}.")
+
+
+def known_key(name: str) -> Key | None:
+    """Return the key of a name, also of a key in a section by name, such as program.metrics.NAME.pattern; else None."""
+    if name in keys():
+        return keys()[name]
+    mapping = mapping_of(name)
+    if mapping is None or mapping.entry is None:
+        return None
+    entry, _, rest = name.removeprefix(f"{mapping.name}.").partition(".")
+    return next((key for key in keys_of(mapping.entry, f"{mapping.name}.{entry}.") if key.name == name and rest), None)
 
 
 @cache

@@ -357,6 +357,18 @@ def test_a_locked_input_that_has_changed_refuses_the_run(site: Path, tmp_path: P
     assert inputs["sha256"] == {"mesh": locked["mesh"]["locked"]}
 
 
+def test_the_keys_of_a_section_by_name_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "program.metrics"]) == 0
+    assert "program.metrics.NAME.per" in capsys.readouterr().out
+    assert main(["explain", "program.steps.solve.ready"]) == 0
+    assert "program.steps.solve.ready.within_min" in capsys.readouterr().out
+    assert main(["explain", "program.metrics.flops.take"]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert "meaning Choice among several values. type choice default last choices first" in page
+    assert main(["explain", "program.metrics.flops.patern"]) == 2
+    assert "program.metrics.flops.patern is not a configuration key." in capsys.readouterr().err
+
+
 def test_a_parameter_is_explained_like_a_key(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program(site)
     assert main(["explain", "program.params.points", "program=count"]) == 0
