@@ -75,6 +75,11 @@ def explain(error: Exception, overrides: list[str]) -> str:
             f"{place}{key or 'a value'} is read from the environment variable {variable[1]}, which is not set. Set it, "
             f"or give a default: ${{oc.env:{variable[1]},DEFAULT}}."
         )
+    if re.search(r"Interpolation key '[^']*' not found|Unsupported interpolation type|token recognition error", text):
+        return (
+            f"{place}{text.splitlines()[0]} (key: {key}). ${{KEY}} is the value of a configuration key; write "
+            "\\${NAME} for text that a shell replaces."
+        )
     if not key:
         return f"{place}{text.splitlines()[0]} A configuration file holds lines `key: value`."
     given = next((line.partition("=")[2] for line in overrides if line.lstrip("+").partition("=")[0] == key), "")

@@ -273,6 +273,10 @@ def test_the_environment_of_a_process_has_its_place_and_nothing_of_ours(
 
 NUMBER = {"unit": "1", "definition": "X."}
 REFUSED = [
+    ({"steps": {"count": {"command": "bash -c 'echo ${SCRATCH}'"}}}, (),
+     "Interpolation key 'SCRATCH' not found (key: program.steps.count.command). ${KEY} is the value of a configuration "
+     "key; write \\${NAME} for text that a shell replaces."),
+    ({"files": {"run.sh": "echo ${X:-1}"}}, (), "write \\${NAME} for text that a shell replaces."),
     ({"steps": {}}, (), "none is chosen"),
     ({"steps": {"a b": {"command": "x"}}}, (), "a name of a step has letters, digits, _ and - only"),
     ({"steps": {"a": {"command": "echo 'x"}}}, (), "No closing quotation. Close the quotation mark"),

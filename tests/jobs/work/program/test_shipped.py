@@ -78,6 +78,32 @@ def test_vllm_serves_its_own_load_as_a_program(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.long
+def test_lammps_scales_and_its_gates_reject_lists_that_are_built_too_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not (shutil.which("lmp") and shutil.which("mpirun")):
+        skip_or_fail("lmp and mpirun are not installed: tests/install.sh solvers")
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(name, "1")
+    chosen = ("job=program", "program=lammps", "program.params.n=8", "program.params.steps=200")
+    for ranks in (1, 2):
+        for every in (20, 100):
+            run = make_run(
+                tmp_path, *chosen, "program.params.mpirun=mpirun --oversubscribe", f"ranks_per_node={ranks}",
+                f"program.params.every={every}", f"name=r{ranks}-{every}", "program.gates.kept.at_least=-4.625",
+                small=False,
+            )  # fmt: skip
+            started(run, ranks)
+            found = read_run(run.path)
+            assert found.used is (every == 20), found.reason
+            if every == 100:
+                assert "it misses the gate kept: energy_lowest is -4.6" in str(found.reason)
+    report([tmp_path / "test"], tmp_path / "report")
+    page = (tmp_path / "report/report.md").read_text()
+    assert re.search(r"CPU: lammps .* from 1 to 2 ranks \(.* % efficiency, strong scaling, one run each", page)
+
+
+@pytest.mark.long
 def test_hpc_challenge_solves_on_one_and_two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not (shutil.which("hpcc") and shutil.which("mpirun")):
         skip_or_fail("hpcc and mpirun are not installed: tests/install.sh solvers")
