@@ -27,7 +27,10 @@ def departures(setting: Callable[[str], object]) -> list[str]:
     """Return the reasons why a run, given by its settings, is only a rehearsal: `model tiny, not llama2_7b`."""
     wanted = {key: setting(f"contest.{key}") for key in ("model", "data", "program")}
     both = [(key, setting(f"{key}.name"), name) for key, name in wanted.items() if name is not None]
-    return [f"{key} {own}, not {name}" for key, own, name in both if own != name]
+    found = [f"{key} {own}, not {name}" for key, own, name in both if own != name]
+    # The rehearsal of a program has its name, and another size.
+    is_small = wanted["program"] is not None and setting("rehearsal") not in (None, {})
+    return [*found, "made small by rehearsal"] if is_small else found
 
 
 def rule_of(run: Run, field: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.errors import ConfigError
+from jobs.plan.rules.rehearsal import ENDING
 from jobs.schema import Engine, Job, Objective, Run
 from jobs.settings.program import ParameterType, StartMode
 from jobs.work.program import names
@@ -72,7 +73,7 @@ class ProgramWork(Work):
         assert run.program is not None
         sections = names.used_sections(run.program)
         if "model" not in sections:
-            run.model.name = run.program.name
+            run.model.name = run.program.name + (ENDING if run.rehearsal is not None else "")
         if "data" not in sections:
             run.data.name = ""
 
