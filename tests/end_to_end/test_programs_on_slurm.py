@@ -1,4 +1,4 @@
-"""Programs on a real Slurm with emulated nodes: a sweep over nodes, steps that call srun, a requeue that continues."""
+"""Programs on a real Slurm with emulated nodes: steps that call srun, servers, requeues that continue, campaigns."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from analysis.compare.campaign import Verdict, leaderboards
+from analysis.load.discover import read_runs
 from analysis.load.run_directory import read_run
 from jobs.cli import main
 from jobs.run_events import run_events
@@ -84,3 +86,49 @@ def test_a_requeued_program_goes_on_from_its_checkpoint(
     assert "from 0" in log.read_text()
     assert "counted 6" in log.read_text()
     assert read_run(run.path).used
+
+
+SERVER = """\
+import http.server, sys
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(sys.argv[3].encode())
+http.server.HTTPServer((sys.argv[1], int(sys.argv[2])), Answer).serve_forever()
+"""
+SERVED = {
+    "name": "served",
+    "steps": {
+        "answers": {
+            "command": "python3 server.py {address} {port}",
+            "start": "node",
+            "ready": {"path": "/", "every": True},
+        },
+        "load": {"command": "curl --silent --show-error --no-progress-meter {servers.answers.urls}"},
+        "result": {"command": "bash -c 'echo; echo rate {params.rate}'"},
+    },
+    "params": {"rate": "1"},
+    "files": {"server.py": SERVER.replace("sys.argv[3]", "__import__('os').environ['SLURMD_NODENAME']")},
+    "metrics": {"rate": {"pattern": r"rate (\S+)", "unit": "1/s", "definition": "Rate.", "better": "high"}},
+    "merit": "rate",
+}
+
+
+def test_servers_on_two_nodes_answer_a_load_and_attempts_take_turns_in_an_array(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "site/program").mkdir(parents=True)
+    (tmp_path / "site/program/served.yaml").write_text(yaml.safe_dump(SERVED, sort_keys=False))
+    monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path / "site"))
+    chosen = ["job=program", "program=served", "cluster=generic_slurm", f"runs_dir={tmp_path}", "sweep=s", "nodes=2"]
+    assert main(["attempt", "baseline", *chosen, "ranks_per_node=1", "--wait", "--repeats", "1"]) == 0, printed(capsys)
+    sweep = SweepDir(tmp_path / "s")
+    run = sweep.run("baseline-r1")
+    nodes = next(event for event in run_events(run) if event["event"] == "started")["nodes"]
+    assert run.program_log("load", 0).read_text() == "".join(nodes), "both nodes answered"
+    faster = ["attempt", "faster", "program.params.rate=2", "--campaign", str(sweep.path), "--wait"]
+    assert main(faster) == 0, printed(capsys)
+    ((entry,),) = (board.entries for board in leaderboards(read_runs([sweep.path])))
+    assert entry.ratios == [2.0, 2.0, 2.0]
+    assert entry.verdict is Verdict.tie, "pairs that are all equal prove nothing"
