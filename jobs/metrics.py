@@ -1313,6 +1313,15 @@ UNSUBMITTED_TIME = Metric(
     3,
     group=Group.goodput,
 )
+SUSPENDED_TIME = Metric(
+    "suspended_time_s",
+    "s",
+    "Time for which the process of rank 0 was stopped and went on: `scontrol suspend`, gang scheduling, SIGSTOP. "
+    "Recorded if longer than two heartbeats of its watchdog (5 s each, more above 500 ranks), up to one too short.",
+    Better.low,
+    3,
+    group=Group.goodput,
+)
 REST_TIME = Metric(
     "rest_time_s",
     "s",
