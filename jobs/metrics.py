@@ -945,7 +945,8 @@ STEP_TIME_DRIFT = Metric(
     "step_time_drift",
     "1",
     "Increase of the step time from the first to the last steady step, divided by the median step time: the Theil-Sen "
-    f"slope over the medians of {DRIFT_BLOCKS} equal blocks of steps. Absent below {DRIFT_FEWEST_STEPS} steady steps.",
+    f"slope over the medians of {DRIFT_BLOCKS} equal blocks of steps. Absent below {DRIFT_FEWEST_STEPS} steady steps. "
+    "In logs that report rates and no step times, of the inverse of the rate, as if each step had the same work.",
     digits=3,
     shown_in=PERCENT,
 )
