@@ -7,6 +7,7 @@ death; analysis.benchmarks covers all other logs.
 
 from __future__ import annotations
 
+import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,15 +35,18 @@ from analysis.metrics.stragglers import straggler_share, stragglers_of_log
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Text
 from analysis.parsers.cluster import nccl_info
-from analysis.parsers.trainings import mlperf_system
+from analysis.parsers.trainings import mlperf_system, torchtune
 from analysis.run import FACTS_FILE, RunResult
 from jobs import metrics as m
 from jobs.failure_causes import FailureCause
 from jobs.metrics import Metric
+from jobs.schema import Batching
 
 ADD_RANKS = f"write `ranks: N` into a {FACTS_FILE} next to it"
 # MLPerf's word for a run that reached its target.
 SUCCESS = "success"
+# As our own configurations name it.
+PACKING = {1.0: Batching.packed.name, 0.0: Batching.padded.name}
 StepRates = tuple[Metric, Mapping[int, float]]
 DIED_FIRST = "it ended before it reported any step"
 
@@ -165,7 +169,7 @@ def result(run: LogRun, root: Path) -> RunResult:
         disbelieved=trust.doubt,
         remarks=[
             f"{name_below(root, run.file.path)}: {each}."
-            for each in (segments, *other_batch(run, ranks), *lasting_change(values, step_times_s, rates))
+            for each in (segments, *padded(run), *other_batch(run, ranks), *lasting_change(values, step_times_s, rates))
             if each
         ],
         reservations=contradicted(run),
@@ -182,6 +186,14 @@ def other_batch(run: LogRun, ranks: int | None) -> list[str]:
         f"a step has {counted:,} samples ({ranks:,} ranks x micro-batch {size:,.0f} x {counted / ranks / size:,.0f} "
         f"micro-batches), not the {stated:,.0f} of its global_batch_size, which older LitGPT takes for one node"
     ]
+
+
+def padded(run: LogRun) -> list[str]:
+    """Return a clause on tokens that may be padding, and on unknown packing, in a rate of torchtune."""
+    if torchtune.METRICS.name not in run.file.formats or run.settings.get(a.PACKED) == 1:
+        return []
+    unknown = "; neither the log nor a configuration next to it states dataset.packed" * (a.PACKED not in run.settings)
+    return [f"its tokens may include padding, which older releases of torchtune count{unknown}"]
 
 
 def lasting_change(
@@ -310,6 +322,7 @@ def configuration(run: LogRun, root: Path) -> dict[str, Any]:
             "full_samples": run.settings.get(a.FULL_SAMPLES) == 1,
             "micro_batch_size": count(run, a.MICRO_BATCH_SIZE),
             "precision": texts.get(Text.precision),
+            "batching": PACKING.get(run.settings.get(a.PACKED, math.nan)),
             "seed": count(run, a.SEED),
             "lora": {"rank": rank} if (rank := count(run, a.LORA_RANK)) else None,
         },

@@ -67,6 +67,7 @@ FORMATS: tuple[Format, ...] = (
     torchtitan_configuration.FORMAT,
     torchtune.FORMAT,
     torchtune.METRICS,
+    torchtune.CONFIGURATION,
     dllogger.FORMAT,
     paddleclas.FORMAT,
     litgpt.FORMAT,
