@@ -53,6 +53,8 @@ class RunResult:
     steady_steps: int = 0
     step_times_s: Mapping[int, float] = field(default_factory=dict)
     """Time of each steady step, by step."""
+    step_rates: tuple[Metric, Mapping[int, float]] | None = None
+    """The rate of each steady step, by step, of a log that reports rates and no step times; else None."""
     lost_to: Sequence[Loss] = field(default_factory=list)
     """The cause of the end of every start but the last, with its cost."""
     utilization: Utilization | None = None

@@ -945,7 +945,8 @@ STEP_TIME_DRIFT = Metric(
     "step_time_drift",
     "1",
     "Increase of the step time from the first to the last steady step, divided by the median step time: the Theil-Sen "
-    f"slope over the medians of {DRIFT_BLOCKS} equal blocks of steps. Absent below {DRIFT_FEWEST_STEPS} steady steps.",
+    f"slope over the medians of {DRIFT_BLOCKS} equal blocks of steps. Absent below {DRIFT_FEWEST_STEPS} steady steps. "
+    "In logs that report rates and no step times, of the inverse of the rate, as if each step had the same work.",
     digits=3,
     shown_in=PERCENT,
 )
@@ -1309,6 +1310,15 @@ UNSUBMITTED_TIME = Metric(
     "unsubmitted_time_s",
     "s",
     "From the end of a start to the next submission of the run (launcher=local: to its next start).",
+    Better.low,
+    3,
+    group=Group.goodput,
+)
+SUSPENDED_TIME = Metric(
+    "suspended_time_s",
+    "s",
+    "Time for which the process of rank 0 was stopped and went on: `scontrol suspend`, gang scheduling, SIGSTOP. "
+    "Recorded if longer than two heartbeats of its watchdog (5 s each, more above 500 ranks), up to one too short.",
     Better.low,
     3,
     group=Group.goodput,

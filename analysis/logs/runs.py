@@ -7,6 +7,7 @@ death; analysis.benchmarks covers all other logs.
 
 from __future__ import annotations
 
+import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,23 +27,27 @@ from analysis.logs.gpu_names import device_name
 from analysis.logs.identity import without_copies
 from analysis.logs.model import model_of, parameters_of, shape_name
 from analysis.logs.rates import OF_SUMMARY, RATES_OF_SAMPLES, RATES_OF_WORK, derived_rates, measured, own_mean, rates_of
-from analysis.logs.step import LogStep
+from analysis.logs.step import RATES, LogStep
 from analysis.logs.steps import LogRun, attempts_of, steady
 from analysis.logs.streams import job_name
-from analysis.metrics.step_variation import far_out, far_out_share, level_shift, step_variation
+from analysis.metrics.step_variation import drift, far_out, far_out_share, level_shift, step_variation
 from analysis.metrics.stragglers import straggler_share, stragglers_of_log
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Text
 from analysis.parsers.cluster import nccl_info
-from analysis.parsers.trainings import mlperf_system
+from analysis.parsers.trainings import mlperf_system, torchtune
 from analysis.run import FACTS_FILE, RunResult
 from jobs import metrics as m
 from jobs.failure_causes import FailureCause
 from jobs.metrics import Metric
+from jobs.schema import Batching
 
 ADD_RANKS = f"write `ranks: N` into a {FACTS_FILE} next to it"
 # MLPerf's word for a run that reached its target.
 SUCCESS = "success"
+# As our own configurations name it.
+PACKING = {1.0: Batching.packed.name, 0.0: Batching.padded.name}
+StepRates = tuple[Metric, Mapping[int, float]]
 DIED_FIRST = "it ended before it reported any step"
 
 
@@ -135,7 +140,8 @@ def result(run: LogRun, root: Path) -> RunResult:
     if how == BY_CLOCK and values.keys().isdisjoint(RATES_OF_SAMPLES) and (own := own_mean(run)):
         values |= own
         how = f"{BY_CLOCK}; its samples or tokens are {OF_SUMMARY}"
-    values |= step_variation(by_step(run, m.STEP_TIME, counted))
+    step_times_s, rates = by_step(run, m.STEP_TIME, counted), step_rates(run, counted)
+    values |= step_variation(step_times_s) if rates is None else drift(inverse(rates[1]))
     trust = trust_in(run, counted)
     if trust.useless:
         values = {metric: value for metric, value in values.items() if metric not in RATES_OF_WORK}
@@ -153,7 +159,8 @@ def result(run: LogRun, root: Path) -> RunResult:
         losses=by_step(run, m.LOSS, run.steps),
         steps_are_numbered=numbers_of(run) is not None,
         steady_steps=len(counted),
-        step_times_s=by_step(run, m.STEP_TIME, counted),
+        step_times_s=step_times_s,
+        step_rates=rates,
         stragglers=slow,
         far_out_s=by_step(run, m.STEP_TIME, torn_steps),
         far_out_share=far_out_share(times_s, torn),
@@ -162,7 +169,7 @@ def result(run: LogRun, root: Path) -> RunResult:
         disbelieved=trust.doubt,
         remarks=[
             f"{name_below(root, run.file.path)}: {each}."
-            for each in (segments, *other_batch(run, ranks), *lasting_change(run, values, counted))
+            for each in (segments, *padded(run), *other_batch(run, ranks), *lasting_change(values, step_times_s, rates))
             if each
         ],
         reservations=contradicted(run),
@@ -181,9 +188,29 @@ def other_batch(run: LogRun, ranks: int | None) -> list[str]:
     ]
 
 
-def lasting_change(run: LogRun, values: Mapping[Metric, float], counted: Sequence[LogStep]) -> list[str]:
-    """Return a clause on a lasting change of the step time, with the rates before and after it."""
-    shift = level_shift(by_step(run, m.STEP_TIME, counted))
+def padded(run: LogRun) -> list[str]:
+    """Return a clause on tokens that may be padding, and on unknown packing, in a rate of torchtune."""
+    if torchtune.METRICS.name not in run.file.formats or run.settings.get(a.PACKED) == 1:
+        return []
+    unknown = "; neither the log nor a configuration next to it states dataset.packed" * (a.PACKED not in run.settings)
+    return [f"its tokens may include padding, which older releases of torchtune count{unknown}"]
+
+
+def lasting_change(
+    values: Mapping[Metric, float], step_times_s: Mapping[int, float], step_rates: StepRates | None
+) -> list[str]:
+    """Return a clause on a lasting change of the step time or the reported rate, with the rates before and after it."""
+    if step_rates is not None:
+        metric, by_number = step_rates
+        if (shift := level_shift(inverse(by_number))) is None:
+            return []
+        before, after = 1 / shift.before_s, 1 / shift.after_s
+        return [
+            f"from step {shift.step:,} on its {metric.name} is {abs(100 * (after / before - 1)):.0f} % "
+            f"{'higher' if after > before else 'lower'} ({significant(before, 3)} before, {significant(after, 3)} "
+            "after); its rate is a mean of both"
+        ]
+    shift = level_shift(step_times_s)
     if shift is None:
         return []
     change = 100 * (shift.after_s / shift.before_s - 1)
@@ -227,6 +254,19 @@ def numbers_of(run: LogRun) -> list[int] | None:
         else:
             return None
     return numbers if len(set(numbers)) == len(numbers) else None
+
+
+def step_rates(run: LogRun, counted: Sequence[LogStep]) -> StepRates | None:
+    """Return the rate of each steady step of a log that reports no step times; None if it reports step times."""
+    if any(m.STEP_TIME in step.values for step in counted):
+        return None
+    found = ((metric, by_step(run, metric, counted)) for metric in RATES)
+    return next(((metric, rates) for metric, rates in found if rates and min(rates.values()) > 0), None)
+
+
+def inverse(rates: Mapping[int, float]) -> dict[int, float]:
+    """Return values proportional to the step times, if each step has the same work."""
+    return {step: 1 / rate for step, rate in rates.items()}
 
 
 def by_step(run: LogRun, metric: Metric, chosen: Sequence[LogStep]) -> dict[int, float]:
@@ -282,6 +322,7 @@ def configuration(run: LogRun, root: Path) -> dict[str, Any]:
             "full_samples": run.settings.get(a.FULL_SAMPLES) == 1,
             "micro_batch_size": count(run, a.MICRO_BATCH_SIZE),
             "precision": texts.get(Text.precision),
+            "batching": PACKING.get(run.settings.get(a.PACKED, math.nan)),
             "seed": count(run, a.SEED),
             "lora": {"rank": rank} if (rank := count(run, a.LORA_RANK)) else None,
         },

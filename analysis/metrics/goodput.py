@@ -90,24 +90,28 @@ class Account:
 class Clock:
     """Assign each second of a run, from its beginning, to one part; never go back, whatever the records."""
 
-    def __init__(self, begin: float) -> None:
+    def __init__(self, begin: float, suspended: Sequence[tuple[float, float]] = ()) -> None:
         self.at = begin
+        self.suspended = suspended
         self.spent = {part: 0.0 for part in m.GOODPUT_PARTS if part is not m.QUEUE_TIME}
         self.lost: dict[str, float] = defaultdict(float)
 
     def spend(self, part: Metric, until: float, *, lost_to: str | None = None) -> None:
-        """Assign the time until a moment to a part, and its loss to a cause."""
-        spent_s = max(0.0, until - self.at)
-        self.at += spent_s
-        self.spent[part] = self.spent.get(part, 0.0) + spent_s
+        """Assign the time until a moment to a part, and its loss to a cause, except what the run was suspended for."""
+        elapsed_s = max(0.0, until - self.at)
+        overlaps_s = (min(end, self.at + elapsed_s) - max(begin, self.at) for begin, end in self.suspended)
+        suspended_s = min(elapsed_s, math.fsum(max(0.0, overlap_s) for overlap_s in overlaps_s))
+        self.at += elapsed_s
+        self.spent[m.SUSPENDED_TIME] += suspended_s
+        self.spent[part] = self.spent.get(part, 0.0) + elapsed_s - suspended_s
         if lost_to is not None:
-            self.lost[lost_to] += spent_s
+            self.lost[lost_to] += elapsed_s - suspended_s
 
 
-def account(starts: Sequence[Start]) -> Account:
-    """Return the account of a finished run from its starts in order, at least one."""
+def account(starts: Sequence[Start], suspended: Sequence[tuple[float, float]] = ()) -> Account:
+    """Return the account of a finished run from its starts in order, at least one, and its suspensions."""
     first = starts[0]
-    clock = Clock(first.process_started if first.submitted is None else first.submitted)
+    clock = Clock(first.process_started if first.submitted is None else first.submitted, suspended)
     cause = None
     # The last step of each start that no later start repeated, or could have repeated.
     kept = [min((later.from_step for later in starts[i + 1 :]), default=math.inf) for i in range(len(starts))]
@@ -168,6 +172,17 @@ def starts_of(
             return None
         starts.append(start)
     return starts
+
+
+def suspensions_of(events: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """Return the begin and end of each suspension of a run, which its event reports when it is over; none overlap."""
+    found: list[tuple[float, float]] = []
+    for event in events:
+        end, time_s = moment(event), number(event, m.SUSPENDED_TIME)
+        if event["event"] == "suspended" and end is not None and time_s is not None and time_s > 0:
+            begin = max(end - time_s, found[-1][1] if found else -math.inf)
+            found += [(begin, end)] if begin < end else []
+    return found
 
 
 def events_before(submission: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> int | None:

@@ -62,7 +62,7 @@ def step_variation(step_times_s: Mapping[int, float]) -> dict[Metric, float]:
     """Return slow steps and drift of a run from its steady step times by step, each only if it has enough steps."""
     times_s = np.array([step_times_s[step] for step in sorted(step_times_s)])
     slow = slowness(step_times_s, times_s) if len(times_s) >= m.SLOW_FEWEST_STEPS else {}
-    return slow | (drift(times_s) if len(times_s) >= m.DRIFT_FEWEST_STEPS else {})
+    return slow | drift(step_times_s)
 
 
 def slowness(step_times_s: Mapping[int, float], times_s: NDArray[np.float64]) -> dict[Metric, float]:
@@ -81,12 +81,17 @@ def slow_steps(step_times_s: Mapping[int, float]) -> list[int]:
     return sorted(step for step, time_s in step_times_s.items() if time_s > limit_s)
 
 
-def drift(times_s: NDArray[np.float64]) -> dict[Metric, float]:
-    """Return the drift of the step time over the run, with its p.
+def drift(step_times_s: Mapping[int, float]) -> dict[Metric, float]:
+    """Return the drift of the step time over the run, with its p; empty with too few steps.
+
+    Times may be in any unit: the drift is relative.
 
     Over blocks, because neighbouring steps are alike, which makes single ones surer than they are. Slope: Sen 1968,
     https://doi.org/10.1080/01621459.1968.10480934. By hand, since importing scipy.stats takes longer than a report.
     """
+    times_s = np.array([step_times_s[step] for step in sorted(step_times_s)])
+    if len(times_s) < m.DRIFT_FEWEST_STEPS:
+        return {}
     blocks = np.array([np.median(block) for block in np.array_split(times_s, m.DRIFT_BLOCKS)])
     earlier, later = np.triu_indices(len(blocks), 1)
     rises_s = blocks[later] - blocks[earlier]

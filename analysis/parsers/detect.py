@@ -26,7 +26,7 @@ from analysis.parsers.benchmarks import (
     vllm_bench,
 )
 from analysis.parsers.cluster import launcher, nccl_info, nvidia_smi, sacct
-from analysis.parsers.search import BLOCK_BYTES, LONGEST_LINE, Search, blocks, whole_lines
+from analysis.parsers.search import BLOCK_BYTES, LONGEST_LINE, Search, blocks, whole_lines, without_torn_number
 from analysis.parsers.trainings import (
     aws_fsdp,
     composer,
@@ -67,6 +67,7 @@ FORMATS: tuple[Format, ...] = (
     torchtitan_configuration.FORMAT,
     torchtune.FORMAT,
     torchtune.METRICS,
+    torchtune.CONFIGURATION,
     dllogger.FORMAT,
     paddleclas.FORMAT,
     litgpt.FORMAT,
@@ -139,9 +140,9 @@ def read_log(path: Path) -> Iterator[tuple[Format, Iterator[Record]]]:
     present = markers_in(path)
     for each in LINE_FORMATS:
         if each.is_header is not None and each.is_header(header):
-            yield each, each.parse(Search(everything=True).lines(blocks(path)))
+            yield each, each.parse(Search(everything=True).lines(without_torn_number(blocks(path))))
         elif not present.isdisjoint(each.file_markers):
-            yield each, each.parse(SEARCHES[each.name].lines(blocks(path)))
+            yield each, each.parse(SEARCHES[each.name].lines(without_torn_number(blocks(path))))
 
 
 def markers_in(path: Path) -> set[str]:

@@ -27,6 +27,9 @@ SEQUENCE_LENGTH = Metric("sequence_length", "1", "Tokens of a sample, including 
 FULL_SAMPLES = Metric(
     "full_samples", "1", "1 where every sample is of sequence_length, cut from one stream of tokens.", digits=1
 )
+PACKED = Metric(
+    "packed", "1", "1 if the samples of a micro-batch are rows of several, end to end; 0 if padded.", digits=1
+)
 SEED = Metric("seed", "1", "Seed of the random numbers.", digits=12)
 PLANNED_STEPS = Metric("planned_steps", "1", "Optimizer steps planned for the run.", digits=9)
 PARAMETERS = Metric("parameters", "1", "Weights of the model, as the program counts them.", digits=9)

@@ -53,6 +53,12 @@ UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # Errors of damaged compressed files; bz2 raises OSError, as the system does for unreadable files.
 TORN = (EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 
+# No number contains one of these: a comma may stand between digits, and a colon in a time.
+SEPARATORS = (b" ", b"\t", b"\r", b"\n", b"|", b";", b"=")
+# A number that ends with one of these may go on: 123, 1,234., 12:0, 1e-.
+DIGIT = re.compile(rb"[0-9]")
+MAY_GO_ON = tuple(b"%c" % each for each in b"0123456789.,:eE+-")
+
 
 def blocks(path: Path) -> Iterator[bytes]:
     """Return a file's content, decompressed, as UTF-8, in blocks that end at a line end if they contain one.
@@ -72,6 +78,25 @@ def blocks(path: Path) -> Iterator[bytes]:
             rest = b""
     if rest:
         yield rest
+
+
+def without_torn_number(content: Iterable[bytes]) -> Iterator[bytes]:
+    """Return blocks without a number at the end of the last line, if that line has no line end and others have one.
+
+    Its program was killed or is still writing: 123 may be the beginning of 1234.5. A file of one line is complete, and
+    so is a last line that ends with a unit, a bracket or a space.
+    """
+    several, last = False, b""
+    for block in content:
+        if last:
+            yield last
+        several, last = several or b"\n" in block, block
+    if several and last.endswith(MAY_GO_ON):
+        begin = max(map(last.rfind, SEPARATORS)) + 1
+        if DIGIT.search(last, begin):
+            last = last[:begin]
+    if last:
+        yield last
 
 
 def whole_lines(path: Path, longest: int) -> Iterator[tuple[int, bytes]]:

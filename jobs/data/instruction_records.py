@@ -11,23 +11,26 @@ silently.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from jobs.data.directory import PARQUET
 from jobs.data.docstrings import docstring_rows
-from jobs.data.sources import BYTE_ORDER_MARK, EXPECTED, decoded, reading
+from jobs.data.sources import BYTE_ORDER_MARK, EXPECTED, bounded_lines, decoded, reading
 from jobs.errors import DataError
-from jobs.files import RECORD_FILE_BYTES, opened, parse_json, read_bytes
+from jobs.files import opened, parse_json, read_bytes
 from jobs.prompt_template import Template
-from jobs.schema import Source
+from jobs.schema import Data, Source
 
 JSON_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a number",
               float: "a number", type(None): "null"}  # fmt: skip
 TITLE_CHARACTERS = 40
+LARGEST_JSON_BYTES = 2 << 30
+"""A JSON document takes ten times its size in memory, where its records cannot be read one by one; lines can."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,10 @@ class Rows:
     """Records in all files; of docstrings, those that were read."""
 
 
-def read_rows(source: Source, files: list[Path], max_samples: int | None) -> Rows:
-    """Return the first `max_samples` records of these files, or all.
+def read_rows(
+    source: Source, files: list[Path], max_samples: int | None, max_line_mb: float = Data.max_line_mb
+) -> Rows:
+    """Return the first `max_samples` records of these files, or all; only these are kept in memory.
 
     Raise DataError with file and record for content that is not UTF-8, JSON, Parquet or Python, or has another
     structure.
@@ -94,8 +99,11 @@ def read_rows(source: Source, files: list[Path], max_samples: int | None) -> Row
     first, count = [], 0
     for path in files:
         left = None if max_samples is None else max_samples - len(first)
-        rows, in_file = parquet_rows(path, left) if path.suffix == PARQUET else text_rows(path, source)
-        numbered = enumerate(rows[:left], 1)
+        if path.suffix == PARQUET:
+            rows, in_file = parquet_rows(path, left)
+        else:
+            rows, in_file = text_rows(path, source, left, max_line_mb)
+        numbered = enumerate(rows, 1)
         first += [Row(f"{path}: record {number}", name, values) for number, (name, values) in numbered]
         count += in_file
     if not count:
@@ -121,14 +129,28 @@ def record_from(row: Row, source: Source, template: Template) -> Record:
     return Record(f"{row.where} ({label})", prompt, response)
 
 
-def text_rows(path: Path, source: Source) -> tuple[list[tuple[str | None, Any]], int]:
-    """Return the records of a file of JSON or JSON lines, and their number."""
-    with reading(path):
+def text_rows(
+    path: Path, source: Source, most: int | None, max_line_mb: float
+) -> tuple[list[tuple[str | None, Any]], int]:
+    """Return the first `most` records of a file of JSON or JSON lines, and the number of all.
+
+    Raise DataError for a JSON document above LARGEST_JSON_BYTES, and for a line beyond data.max_line_mb.
+    """
+    with reading(path), opened(path) as file:
+        if path.suffix == ".jsonl" or begins_with_a_row(file, max_line_mb):
+            file.seek(0)
+            return json_lines(file, path, most, max_line_mb)
+        size_bytes = file.seek(0, os.SEEK_END)
+        if size_bytes > LARGEST_JSON_BYTES:
+            raise DataError(
+                f"{path} is a JSON document of {size_bytes / 1e9:.1f} GB, and one of more than "
+                f"{LARGEST_JSON_BYTES / 1e9:.1f} GB is not read into memory. Write one record per line into a .jsonl "
+                "file, and set data.path to it; data.max_samples then limits the records in memory."
+            )
         # A byte-order mark, as programs of Windows write it, does not belong to the text.
-        text = decoded(read_bytes(path, RECORD_FILE_BYTES), path).removeprefix(BYTE_ORDER_MARK)
-    lines = path.suffix == ".jsonl" or begins_with_a_row(text)
-    rows = json_lines(text, path) if lines else json_rows(text, path, source)
-    return rows, len(rows)
+        text = decoded(read_bytes(path, LARGEST_JSON_BYTES), path).removeprefix(BYTE_ORDER_MARK)
+    rows = json_rows(text, path, source)
+    return rows[:most], len(rows)
 
 
 def parquet_rows(path: Path, most: int | None) -> tuple[list[tuple[str | None, Any]], int]:
@@ -148,21 +170,34 @@ def parquet_rows(path: Path, most: int | None) -> tuple[list[tuple[str | None, A
         raise DataError(f"{path} is not Parquet that pyarrow can read: {error}.") from error
 
 
-def begins_with_a_row(text: str) -> bool:
+def begins_with_a_row(file: BinaryIO, max_line_mb: float) -> bool:
     """Return whether the first line is an object by itself and others follow, whatever the file's name."""
-    first, _, rest = text.lstrip().partition("\n")
-    if not rest.strip():
+    lines = iter(lambda: file.readline(round(max_line_mb * 1e6) + 1), b"")
+    first, following = (next((line for line in lines if line.strip()), b"") for _ in range(2))
+    if not following:
         return False
     try:
-        return isinstance(parse_json(first), dict)
+        return isinstance(parse_json(first.decode().removeprefix(BYTE_ORDER_MARK)), dict)
     except ValueError:
         return False
 
 
-def json_lines(text: str, path: Path) -> list[tuple[str | None, Any]]:
-    """Return one JSON value per line, without blank lines."""
-    lines = enumerate(text.split("\n"), 1)
-    return [(None, json_value(line, path, number)) for number, line in lines if line.strip()]
+def json_lines(
+    file: BinaryIO, path: Path, most: int | None, max_line_mb: float
+) -> tuple[list[tuple[str | None, Any]], int]:
+    """Return the first JSON values, one per line without blank lines, and the number of all, which are all parsed."""
+    rows: list[tuple[str | None, Any]] = []
+    count = offset = 0
+    for number, line in enumerate(bounded_lines(file, path, max_line_mb), 1):
+        text = decoded(line, path, offset).removesuffix("\n")
+        text = text if offset else text.removeprefix(BYTE_ORDER_MARK)
+        offset += len(line)
+        if text.strip():
+            value = json_value(text, path, number)
+            count += 1
+            if most is None or count <= most:
+                rows.append((None, value))
+    return rows, count
 
 
 def json_value(text: str, path: Path, line: int) -> Any:

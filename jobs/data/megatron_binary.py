@@ -16,6 +16,7 @@ numpy only, so that data is converted where neither torch nor Megatron is instal
 
 from __future__ import annotations
 
+import os
 import struct
 import uuid
 from collections.abc import Iterable, Iterator
@@ -62,19 +63,23 @@ class Index:
 
 def read_index(index_file: Path, bin_file: Path) -> Index:
     """Read PREFIX.idx; raise DataError if it is not a complete index of PREFIX.bin."""
-    with reading(index_file):
-        content, bin_bytes = read_bytes(index_file, RECORD_FILE_BYTES), bin_file.stat().st_size
     fixed = len(HEADER) + COUNTS.size
-    if len(content) < fixed or not content.startswith(HEADER):
+    with reading(index_file), opened(index_file) as file:
+        head, bin_bytes = file.read(fixed), bin_file.stat().st_size
+        size_bytes = file.seek(0, os.SEEK_END)
+    if len(head) < fixed or not head.startswith(HEADER):
         raise unusable(index_file, "does not begin with MMIDIDX")
-    version, code, sequences, documents = COUNTS.unpack_from(content, len(HEADER))
+    version, code, sequences, documents = COUNTS.unpack_from(head, len(HEADER))
     if version != VERSION:
         raise unusable(index_file, f"has version {version}, and {VERSION} is known")
     if code not in CODES:
         raise unusable(index_file, f"has ids of type {code}, which is no type of integers")
     needed = fixed + 12 * sequences + 8 * documents
-    if len(content) != needed:
-        raise unusable(index_file, f"has {len(content)} bytes, and its {sequences} sequences need {needed}")
+    # Before it is read: a file of another size may be larger than the memory.
+    if size_bytes != needed:
+        raise unusable(index_file, f"has {size_bytes} bytes, and its {sequences} sequences need {needed}")
+    with reading(index_file):
+        content = read_bytes(index_file, RECORD_FILE_BYTES)
     lengths = np.frombuffer(content, "<i4", sequences, fixed)
     positions = np.frombuffer(content, "<i8", sequences, fixed + 4 * sequences)
     bounds = np.frombuffer(content, "<i8", documents, fixed + 12 * sequences)

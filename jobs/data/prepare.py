@@ -208,7 +208,7 @@ def write_samples(recipe: Recipe, directory: Path) -> dict[str, Any]:
         parts = encoded_pieces(recipe.files, tokenizer, data)
         tokenized = write_windows(recipe, parts, token_dtype(tokenizer.size), directory)
     else:
-        rows = read_rows(data.source, recipe.files, data.max_samples)
+        rows = read_rows(data.source, recipe.files, data.max_samples, data.max_line_mb)
         records = with_examples(records_from(rows.first, data.source, template_of(data)), data)
         texts = (text for record in records for text in (record.prompt, record.response))
         tokenizer, names = tokenizer_for(recipe, texts, directory)

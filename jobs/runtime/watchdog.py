@@ -30,9 +30,10 @@ from jobs.errors import RunDirError
 from jobs.failure_causes import FailureCause, record_failure
 from jobs.files import read_object
 from jobs.lease import Lease
+from jobs.metrics import SUSPENDED_TIME
 from jobs.output import open_to_append, own_directory, write_file
 from jobs.ranks import Rank, node_name, restart_count
-from jobs.rundir import RunDir
+from jobs.rundir import RunDir, append_event
 
 BEAT_S = 5.0
 # On a shared file system another node sees a heartbeat with a delay.
@@ -114,6 +115,16 @@ class Watchdog:
         late_s = slept_s - self.beat_s
         if late_s > self.beat_s:
             self.since = min(self.since + late_s, time.monotonic())
+            self.record_suspension(late_s)
+
+    def record_suspension(self, time_s: float) -> None:
+        """Record a suspension that is over, for goodput: on rank 0, which writes the events of the run."""
+        if not self.rank.is_first or self.lease.is_lost():
+            return
+        try:
+            append_event(self.directory, "suspended", restart=restart_count(), **{SUSPENDED_TIME.name: time_s})
+        except (OSError, RunDirError) as error:
+            print(f"watchdog: {error}", file=sys.stderr)
 
     def beat(self) -> None:
         """Write a heartbeat; a full disk does not end the rank."""

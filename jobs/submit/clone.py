@@ -17,7 +17,7 @@ from jobs.rundir import RunDir, SweepDir, load_run, provenance_of
 from jobs.schema import LauncherKind, Run
 from jobs.submit.batch_script import rank_python
 from jobs.submit.commands import submit_points
-from jobs.submit.sweep_at import open_run
+from jobs.submit.sweep_at import open_run, refuse_link_out
 from jobs.submit.trust.own_sweeps import is_own
 from jobs.submit.trust.received import executed_as_set
 
@@ -32,6 +32,7 @@ def clone(path: Path, overrides: list[str], *, wait: bool, trust: bool) -> int:
     A run of a sweep that this user did not submit needs `trust`, unless it is only previewed.
     """
     original = open_run(path)
+    refuse_link_out(original.path)
     before = load_run(original.config)
     sweep = SweepDir(original.path.parent)
     received = sweep.path.exists() and not is_own(sweep)

@@ -29,7 +29,7 @@ from jobs.submit.ledger import held
 from jobs.submit.preview import CODE
 from jobs.submit.stage_states import StageState, stage_states
 from jobs.submit.states import RunState, State, states_of
-from jobs.submit.sweep_at import is_run, sweep_at
+from jobs.submit.sweep_at import is_run, refuse_link_out, sweep_at
 from jobs.submit.sweep_list import BLOCK_BYTES, entries_of, files_below
 from jobs.submit.trust.own_sweeps import records_of
 
@@ -115,6 +115,7 @@ def target_at(path: Path) -> SweepDir:
     else:
         sweep = sweep_at(path)
         refuse_unproven(sweep)
+    refuse_link_out(sweep.path)
     for each in (sweep.path, sweep.path / (sweep.only or "")):
         if exists(each) and (owner := each.lstat().st_uid) != os.getuid():
             raise RunDirError(f"{each} belongs to user {owner}, and only its owner removes it.")

@@ -33,13 +33,15 @@ def open_sweep(path: Path) -> SweepDir:
 
 
 def sweep_at(path: Path) -> SweepDir:
-    """Return the sweep at a path, or the run of a sweep; raise RunDirError for anything else."""
+    """Return the sweep at a path, or the run of a sweep; raise RunDirError for anything else, and for links out."""
     here = path.expanduser().absolute()
+    refuse_links_on_the_way(here)
     if ".." in here.parts:
         # The directory above a link is not the one above its name.
         here = Path(os.path.realpath(here))
     if (run := run_at(here)) is not None:
         return run
+    refuse_link_out(here)
     sweep = SweepDir(here)
     if is_directory(here):
         os.scandir(here).close()  # raises PermissionError, which glob hides
@@ -71,9 +73,32 @@ def run_at(path: Path) -> SweepDir | None:
         return None
     if inside := enclosing_run(path):
         raise RunDirError(f"{path} is inside the run {inside}. Pass {inside}.")
+    refuse_link_out(path.parent)
     if path.is_symlink() and not os.path.lexists(SweepDir(path.parent).submissions):
+        refuse_link_out(path)
         path = Path(os.path.realpath(path))
     return SweepDir(path.parent, path.name)
+
+
+def refuse_links_on_the_way(path: Path) -> None:
+    """Raise RunDirError for a link out in a sweep on the way to a path, and for one whose directory above is meant.
+
+    Other links on the way are those of the user and the system: runs may be a link to a larger disk.
+    """
+    for link, following in zip([*path.parents][-2::-1], path.parts[2:], strict=True):
+        if following == ".." or (link.is_symlink() and holds_sweep(SweepDir(link.parent))):
+            refuse_link_out(link)
+
+
+def refuse_link_out(path: Path) -> None:
+    """Raise RunDirError for a link that leads out of its folder: whoever made the folder chose what a command ends."""
+    if path.is_symlink() and exists(path):
+        target, folder = Path(os.path.realpath(path)), Path(os.path.realpath(path.parent))
+        if not target.is_relative_to(folder):
+            raise RunDirError(
+                f"{path} is a link out of its folder, which somebody else may have made, and leads to {target}. "
+                f"Pass {shlex.quote(str(target))} if you mean that."
+            )
 
 
 def is_run(path: Path) -> bool:

@@ -173,7 +173,7 @@ LIMITS = cast(Data, SimpleNamespace(max_line_mb=1, max_expansion=500))
 READERS: dict[str, Callable[[Path], object]] = {
     "meta.json": lambda path: read_meta(as_meta(path)),
     "a data set": lambda path: open_dataset(as_meta(path)),
-    "records": lambda path: instruction_records.text_rows(path, Source.alpaca),
+    "records": lambda path: instruction_records.text_rows(path, Source.alpaca, None, 1),
     "text": lambda path: list(sources.pieces(path, 1)),
     "lines": lambda path: list(documents.pieces_of_lines(path, LIMITS)),
     "docstrings": lambda path: list(docstrings.docstring_rows(path)),

@@ -1,4 +1,4 @@
-"""Goodput as bars, one a run, for runs that were started more than once.
+"""Goodput as bars, one a run, for runs that were started more than once or suspended.
 
 For other runs the breakdown of wall time shows it already.
 """
@@ -23,20 +23,21 @@ PARTS = (
     (m.CHECKPOINTS_TIME, "checkpoints", "#CC79A7"),
     (m.REQUEUE_TIME, "requeue", "#E69F00"),
     (m.UNSUBMITTED_TIME, "not submitted", "#F0D98C"),
+    (m.SUSPENDED_TIME, "suspended", "#009E73"),
     (m.REST_TIME, "rest", "#d4d4d8"),
 )
 
 
 def shown_runs(runs: Sequence[RunResult]) -> list[RunResult]:
-    """Return the runs to show, most starts first, then the lowest goodput; empty without a restart."""
+    """Return the runs to show, most starts first, then the lowest goodput; empty without a restart or suspension."""
     known = [run for run in runs if m.GOODPUT in run.values]
-    if all(run.attempts < 2 for run in known):
+    if all(run.attempts < 2 and not run.values.get(m.SUSPENDED_TIME) for run in known):
         return []
     return sorted(known, key=lambda run: (-run.attempts, run.values[m.GOODPUT], run.name))[:MOST_BARS]
 
 
 def goodput_bars(groups: Sequence[Group]) -> list[Figure]:
-    """Return the goodput of runs as bars; no figure if no run was restarted."""
+    """Return the goodput of runs as bars; no figure if no run was restarted or suspended."""
     runs = [run for group in groups for run in group.repeats]
     bars = shown_runs(runs)[::-1]
     if not bars:

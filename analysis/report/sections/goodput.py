@@ -1,4 +1,4 @@
-"""The table of goodput with the losses by cause, for runs that were started more than once."""
+"""The table of goodput with the losses by cause, for runs that were started more than once or suspended."""
 
 from __future__ import annotations
 

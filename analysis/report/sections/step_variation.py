@@ -106,9 +106,11 @@ def drift_in_words(run: RunResult) -> str:
     """Return direction, size and steps of a run's drift as text."""
     drift = run.values[m.STEP_TIME_DRIFT]
     starts = f" and {run.attempts} attempts" if run.attempts > 1 else ""
+    metric, steps = run.step_rates or (None, run.step_times_s)
+    how = f" (the inverse of its {metric.name}, without step times in its log)" if metric else ""
     return (
         f"{'rose' if drift > 0 else 'fell'} by {shown(m.STEP_TIME_DRIFT, abs(drift))} % of its median from "
-        f"step {min(run.step_times_s):,} to {max(run.step_times_s):,}{starts}"
+        f"step {min(steps):,} to {max(steps):,}{starts}{how}"
     )
 
 

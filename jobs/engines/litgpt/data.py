@@ -98,7 +98,7 @@ class Instructions(Samples):
             rows = load_split(files[0])[: data.max_samples]
         else:
             self.prompt_style = PromptStyle.from_name("default")
-            read = read_rows(data.source, files, data.max_samples).first
+            read = read_rows(data.source, files, data.max_samples, data.max_line_mb).first
             records = records_from(read, data.source, template_of(data))
             rows = [{"instruction": record.prompt, "output": record.response} for record in records]
         if len(rows) != len(self.dataset):

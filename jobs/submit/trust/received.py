@@ -15,6 +15,7 @@ from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.schema import Run
 from jobs.submit.batch_script import rank_python
 from jobs.submit.code_store import INSTALLED, packaged_code, source_of
+from jobs.submit.sweep_at import enclosing_sweep, refuse_link_out
 from jobs.submit.trust.integrity import refuse_changed
 from jobs.submit.trust.own_sweeps import is_own, own
 from jobs.work.serve.after_training import run_after
@@ -37,6 +38,10 @@ def trust_or_refuse(sweep: SweepDir, *, trust: bool) -> None:
             "the record of your sweeps. Its runs would execute the above as you. If you trust it, run "
             f"`slurmscale resume --trust {sweep.quoted}`."
         )
+    for run in sweep.runs():
+        # A run that was moved to another disk has no ledger beside it.
+        if enclosing_sweep(Path(os.path.realpath(run.path))) is not None:
+            refuse_link_out(run.path)
     own(sweep)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,55 @@ def test_steps_that_become_slower_for_good_are_remarked(tmp_path: Path, factor: 
 def test_noise_and_single_slow_steps_are_no_lasting_change(tmp_path: Path) -> None:
     times_ms = [500.0 + 60 * ((7 * step) % 11) / 11 + (900 if step == 40 else 0) for step in range(60)]
     assert not one_run(write(tmp_path / "job.out", megatron(enumerate(times_ms, 1)))).remarks
+
+
+def aws_fsdp(rates: list[float]) -> str:
+    """A log with samples per second, without times."""
+    return "".join(f"Batch {step} Loss: 8.5, Speed: {rate:.2f} samples/sec\n" for step, rate in enumerate(rates))
+
+
+def torchtune(rates: list[float]) -> str:
+    """The file of torchtune's metric logger, with tokens per second of a GPU, without times."""
+    return "".join(
+        f"Step {step} | loss:1.25 lr:2e-05 tokens_per_second_per_gpu:{rate:.2f} \n"
+        for step, rate in enumerate(rates, 1)
+    )
+
+
+RATES_ONLY = [(aws_fsdp, "samples_per_s"), (torchtune, "tokens_per_s_per_rank")]
+
+
+@pytest.mark.parametrize(("log", "metric"), RATES_ONLY)
+def test_rates_that_fall_over_a_log_without_step_times_are_a_drift(
+    tmp_path: Path, log: Callable[[list[float]], str], metric: str
+) -> None:
+    rates = [900.0 / (1 + 0.3 * step / 120) + (7 * step) % 5 for step in range(121)]
+    write(tmp_path / "facts.yaml", "ranks: 8\n")
+    write(tmp_path / "job.out", log(rates))
+    run = one_run(tmp_path)
+    (sentence,) = [each for each in warnings(Digest([run])) if "drifted" in each]
+    assert re.search(
+        rf"job\.out rose by 2[56]\.\d % of its median from step \d to 12\d \(the inverse of its {metric}", sentence
+    )
+
+
+@pytest.mark.parametrize(("log", "metric"), RATES_ONLY)
+def test_rates_that_fall_for_good_are_remarked_with_both_rates(
+    tmp_path: Path, log: Callable[[list[float]], str], metric: str
+) -> None:
+    rates = [900.0 * (0.8 if step >= 39 else 1) + step % 3 for step in range(60)]
+    run = one_run(write(tmp_path / "job.out", log(rates)))
+    at = 40
+    assert (
+        f"job.out: from step {at} on its {metric} is 20 % lower (901 before, 721 after); its rate is a mean of both."
+        in (run.remarks)
+    )
+
+
+@pytest.mark.parametrize(("log", "metric"), RATES_ONLY)
+def test_noise_of_rates_is_no_drift(tmp_path: Path, log: Callable[[list[float]], str], metric: str) -> None:
+    run = one_run(write(tmp_path / "job.out", log([900.0 + 60 * ((7 * step) % 11) / 11 for step in range(120)])))
+    assert not [each for each in (*warnings(Digest([run])), *run.remarks) if metric in each]
 
 
 def test_a_contradiction_of_facts_yaml_is_a_reservation(tmp_path: Path) -> None:

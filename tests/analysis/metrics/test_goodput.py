@@ -23,7 +23,7 @@ from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
 from jobs.rundir import RunDir
 from tests.support.fake_events import clock, compute, killed_once, meet, submit
-from tests.support.fake_runs import a_run, ended, event, prepared, started
+from tests.support.fake_runs import a_run, ended, event, prepared, started, step
 from tests.support.measured_runs import only
 
 PARTS = set(m.GOODPUT_PARTS)
@@ -46,6 +46,7 @@ def test_a_run_that_was_killed_reports_every_second_of_its_two_starts(tmp_path: 
         "checkpoints_time_s": 2,
         "requeue_time_s": 37,
         "unsubmitted_time_s": 0,
+        "suspended_time_s": 0,
         "rest_time_s": 12 * 0.5 + 9,
     }
     assert run.values[m.LOST_STEPS] == 2
@@ -179,6 +180,36 @@ def test_a_rank_that_lost_another_one_is_not_the_cause(tmp_path: Path) -> None:
     assert only(tmp_path).lost_to == [Loss("out_of_memory", 1, 6 + 90 + 4)]
 
 
+def test_the_time_for_which_a_run_was_suspended_is_neither_useful_nor_lost(tmp_path: Path) -> None:
+    directory = prepared(tmp_path, a_run(steps=6))
+    submit(directory, 0)
+    event(directory, "suspended", time=clock(13), suspended_time_s=2.0)  # in start-up, from 10 to 14
+    meet(directory, 14, startup=4, restart=0)
+    compute(directory, 1, 6)  # until 30
+    step(directory, 7, attempt=1, step_time_s=102.0, elapsed_s=118.5)
+    event(directory, "suspended", time=clock(131), suspended_time_s=100.0)
+    # After its last record.
+    event(directory, "suspended", time=clock(160), suspended_time_s=20.0)
+    event(directory, "failed", time=clock(165), restart=0, cause="killed", rank=0, node="n0", error="Killed")
+    meet(directory, 175, startup=5, attempt=2, from_step=6, restart=1)
+    compute(directory, 7, 8, attempt=2)  # until 181
+    ended(directory, attempt=2, time=clock(182))
+    run = only(tmp_path)
+    assert parts(run) == {
+        "queue_time_s": 10,
+        "startups_time_s": 4 - 2 + 5,
+        "useful_time_s": 6 * 2 + 2 * 2,
+        # Step 7, and the time from its record to the failure, without what the run was suspended for.
+        "lost_time_s": 2 + 32.5 - 20,
+        "checkpoints_time_s": 2,
+        "requeue_time_s": 5,
+        "unsubmitted_time_s": 0,
+        "suspended_time_s": 2 + 100 + 20,
+        "rest_time_s": 7 * 0.5 + 2 * 0.5 + 1,
+    }
+    assert run.values[m.RUN_TIME] == 182
+
+
 def test_records_of_an_older_version_give_a_goodput_only_where_they_report_enough(tmp_path: Path) -> None:
     whole, torn = (prepared(tmp_path, a_run(name, steps=6)) for name in ("whole", "torn"))
     # The start-up of an attempt that was killed was not recorded.
@@ -270,6 +301,20 @@ def test_the_bars_of_goodput_hold_the_numbers_of_the_table(tmp_path: Path) -> No
     }
 
 
+def test_a_run_that_was_suspended_has_its_time_in_table_and_bars_without_a_restart(tmp_path: Path) -> None:
+    directory = prepared(tmp_path, a_run(steps=6))
+    meet(directory, 4, startup=4)
+    compute(directory, 1, 6)  # until 20
+    event(directory, "suspended", time=clock(90), suspended_time_s=60.0)
+    ended(directory, time=clock(100))
+    report([tmp_path], None)
+    text = (tmp_path / "report.md").read_text()
+    header, _, row = text[text.index("## Goodput and lost time") :].splitlines()[2:5]
+    assert "| Suspended time (s) |" in header
+    assert "| 60.0 |" in row
+    assert ("suspended", (60.0,)) in {(bar.name, tuple(bar.x)) for bar in goodput_plot(tmp_path).data}
+
+
 def test_where_no_run_was_started_twice_goodput_is_a_column_only(tmp_path: Path) -> None:
     undisturbed(prepared(tmp_path, a_run("calm", steps=10)))
     page = report([tmp_path], None).read_text()
@@ -324,9 +369,11 @@ def moments(history: list[Start]) -> Iterator[float]:
         yield from (at for at in (start.submitted, start.process_started, start.met, start.ended) if at is not None)
 
 
-@given(starts())
-def test_parts_are_not_negative_and_sum_to_the_whole(history: list[Start]) -> None:
-    found = account(history)
+@given(starts(), st.lists(st.tuples(SECONDS, SECONDS), max_size=3))
+def test_parts_are_not_negative_and_sum_to_the_whole(
+    history: list[Start], suspended: list[tuple[float, float]]
+) -> None:
+    found = account(history, suspended)
     assert set(found.parts) | {m.QUEUE_TIME} == PARTS
     assert all(part_s >= 0 for part_s in found.parts.values())
     total_s = found.values[m.RUN_TIME]

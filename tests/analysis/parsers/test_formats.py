@@ -9,15 +9,17 @@ remarks.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from analysis.parsers.base import DocumentFormat, LineFormat
+from analysis.parsers.base import DocumentFormat, Kind, LineFormat
 from analysis.parsers.benchmarks import all_reduce_bench
 from analysis.parsers.cluster import nccl_info, nvidia_smi, sacct
 from analysis.parsers.detect import FORMATS
+from analysis.parsers.search import without_torn_number
 from tests.analysis.parsers.reading import SAMPLE_NAMES, SAMPLES, in_words, parsed, read
 from tests.support.paths import ROOT
 
@@ -64,6 +66,58 @@ def test_a_torn_last_line_changes_no_record_of_the_lines_before(name: str, tmp_p
         return [(form, in_words(row._replace(line=0))) for form, row in rows]  # of a single line JSON is a document
 
     assert earlier(torn) == earlier(ended)
+
+
+CUT_OFF = ["nanotron.txt", "nemo.txt", "hpl.txt", "perf_analyzer.csv", "torchtune_log.txt", "nccl_tests.txt", "osu.txt",
+           "nvidia_smi.txt", "sacct.txt"]  # fmt: skip
+
+
+def values_in(path: Path) -> set[tuple[str, Kind, int, str, float]]:
+    """Return every measured number in a file with its place; settings may be counts of lines."""
+    return {
+        (form, row.kind, row.line, metric.name, value)
+        for form, rows in read(path).items()
+        for row in rows
+        if row.kind is not Kind.setting
+        for metric, value in row.values.items()
+    }
+
+
+@pytest.mark.parametrize("name", CUT_OFF)
+def test_a_number_that_is_cut_off_at_the_end_of_a_file_is_not_read(name: str, tmp_path: Path) -> None:
+    lines = (SAMPLES / name).read_bytes().splitlines(keepends=True)
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    cuts = 0
+    for number in range(1, len(lines))[-20:]:
+        whole.write_bytes(b"".join(lines[: number + 1]))
+        known = values_in(whole)
+        for found in re.finditer(rb"[0-9][0-9.:]*(?=[0-9])", lines[number]):
+            for end in range(found.start() + 1, found.end() + 1):
+                torn.write_bytes(b"".join(lines[:number]) + lines[number][:end])
+                new = {each for each in values_in(torn) if each[2] == number + 1}
+                assert new <= known, lines[number][:end]
+                cuts += 1
+    assert cuts
+
+
+@pytest.mark.parametrize("text", ['{"train_batch_size": 2, "log_history": []}', '1\n2 {"step": 3}', "5\n6 MB", "78"])
+def test_a_last_line_without_an_end_is_whole_unless_it_ends_with_a_number_below_others(text: str) -> None:
+    assert b"".join(without_torn_number([text.encode()])).decode() == text
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("a\nrate 123", "a\nrate "),
+        ("a\nloss:1.", "a\n"),
+        ("a\n7|01:02:0", "a\n7|"),
+        ("a\n1,234", "a\n"),
+        ("a\nx=1e-", "a\nx="),
+    ],
+)
+def test_a_last_number_goes_with_all_that_may_belong_to_it(text: str, kept: str) -> None:
+    first, last = text.split("\n")
+    assert b"".join(without_torn_number([f"{first}\n".encode(), last.encode()])).decode() == kept
 
 
 JOBS = "JobID|State|ExitCode|Elapsed|NodeList\n"

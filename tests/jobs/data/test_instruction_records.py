@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 from litgpt.prompts import Alpaca
 
 from jobs.data.instruction_records import Record, read_rows, records_from
+from jobs.data.megatron_binary import COUNTS, HEADER, VERSION, read_index
 from jobs.data.sources import STDLIB, stdlib_files
 from jobs.errors import DataError
 from jobs.prompt_template import DEFAULTS, named
@@ -23,6 +27,18 @@ PUBMEDQA_PROMPT = (
     "Answer the question from the abstract, then decide: yes, no or maybe.\n\n### Question:\n"
     f"{QUESTION}\n\n### Abstract:\nTwelve kettles were heard.\nEleven sang.\n\n### Answer:\n"
 )
+
+
+@contextmanager
+def peak_of_memory() -> Iterator[Callable[[], int]]:
+    """Measure the memory of Python's objects within; the result returns its peak in bytes."""
+    found = [0]
+    tracemalloc.start()
+    try:
+        yield lambda: found[0]
+    finally:
+        found[0] = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
 
 
 def read_records(source: Source, files: list[Path], max_samples: int | None, prompt: str | None = None) -> list[Record]:
@@ -310,3 +326,44 @@ def test_a_record_without_id_is_named_by_its_first_words(tmp_path: Path) -> None
     assert read(tmp_path / "a.json", rows)[0].where == (
         f'{tmp_path}/a.json: record 1 ("Tell of the queue the queue the queue th...")'
     )
+
+
+# --- files that are larger than the memory ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_a_line_beyond_the_limit_is_refused_with_its_key(name: str, tmp_path: Path) -> None:
+    row = json.dumps(ALPACA[0])
+    (tmp_path / name).write_text(f'{row}\n{row[:-1]}, "more": "{"x" * 3000}"}}\n')
+    with pytest.raises(DataError, match=r"line 2 is longer than 0\.002 MB \(data\.max_line_mb\)"):
+        read_rows(Source.alpaca, [tmp_path / name], None, 0.002)
+
+
+def test_a_json_document_larger_than_its_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "a.json").open("wb") as file:
+        file.write(b'[{"instruction":\n')
+        file.truncate(3 << 30)
+    with peak_of_memory() as peak_bytes, pytest.raises(DataError) as refused:
+        read_records(Source.alpaca, [tmp_path / "a.json"], None)
+    assert "a.json is a JSON document of 3.2 GB, and one of more than 2.1 GB is not read" in str(refused.value)
+    assert "data.max_samples" in str(refused.value)
+    assert peak_bytes() < 300e6
+
+
+def test_only_the_chosen_records_of_lines_are_in_memory_and_all_are_counted(tmp_path: Path) -> None:
+    row = json.dumps({"instruction": "x" * 10_000, "output": "y"})
+    (tmp_path / "a.jsonl").write_text(f"{row}\n" * 5000)
+    with peak_of_memory() as peak_bytes:
+        rows = read_rows(Source.alpaca, [tmp_path / "a.jsonl"], 3)
+    assert (len(rows.first), rows.count) == (3, 5000)
+    assert peak_bytes() < 5e6, "the file has 50 MB"
+
+
+def test_an_index_of_another_size_than_its_header_states_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"\0" * 8)
+    with (tmp_path / "a.idx").open("wb") as file:
+        file.write(HEADER + COUNTS.pack(VERSION, 4, 1, 2))
+        file.truncate(1 << 30)
+    with peak_of_memory() as peak_bytes, pytest.raises(DataError, match="has 1073741824 bytes, and its 1 sequences"):
+        read_index(tmp_path / "a.idx", tmp_path / "a.bin")
+    assert peak_bytes() < 5e6

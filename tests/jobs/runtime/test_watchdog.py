@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from jobs.lease import Lease
 from jobs.ranks import Rank
-from jobs.rundir import RunDir
+from jobs.rundir import RunDir, read_events
 from jobs.runtime.watchdog import LEAST_BYTES_PER_S, Watchdog
 from tests.support.real_run import make_run, printed, train
 from tests.support.waiting import limit_s, wait_until
@@ -60,6 +60,10 @@ def test_a_job_that_slurm_suspends_for_longer_than_the_limit_does_not_hang(tmp_p
     rank.join(limit_s(60))
     assert rank.exitcode == 0
     assert not (tmp_path / "failures").exists()
+    (suspended,) = read_events(RunDir(tmp_path).status)
+    # The time between two heartbeats is not counted: it may have passed before the job was stopped.
+    assert suspended["event"] == "suspended"
+    assert SUSPENDED_S / 2 < suspended["suspended_time_s"] <= SUSPENDED_S + limit_s(1)
 
 
 def test_a_hang_after_a_suspension_is_still_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,12 @@ from tests.support.paths import ROOT
 from tests.support.waiting import wait_until
 
 
+def given_record(run: str) -> dict[str, object]:
+    """The record of a run that was submitted to Slurm."""
+    return {"time": now(), "event": "submitted", "run": run, "launcher": "slurm", "job_id": "7", "events_before": 0,
+            "host": "h"}  # fmt: skip
+
+
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Sweeps, links, and what is none, in a directory `runs` below the current one."""
@@ -31,8 +37,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for name in ("r1", "r2"):
             finished_run(where / sweep, a_run(name, steps=1))
     prepared(where / "demo", a_run("moved")).path.rename(tmp_path / "moved")
-    record = {"time": now(), "event": "submitted", "run": "moved", "launcher": "slurm", "job_id": "7"}
-    append_record(SweepDir(where / "demo").submissions, record | {"events_before": 0, "host": "h"})
+    append_record(SweepDir(where / "demo").submissions, given_record("moved"))
     (where / "demo/logs").mkdir()
     (where / "empty").mkdir()
     (where / "notes.txt").write_text("mine")
@@ -124,6 +129,88 @@ def test_a_link_in_a_received_sweep_cancels_no_run_of_another_one(tmp_path: Path
     received.submissions.touch()
     (received.path / "r").symlink_to(mine.path)
     assert sweep_at(received.path / "r") == SweepDir(received.path, "r")
+
+
+@pytest.fixture
+def received(tmp_path: Path) -> Path:
+    """A folder that was unpacked, with links to runs and sweeps of mine and to its own, below a link of mine."""
+    for sweep in ("mine", "disk/received/own"):
+        for name in ("r1", "r2"):
+            prepared(tmp_path / sweep, a_run(name))
+        (tmp_path / sweep / "submissions.jsonl").touch()
+    where = tmp_path / "disk/received"
+    prepared(where / "without ledger", a_run("x"))
+    for link, target in {
+        "run": tmp_path / "mine/r1",
+        "sweep": tmp_path / "mine",
+        "chain": where / "one more",
+        "one more": Path("../../mine"),
+        "without ledger/r1": tmp_path / "mine/r1",
+        "without ledger/sweep": tmp_path / "mine",
+        "inside": Path("own"),
+        "inside too": where / "inside",
+        "inside run": Path("own/r1"),
+    }.items():
+        (where / link).symlink_to(target)
+    (tmp_path / "work").symlink_to("disk")
+    return tmp_path / "work/received"
+
+
+@pytest.mark.parametrize("command", ["cancel", "remove", "resume", "note", "clone", "status"])
+@pytest.mark.parametrize(
+    "link",
+    [
+        "run",
+        "sweep",
+        "sweep/r1",
+        "chain",
+        "chain/r1",
+        "without ledger/r1",
+        "without ledger/sweep/r1",
+        "sweep/../mine/r1",
+    ],
+)
+def test_a_link_in_a_received_folder_leads_no_command_to_a_sweep_of_mine(
+    command: str, link: str, received: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path for path in (received.parent.parent / "mine").rglob("*") if path.name != ".lock"}
+    assert main([command, str(received / link), *(["words"] if command == "note" else [])]) == 2
+    assert "link" in printed(capsys)
+    assert {path for path in (received.parent.parent / "mine").rglob("*") if path.name != ".lock"} == before
+
+
+@pytest.mark.parametrize(
+    ("link", "sweep", "run"),
+    [
+        ("own", "own", None),
+        ("inside", "inside", None),
+        ("inside too", "inside too", None),
+        ("inside/r1", "inside", "r1"),
+        ("inside too/../own", "own", None),
+    ],
+)
+def test_a_link_within_its_folder_and_one_of_mine_on_the_way_are_followed(
+    link: str, sweep: str, run: str | None, received: Path
+) -> None:
+    found = sweep_at(received / link)
+    assert (found.path.resolve(), found.only) == ((received / sweep).resolve(), run)
+    assert sweep_at(received / "inside run").path.resolve() == (received / "own").resolve()
+
+
+def test_a_received_sweep_whose_run_is_a_link_is_neither_cloned_nor_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = prepared(tmp_path / "mine", a_run("r"))
+    (tmp_path / "received").mkdir()
+    for sweep in ("mine", "received"):
+        append_record(SweepDir(tmp_path / sweep).submissions, given_record("r"))
+    (tmp_path / "received/r").symlink_to(mine.path)
+    assert main(["clone", str(tmp_path / "received")]) == 2
+    assert f"is a link out of its folder, which somebody else may have made, and leads to {mine.path}." in printed(
+        capsys
+    )
+    assert main(["resume", "--trust", str(tmp_path / "received")]) == 2
+    assert f"leads to {mine.path}." in printed(capsys)
 
 
 def test_status_and_resume_of_a_run_concern_no_other_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
