@@ -92,6 +92,12 @@ def test_an_epoch_visits_samples_once_and_leaves_out_the_incomplete_batch(
     assert len(set(seen)) == len(seen) == count // gbs * gbs
 
 
+def test_the_rate_of_a_step_counts_no_padding(tmp_path: Path) -> None:
+    step = batches(stored(tmp_path, [3, 1]), gbs=2, mbs=2).step(1)
+    assert (step.tokens, step.padded_tokens) == (4, 6)
+    assert step.rate(0.5) == "8 tokens/s"
+
+
 def test_the_padding_share_is_that_of_all_steps_of_an_epoch(tmp_path: Path) -> None:
     dataset = stored(tmp_path, [3, 9, 1, 6, 2, 7, 4, 8])
     trained = batches(dataset, gbs=4, mbs=2)

@@ -386,6 +386,16 @@ def test_packed_rows_have_nearly_equal_numbers_of_tokens() -> None:
     assert [int(lengths[row].sum()) for row in dealt(lengths, 2)] == [4, 4]
 
 
+@pytest.mark.parametrize(("batching", "most"), [(Batching.padded, 4), (Batching.packed, 3.5)])
+def test_the_largest_micro_batch_has_the_tokens_of_its_padded_or_packed_rows(
+    batching: Batching, most: float, tmp_path: Path
+) -> None:
+    dataset = stored(tmp_path, [4, 3, 3, 4])
+    found = Batches(dataset, global_batch_size=4, micro_batch_size=2, dp=1, dp_rank=0, seed=0, batching=batching)
+    assert found.tokens_of_sample(1).used == 3.5
+    assert found.tokens_of_sample(1).most == most, "a padded row has 4, a packed one 4 + 3 of two samples"
+
+
 def test_padding_behind_a_packed_row_stays_within_the_rotary_table(uneven: Path) -> None:
     # Under a pipeline a row has whole sequences, and the rotary table has one.
     row = end_to_end(open_dataset(uneven), np.array([1, 2]), 96, longest=32)

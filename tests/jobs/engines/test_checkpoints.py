@@ -185,10 +185,13 @@ def test_a_checkpoint_written_in_the_background_holds_the_state_of_its_step(para
 def limit_the_time_of_files(where: Path) -> None:
     """Compare the time that ranks wait for files with the bytes that an export writes and reads."""
     dist.init_process_group("gloo", init_method=f"file://{where}/store", rank=0, world_size=1)
-    directory = make_run(where, "ranks_per_node=1", "job.export=true", "engine.hang_timeout_s=500")
+    directory = make_run(where, "ranks_per_node=1", "job.export=true", "engine.hang_timeout_s=500",
+                         "job.checkpoint_every_steps=2")  # fmt: skip
     gpt = empty_model(load_run(directory.config).model, 32).to_empty(device="cpu")
     saver = saver_of(directory, gpt, torch.optim.AdamW(gpt.parameters()), counts={})
     weights_bytes = sum(parameter.nbytes for parameter in gpt.parameters())
+    # Weights and two moments, of this checkpoint and the one before.
+    assert saver.sizes_bytes["a checkpoint"] == 2 * 3 * weights_bytes
     # Written sharded, read again, and written as one file.
     assert saver.sizes_bytes["the export"] == 3 * weights_bytes
     assert saver.group is not None

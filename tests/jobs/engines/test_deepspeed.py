@@ -29,9 +29,11 @@ from tests.support.required import skip_or_fail
 from tests.support.tiny_data import ALPACA, huggingface_tokenizer, tokenizer_config, write_json
 from tests.support.training import assert_equal, interrupted, long, small_disk
 
-# Whole rows would hide a loss that is not the mean over labels: two micro-batches a rank, of samples of all lengths.
+# Whole rows would hide a loss that is not the mean over labels: two micro-batches a rank, of samples of all lengths,
+# whose prompts are tokens without a label.
 UNEVEN = ("job.sequence_length=256", "model.max_sequence_length=256", "data.held_out_samples=4",
-          "data.too_long=truncate", "data.max_samples=null", "job.micro_batch_size=2", "ranks_per_node=2")  # fmt: skip
+          "data.too_long=truncate", "data.max_samples=null", "data.mask_prompt=true", "job.micro_batch_size=2",
+          "ranks_per_node=2")  # fmt: skip
 DEEPSPEED = ("engine=deepspeed", "ranks_per_node=2", "job.micro_batch_size=2")
 # No parameter of the small model is whole on every rank then.
 SPLIT = ("parallelism=zero3", "engine.deepspeed.stage3_param_persistence_threshold=0")
@@ -193,6 +195,14 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(choices: tuple[str, ...
     first = [row for row in (undisturbed.path / "rank0.log").read_text().splitlines() if row.startswith("step 6/6")]
     again = [row for row in printed(run).splitlines() if row.startswith("step 6/6")]
     assert first[0].split()[:4] == again[-1].split()[:4]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("installed")
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    every = ("job.steps=3", "job.checkpoint_every_steps=1", "job.keep_checkpoints=2")
+    run = ended(make_run(tmp_path, "engine=deepspeed", "parallelism=single", "ranks_per_node=1", *every))
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step-00000002", "step-00000003"]
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from rich.console import Console
 from jobs.cli import main
 from jobs.ranks import started_after_boot_s
 from jobs.rundir import RunDir, SweepDir, append_record, now
-from jobs.submit.progress import progress_of
+from jobs.submit.progress import latest_tokens_per_s, progress_of
 from jobs.submit.states import RunState, State, states
 from jobs.submit.watch import view
 from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started, step, with_job
@@ -45,7 +45,7 @@ def running(sweep: Path, name: str, *, steps: int = 6) -> RunDir:
     directory.plan.write_text('{"steps": 20}')
     started(directory, run)
     for number in range(1, steps + 1):
-        step(directory, number, step_time_s=5.0 if number <= 2 else 0.5)
+        step(directory, number, step_time_s=5.0 if number <= 2 else 0.5, padded_tokens=2048)
     return directory
 
 
@@ -54,10 +54,11 @@ def running(sweep: Path, name: str, *, steps: int = 6) -> RunDir:
 
 def test_pace_and_time_left_are_of_the_steady_steps_with_their_checkpoints(tmp_path: Path) -> None:
     run = running(tmp_path, "r")
-    step(run, 7, step_time_s=0.5, checkpoint_time_s=1.0)
+    step(run, 7, step_time_s=0.5, checkpoint_time_s=1.0, padded_tokens=2048)
     seen = progress_of(run)
     assert (seen.step, seen.total, seen.attempt) == (7, 20, 1)
-    assert seen.tokens_per_s == pytest.approx(1024 / 0.5)
+    assert seen.tokens_per_s == pytest.approx(1024 / 0.5), "without padding"
+    assert latest_tokens_per_s(run) == [1024 / 0.5] * 5
     assert seen.left_s == pytest.approx(13 * (5 * 0.5 + 1.0) / 5)
 
 

@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import math
 import os
 import re
 import secrets
 import signal
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
+import torch.distributed as dist
 from PIL import Image
+from torch import nn
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch has it, and does not list it
 
 from analysis.load.run_directory import read_run
 from analysis.parsers import log_metrics as a
 from analysis.report.report import report
 from jobs import metrics as m
 from jobs.cli import main
+from jobs.engines.native.loss_scale import LossScale
 from jobs.errors import DataError
 from jobs.rundir import RunDir, SweepDir
+from jobs.runtime.steps import learning_rate
 from jobs.settings.images import ImageDecoder, ImageNetwork, parameters
-from jobs.work.images.decoding import decoded, opened
+from jobs.work.images.decoding import Batch, decoded, opened
+from jobs.work.images.jpegs import Jpegs
+from jobs.work.images.loader import StepImages
 from jobs.work.images.make import make_images
 from jobs.work.images.resnet import ResNet
+from jobs.work.images.trainer import Trainer
 from jobs.work.storage.samples import add_sample
 from tests.support.cli import printed_words
+from tests.support.composing import one
 from tests.support.real_run import FORK, events, make_run, printed, rank, steps, train
 from tests.support.required import need_dali
 from tests.support.waiting import wait_until
@@ -69,6 +83,82 @@ def test_two_ranks_train_on_images_and_the_report_has_their_rate(tmp_path: Path)
     assert "Waiting for data (%)" in table
     assert "Top-1 accuracy (%)" in table
     assert "evaluation_top5" in (tmp_path / "report/runs.csv").read_text().partition("\n")[0]
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of this process."""
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def trainer_of(*overrides: str) -> Trainer:
+    """Return the trainer of a run on one rank, without its images."""
+    run = one(*SMALL_IMAGES, "ranks_per_node=1", "job.weight_decay=0.5", "job.warmup_steps=0", *overrides).run
+    return Trainer(run, torch.device("cpu"), cast(Jpegs, SimpleNamespace(steps=5)), lambda _part: None)
+
+
+def image_batch(*sizes: int) -> list[Batch]:
+    """Return micro-batches of random images of five classes."""
+    return [Batch(torch.randint(256, (n, 32, 32, 3), dtype=torch.uint8), torch.randint(5, (n,))) for n in sizes]
+
+
+def plain_update(
+    trainer: Trainer, model: ResNet, optimizer: torch.optim.SGD, batch: list[Batch]
+) -> tuple[float, float]:
+    """Update a model by plain PyTorch with the gradient of the mean over the batch; return loss and norm."""
+    optimizer.zero_grad()
+    # Normalization is over a micro-batch, so they pass one after another.
+    logits = torch.cat([model(trainer.normalised(pixels)) for pixels, *_ in batch])
+    smoothing = trainer.images.label_smoothing
+    loss = nn.functional.cross_entropy(logits, torch.cat([each[1] for each in batch]), label_smoothing=smoothing)
+    loss.backward()
+    limit = math.inf if trainer.run.job.clip_norm is None else trainer.run.job.clip_norm
+    norm = nn.utils.clip_grad_norm_(model.parameters(), limit)
+    optimizer.step()
+    return loss.item(), norm.item()
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("scale", [1.0, 1024.0])
+@pytest.mark.parametrize("clip_norm", ["null", "1e6", "0.05"])
+def test_a_step_computes_what_plain_pytorch_does(clip_norm: str, scale: float) -> None:
+    trainer = trainer_of(f"job.clip_norm={clip_norm}")
+    if scale != 1:  # as of float16, in whose arithmetic nothing could be compared closely
+        trainer.loss_scale = LossScale()
+        trainer.loss_scale.state[0] = scale
+    model = copy.deepcopy(trainer.network)
+    weights = list(model.parameters())
+    groups = [{"params": [each for each in weights if each.ndim > 1], "weight_decay": 0.5},
+              {"params": [each for each in weights if each.ndim == 1], "weight_decay": 0.0}]  # fmt: skip
+    optimizer = torch.optim.SGD(groups, lr=0.1, momentum=trainer.images.momentum)
+    for number in (1, 2, 3):
+        batch = image_batch(4, 4)
+        loss, norm, rate = trainer.step(number, StepImages(samples=8, micro_batches=batch))
+        assert rate == learning_rate(trainer.run.job, number, 5)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        expected_loss, expected_norm = plain_update(trainer, model, optimizer, batch)
+        assert loss == pytest.approx(expected_loss, rel=1e-4)
+        assert norm == pytest.approx(expected_norm, rel=1e-3)
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(trainer.network.state_dict()[name], value, rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.usefixtures("alone")
+def test_validation_uses_the_running_means_and_leaves_them_and_training_goes_on() -> None:
+    trainer, batch = trainer_of(), image_batch(3, 1)
+    trainer.step(1, StepImages(samples=8, micro_batches=image_batch(4, 4)))
+    before = copy.deepcopy(trainer.network)
+    values = trainer.loss_and_accuracy(batch)
+    model = copy.deepcopy(before).eval()
+    with torch.no_grad():
+        logits = torch.cat([model(trainer.normalised(pixels)) for pixels, *_ in batch])
+    expected = nn.functional.cross_entropy(logits, torch.cat([each[1] for each in batch]))
+    assert values[m.EVALUATION_LOSS] == pytest.approx(expected.item(), rel=1e-4), "the mean over images"
+    torch.testing.assert_close(trainer.network.state_dict(), before.state_dict(), rtol=0, atol=0)
+    assert trainer.network.training
 
 
 @pytest.mark.long

@@ -25,6 +25,7 @@ from jobs.engines.native.customization import lora
 from jobs.engines.native.loss_scale import LossScale
 from jobs.rundir import RunDir, load_run
 from jobs.runtime.steps import batches_of, samples
+from jobs.schema import WeightDecayOn
 from tests.support.real_run import events, losses, make_run, printed, steps, train
 from tests.support.tiny_data import ALPACA, huggingface_tokenizer, tokenizer_config, write_json
 from tests.support.training import assert_equal, rewind
@@ -190,7 +191,10 @@ def plain(run: RunDir) -> Iterator[tuple[float, float]]:
     model = GPT(Config.from_file(export / "model_config.yaml"))
     model.load_state_dict(torch.load(export / "lit_model.pth", weights_only=True))
     job, batches = config.job, batches_of(config, open_dataset(samples(config, run)), 0)
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(job.beta1, job.beta2), weight_decay=job.weight_decay)
+    kept = [each for each in model.parameters() if each.ndim < 2 and job.weight_decay_on is WeightDecayOn.matrices]
+    others = [each for each in model.parameters() if not any(each is one for one in kept)]
+    groups = [{"params": others, "weight_decay": job.weight_decay}, {"params": kept, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(job.beta1, job.beta2))
     for number, row in enumerate(steps(run), 1):
         micro_batches = batches.step(number).micro_batches
         labels = sum(int((each.targets != IGNORED).sum()) for each in micro_batches)
@@ -214,11 +218,13 @@ def plain(run: RunDir) -> Iterator[tuple[float, float]]:
         yield loss.item(), norm.item()
 
 
-@pytest.mark.parametrize("clip_norm", ["null", "1e6", "0.05"])
+@pytest.mark.parametrize(("clip_norm", "decayed"), [("null", "all"), ("1e6", "matrices"), ("0.05", "all")])
 def test_fine_tuning_on_masked_prompts_computes_what_plain_pytorch_does(
-    clip_norm: str, tuned: tuple[str, ...], tmp_path: Path
+    clip_norm: str, decayed: str, tuned: tuple[str, ...], tmp_path: Path
 ) -> None:
-    run = make_run(tmp_path, *SINGLE, *tuned, f"job.clip_norm={clip_norm}")
+    # A decay large enough to show in the losses of three steps.
+    decay = ("job.weight_decay=2", f"job.weight_decay_on={decayed}")
+    run = make_run(tmp_path, *SINGLE, *tuned, *decay, f"job.clip_norm={clip_norm}")
     assert train(run) == [0], printed(run)
     for row, (loss, norm) in zip(steps(run), plain(run), strict=True):
         assert row["loss"] == pytest.approx(loss, abs=2e-5)
@@ -229,7 +235,6 @@ def test_fine_tuning_on_masked_prompts_computes_what_plain_pytorch_does(
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_a_run_of_tensor_parallel_ranks_resumes_where_it_was(tmp_path: Path) -> None:
     given = ("parallelism=tp", "ranks_per_node=2", "job.checkpoint_every_steps=3", "job.keep_checkpoints=2")
     run = make_run(tmp_path, *given)
