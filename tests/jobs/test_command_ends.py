@@ -90,7 +90,8 @@ def test_ctrl_c_at_any_early_time_leaves_no_traceback() -> None:
             time.sleep(delay_s)
             ended.send_signal(signal.SIGINT)
             _, said = ended.communicate(timeout=limit_s(180))
-        assert ended.returncode in {0, 130}
+        # Python itself ends by the signal, which shells report as 130, once the command has returned.
+        assert ended.returncode in {0, 130, -signal.SIGINT}
         assert said.count("\n") <= 1
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from analysis.compare.campaign import Entry, Leaderboard, Verdict, changes, leaderboards
+from analysis.compare.campaign import Entry, Leaderboard, Verdict, changes, leaderboards, part_of
 from analysis.formatting import significant
 from analysis.load.discover import read_runs
 from analysis.report.leaderboard import headings, leader_row
@@ -83,12 +83,14 @@ def contents(board: Leaderboard, entry: Entry) -> Iterator[tuple[str, str]]:
     assert board.baseline is not None
     runs = [*board.baseline_runs, *entry.trial.runs.values()]
     pairs = [run for beside, _ in entry.trial.repeats.values() for run in beside]
-    overrides = {BASELINE: changes_of(board.baseline_runs[0]), entry.trial.name: changes_of(entry.trial.first)}
+    # The repeats of the baseline that are paired with a trial record the changes of that trial.
+    own = next(run for run in board.baseline_runs if (part_of(run) or {}).get("name") == BASELINE)
+    overrides = {BASELINE: changes_of(own), entry.trial.name: changes_of(entry.trial.first)}
     yield "README.md", readme(board, entry)
     yield ATTEMPTS, yaml.safe_dump(overrides, sort_keys=False, allow_unicode=True, width=10_000)
     yield CLAIM, json.dumps(claim_of(board, entry), indent=1) + "\n"
-    own = site()
-    for file in sorted(own.glob("*/*.yaml")) if own is not None else ():
+    place = site()
+    for file in sorted(place.glob("*/*.yaml")) if place is not None else ():
         if file.parent.name in GROUPS:
             yield f"site/{file.parent.name}/{file.name}", read_text(file)
     for run in dict.fromkeys([*runs, *pairs]):

@@ -52,7 +52,7 @@ def _workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_attempts_are_judged_by_the_merit_their_gates_and_their_inputs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    attempts = {"baseline": CHOSEN, "nb32": ["program.params.nb=32"], "nb64": ["program.params.nb=64"]}
+    attempts = {"baseline": CHOSEN, "a32": ["program.params.nb=32"], "nb64": ["program.params.nb=64"]}
     (tmp_path / "attempts.yaml").write_text(yaml.safe_dump({name: list(keys) for name, keys in attempts.items()}))
     assert main(["campaign", "attempts.yaml", "--wait"]) == 0
     sweep = Path("runs/tuned")
@@ -63,9 +63,9 @@ def test_attempts_are_judged_by_the_merit_their_gates_and_their_inputs(
     (board,) = leaderboards(read_runs([sweep]))
     assert (board.rules.metric.name, board.rules.metric.better) == ("solve_s", Better.low)
     entries = {entry.trial.name: entry for entry in board.entries}
-    assert entries["nb32"].verdict is Verdict.faster
-    assert entries["nb32"].ratio is not None
-    assert entries["nb32"].ratio.middle == pytest.approx(2, rel=0.01)
+    assert entries["a32"].verdict is Verdict.faster
+    assert entries["a32"].ratio is not None
+    assert entries["a32"].ratio.middle == pytest.approx(2, rel=0.01)
     assert entries["nb64"].reasons == ["it misses the gate residual: residual is 30, and at most 16 is required"]
     assert "contents of its inputs" in entries["coarse"].reasons[0], "a smaller mesh is another task"
     capsys.readouterr()
@@ -74,7 +74,7 @@ def test_attempts_are_judged_by_the_merit_their_gates_and_their_inputs(
     assert "solve_s: time of the solution." in page
     assert "Ratio: the geometric mean of solve_s of the baseline / solve_s of the attempt" in page
     assert "Loss" not in page
-    assert "nb32: program.params.nb 16 → 32\n  nb64: program.params.nb 32 → 64" in page
+    assert "a32: program.params.nb 16 → 32\n  nb64: program.params.nb 32 → 64" in page
     assert "Step mesh time  Step solve time" in " ".join(page.split("Ledger")[1].splitlines()[1:2])
     check_package(sweep, capsys)
     assert main(["attempt", "easier", "program.gates.residual.at_most=50", "--campaign", str(sweep)]) == 2
@@ -88,24 +88,27 @@ def check_package(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Package an attempt, repeat it as somebody else, and find a package that was changed or claims too much."""
     assert main(["package", str(sweep), "nb64"]) == 2
     assert "nb64 cannot be claimed: it misses the gate residual" in capsys.readouterr().err
-    assert main(["package", str(sweep), "nb32"]) == 0
-    package = Path("package-tuned-nb32")
+    assert main(["package", str(sweep), "a32"]) == 0
+    package = Path("package-tuned-a32")
+    assert yaml.safe_load((package / "campaign.yaml").read_text()) == {
+        "baseline": list(CHOSEN), "a32": ["program.params.nb=32"]
+    }  # fmt: skip
     page = (package / "README.md").read_text()
     assert "* `program.params.nb 16 → 32`" in page
     assert "* Every run kept the gates residual; inputs, metrics and gates are those of the baseline." in page
     assert "## Speed-up over the baseline\n\n1.999 (solve_s of the baseline / solve_s of the attempt, 95 %" in page
-    assert (package / "runs/nb32-r1/program/solve-00000.log").read_text().startswith("time 2.001 s")
+    assert (package / "runs/a32-r1/program/solve-00000.log").read_text().startswith("time 2.001 s")
     assert main(["rerun", str(package)]) == 2
-    assert "nb32: program.params.nb=32\nRead them, then add --trust." in capsys.readouterr().err
+    assert "a32: program.params.nb=32\nRead them, then add --trust." in capsys.readouterr().err
     # The campaign's own baseline was given with the path of the mesh as the site's file has it.
     Path("mesh.dat").write_text("65 million cells")
     assert main(["rerun", str(package), "--trust"]) == 0
     assert "Reproduced: claimed 1.999" in capsys.readouterr().out
-    assert main(["package", str(sweep), "nb32"]) == 2
-    assert "package-tuned-nb32 exists" in capsys.readouterr().err
+    assert main(["package", str(sweep), "a32"]) == 2
+    assert "package-tuned-a32 exists" in capsys.readouterr().err
     (package / "claim.json").write_text((package / "claim.json").read_text().replace('"ratio": 1', '"ratio": 3'))
     assert main(["rerun", str(package), "--trust"]) == 2
-    assert "package-tuned-nb32 has changed since it was made: claim.json." in capsys.readouterr().err
+    assert "package-tuned-a32 has changed since it was made: claim.json." in capsys.readouterr().err
 
 
 def test_a_tuning_finds_the_best_parameter_that_keeps_the_gates(capsys: pytest.CaptureFixture[str]) -> None:
