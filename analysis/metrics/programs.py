@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.parsers.base import POSITIVE_UNITS
-from analysis.parsers.search import blocks
+from analysis.parsers.search import NOT_TEXT, blocks
 from analysis.untrusted import as_number, printed_number
 from jobs import metrics as m
 from jobs.files import DOCUMENT_BYTES, parse_json, read_bytes, read_lines, read_tail, reason
@@ -36,7 +36,8 @@ STARTED = BATCH_STARTED.encode()
 TAIL_BYTES = 200_000
 LONGEST_SHOWN = 160
 THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
-NOT_TEXT = re.compile(r"\\.|[\[\](){}^$.*+?|]")
+COLOURS = re.compile(NOT_TEXT.pattern.encode())
+SYNTAX = re.compile(r"\\.|[\[\](){}^$.*+?|]")
 TAKE: Mapping[Take, Callable[[Sequence[float]], float]] = {
     Take.first: lambda values: values[0],
     Take.last: lambda values: values[-1],
@@ -160,7 +161,8 @@ def matches(file: Path, pattern: str, group: int = 1) -> list[str]:
     compiled = re.compile(pattern.encode(), re.MULTILINE)
     chosen: str | int = "value" if group and "value" in compiled.groupindex else group
     found: list[str] = []
-    for block in blocks(file):
+    for given in blocks(file):
+        block = COLOURS.sub(b"", given) if b"\x1b" in given else given
         # An earlier start of the run has printed what stands before.
         begin = block.rfind(STARTED)
         if begin >= 0:
@@ -207,7 +209,7 @@ def why_missing(file: Path, declared: ProgramMetric, count: int) -> str:
 
 def nearest_line(file: Path, pattern: str) -> str | None:
     """Return the line at the end of a file that is most similar to the text of a regular expression."""
-    words = NOT_TEXT.sub("", pattern)
+    words = SYNTAX.sub("", pattern)
     lines = [line.strip()[:LONGEST_SHOWN] for line in read_tail(file, TAIL_BYTES).splitlines()]
     matcher = difflib.SequenceMatcher(b=words, autojunk=False)
 

@@ -112,6 +112,10 @@ class Piece:
             return KnownCauseError(cause, text, proof=f"{self.log.parent.name}/{failure.proof}", advice=failure.advice)
         printed = [line.strip() for line in self.printed().splitlines() if line.strip()]
         last = f"; the last line of {self.log.name}: {printed[-1][:LONGEST_LINE]}" if printed else ""
+        if has_no_room(self.log):
+            # The program failed to write, and could not write that either.
+            full = f"{end}; the file system of {self.log.parent} is full, so its last lines may be missing{last}"
+            return KnownCauseError(FailureCause.storage, full)
         return KnownCauseError(cause_of_end(code), f"{end}{last}")
 
     def printed(self) -> str:
@@ -174,6 +178,11 @@ def begin_start(log: Path) -> None:
         if log.stat().st_size:
             with open_to_append(log) as file:
                 file.write(f"\n{BATCH_STARTED}, restart {restart_count()}\n".encode())
+
+
+def has_no_room(file: Path) -> bool:
+    """Return True if the file system of a file has no free block for this user."""
+    return os.statvfs(file.parent).f_bavail == 0
 
 
 def cause_of_end(code: int) -> FailureCause:

@@ -21,6 +21,7 @@ from jobs.failure_causes import FailureCause
 from jobs.rundir import RunDir
 from tests.support.composing import one, refusal
 from tests.support.real_run import FORK, events, make_run, printed, rank, train
+from tests.support.training import small_disk
 from tests.support.waiting import wait_until
 
 COUNT = """\
@@ -64,6 +65,7 @@ def program(site: Path, **changes: Any) -> None:
     (site / "count.yaml").write_text(yaml.safe_dump(PROGRAM | changes, sort_keys=False))
 
 
+GO = "{python} go.py"
 CHOSEN = ("job=program", "program=count")
 
 
@@ -220,6 +222,46 @@ while done < 40:
     if len(sys.argv) == 1: time.sleep(0.1 if done < 3 else 60)
 print("counted", done)
 """
+
+
+@pytest.mark.parametrize(
+    ("write", "value"),
+    [
+        ("'d\xe9bit rate 5\\nrate 7,5\\nrate 7\\n'.encode('latin-1')", 7),
+        ("'rate 7\\nrate 1,808\\n'.encode('utf-16')", 1808),
+        ("b'\\x1b[32mrate \\x1b[1m9\\x1b[0m\\r\\n'", 9),
+        ("b'x' * 70_000_000 + b'\\nrate 6 \\0\\xff\\n'", 6),
+    ],
+)
+def test_numbers_are_found_in_any_encoding_with_colours_and_behind_very_long_lines(
+    site: Path, tmp_path: Path, write: str, value: float
+) -> None:
+    program(
+        site, files={"go.py": f"import sys\nsys.stdout.buffer.write({write})\n"}, steps={"go": {"command": GO}},
+        params={}, parameters={}, gates={},
+        metrics={"points_per_s": {**PROGRAM["metrics"]["points_per_s"], "pattern": r"rate (\S+)", "skip": 0,
+                                  "take": "last"}},
+    )  # fmt: skip
+    run = made(tmp_path)
+    finished(run)
+    found = read_run(run.path)
+    assert found.used, found.reason
+    assert found.values[found.rate or m.PROGRAM_TIME] == value
+    assert (run.path / "rank0.log").stat().st_size < 20_000_000, "the log of the job repeats 16 MiB at most"
+
+
+def test_a_program_that_fills_the_disk_fails_for_that_reason(site: Path, tmp_path: Path) -> None:
+    program(
+        site, files={"go.py": "while True: print('x' * 10_000)\n"}, steps={"go": {"command": GO}}, params={},
+        parameters={}, gates={}, metrics={}, merit=None,
+    )  # fmt: skip
+    with small_disk(tmp_path / "disk", 2**23):
+        run = made(tmp_path / "disk")
+        assert train(run) == [1]
+        failed = events(run, "failed")[0]
+        assert re.match("step go on .* exited with code 1; the file system of .*/program is full, so its last lines",
+                        str(failed["error"]))  # fmt: skip
+        assert failed["cause"] == "storage"
 
 
 def test_an_interrupted_program_saves_and_goes_on_where_it_was(site: Path, tmp_path: Path) -> None:
