@@ -2,10 +2,10 @@
 
 A trial is one configuration, submitted by `slurmscale attempt`. Its speed is the geometric mean of the ratios of its
 pairs, each the speed of a repeat of the trial (1 / its time, or its merit) over that of the repeat of the baseline that
-is paired with it. A trial is
-faster or slower only if the interval of that mean lies on one side of 1, and a tie otherwise; with fewer pairs than an
-interval takes there is no verdict. The intervals of all trials hold together (Bonferroni), so that the number of trials
-does not raise the share of campaigns with a false verdict: tests.benchmarks.false_crowns measures it.
+is paired with it. A trial is faster or slower only if the interval of that mean lies on one side of 1, and a tie
+otherwise; with fewer pairs than an interval takes there is no verdict. The intervals of all trials hold together
+(Bonferroni), so that the number of trials does not raise the share of campaigns with a false verdict:
+tests.benchmarks.false_crowns measures it.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Rules:
     """The rules by which trials are judged: the contest's values, or the schema's without a contest."""
 
     metric: Metric
-    """What is compared: a time, or the merit of a program."""
+    """The compared quantity: a time, or the merit of a program."""
     counted: Counted | None
     """Time of a training that is compared; None for the merit of a program."""
     loss_steps: int

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from analysis.formatting import plural
 from analysis.metrics.energy import Reading, nvidia_smi_samples
 from analysis.untrusted import printed_number
 from jobs.files import read_lines
@@ -51,10 +52,11 @@ def over_power(
 
     A log is a node. Moments are in seconds since the epoch.
     """
-    if len(logs) < (nodes or 1):
+    needed = int(nodes or 1)
+    if len(logs) < needed:
         return (
-            f"has power readings of {len(logs)} nodes, and the contest limits the power of all {nodes:.0f}: write "
-            "power-NODE.csv of each node into the run directory"
+            f"has power readings of {plural(len(logs), 'node')}, and the contest limits the power of all {needed}: "
+            "write power-NODE.csv of each node into the run directory"
         )
     if not 0 < end_s - begin_s < LONGEST_RUN_S:
         return "has an end that is not within 100 days after its start, so no power is that of the run"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from analysis.report.leaderboard_text import RATIO_DIGITS, counted_words, verdic
 from analysis.run import RunResult, hardware
 from jobs.errors import ConfigError, RunDirError
 from jobs.explore.campaign.campaign import recorded
-from jobs.files import file_names, read_tail, read_text
+from jobs.files import file_names, read_tail, read_text, reason
 from jobs.output import own_directory, write_file
 from jobs.plan.choices import site
 from jobs.plan.keys import GROUPS
@@ -35,7 +36,7 @@ from jobs.secrets import redact
 
 LONGEST_FILE_BYTES = 64 << 20
 LONGEST_LOG_BYTES = 1 << 20
-"""Of a log its end of this size is packed."""
+"""Size of the end of a log that is packed."""
 CLAIM, ATTEMPTS, SUMS = "claim.json", "campaign.yaml", "SHA256SUMS"
 
 
@@ -59,10 +60,17 @@ def package(campaign: Path, name: str, output: Path | None) -> int:
     hidden = {path: redact(text) for path, text in texts.items()}
     sums = {path: hashlib.sha256(text.encode()).hexdigest() for path, text in hidden.items()}
     hidden[SUMS] = "".join(f"{digest}  {path}\n" for path, digest in sums.items())
-    for path, text in hidden.items():
+    try:
         own_directory(place)
-        (place / path).parent.mkdir(parents=True, exist_ok=True)
-        write_file(place / path, text)
+        for path, text in hidden.items():
+            (place / path).parent.mkdir(parents=True, exist_ok=True)
+            write_file(place / path, text)
+    except OSError as error:
+        # Half a package would be refused where it is read.
+        shutil.rmtree(place, ignore_errors=True)
+        raise ConfigError(
+            f"{place} cannot be written: {reason(error)}. Free some space, or choose another directory: --output DIR"
+        ) from error
     replaced = [path for path, text in texts.items() if hidden[path] != text]
     if replaced:
         print(f"Secrets were replaced in {', '.join(replaced)}.")
@@ -81,8 +89,6 @@ def board_of(campaign: Path) -> Leaderboard:
 def contents(board: Leaderboard, entry: Entry) -> Iterator[tuple[str, str]]:
     """Yield path and text of each file of the package, but the checksums."""
     assert board.baseline is not None
-    runs = [*board.baseline_runs, *entry.trial.runs.values()]
-    pairs = [run for beside, _ in entry.trial.repeats.values() for run in beside]
     # The repeats of the baseline that are paired with a trial record the changes of that trial.
     own = next(run for run in board.baseline_runs if (part_of(run) or {}).get("name") == BASELINE)
     overrides = {BASELINE: changes_of(own), entry.trial.name: changes_of(entry.trial.first)}
@@ -93,7 +99,7 @@ def contents(board: Leaderboard, entry: Entry) -> Iterator[tuple[str, str]]:
     for file in sorted(place.glob("*/*.yaml")) if place is not None else ():
         if file.parent.name in GROUPS:
             yield f"site/{file.parent.name}/{file.name}", read_text(file)
-    for run in dict.fromkeys([*runs, *pairs]):
+    for run in (*board.baseline_runs, *entry.trial.runs.values()):
         yield from files_of(run)
 
 

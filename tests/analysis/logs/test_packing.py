@@ -25,7 +25,7 @@ def steps(rate: int) -> str:
 
 
 def configuration(packed: str, *, listed: bool = False) -> str:
-    """What a recipe prints before it begins, with data for validations that are packed the other way."""
+    """Return the configuration that a recipe prints, whose validation data are packed the other way."""
     first, rest = ("- ", "  ") if listed else ("  ", "  ")
     other = "false" if packed.lower() == "true" else "true"
     return (

@@ -45,7 +45,7 @@ def spike(second: int) -> float:
         ([meter(lambda second: 1500 + 90 * second), meter(lambda second: 2400 - 90 * second)], (3900, None), None),
         ([nvidia(1900), nvidia(1900)], (4000, 2000), None),
         ([nvidia(1900), nvidia(2200)], (None, 2000), "took 2,200 W (power-n1), and the contest allows 2,000 W: 10 of"),
-        ([meter(lambda _: 1500)], (3000, None), "power readings of 1 nodes, and the contest limits the power of all 2"),
+        ([meter(lambda _: 1500)], (3000, None), "power readings of 1 node, and the contest limits the power of all 2"),
         ([meter(lambda _: 1500), meter(lambda _: 1500, step_s=3)], (9000, None), "has no reading for"),
         ([meter(lambda _: 1500), "time,power_w\nyesterday,9\n2026-01-01T00:00:00,5\n"], (9000, None),
          "has no reading for 10 of 10 seconds of the run"),

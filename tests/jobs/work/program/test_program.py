@@ -52,14 +52,6 @@ PROGRAM: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of a site's program files."""
-    monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path / "site"))
-    (tmp_path / "site/program").mkdir(parents=True)
-    return tmp_path / "site/program"
-
-
 def program(site: Path, **changes: Any) -> None:
     """Write the program file `count` with changes of its keys."""
     (site / "count.yaml").write_text(yaml.safe_dump(PROGRAM | changes, sort_keys=False))

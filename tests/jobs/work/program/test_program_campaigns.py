@@ -14,6 +14,7 @@ from analysis.compare.campaign import Verdict, leaderboards
 from analysis.load.discover import read_runs
 from jobs.cli import main
 from jobs.metrics import Better
+from tests.support.training import small_disk
 
 # Its times do not depend on the machine: what it reports follows from its parameters.
 SOLVER = """\
@@ -39,12 +40,10 @@ CHOSEN = ("job=program", "program=solver", "ranks_per_node=1", "sweep=tuned")
 
 
 @pytest.fixture(autouse=True)
-def _workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _workplace(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in an empty directory, with the program file of a site."""
-    monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path / "site"))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "site/program").mkdir(parents=True)
-    (tmp_path / "site/program/solver.yaml").write_text(yaml.safe_dump(PROGRAM, sort_keys=False))
+    (site / "solver.yaml").write_text(yaml.safe_dump(PROGRAM, sort_keys=False))
     (tmp_path / "mesh.dat").write_text("65 million cells")
 
 
@@ -88,6 +87,10 @@ def check_package(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Package an attempt, repeat it as somebody else, and find a package that was changed or claims too much."""
     assert main(["package", str(sweep), "nb64"]) == 2
     assert "nb64 cannot be claimed: it misses the gate residual" in capsys.readouterr().err
+    with small_disk(Path("disk").absolute(), 30_000):
+        assert main(["package", str(sweep), "a32", "--output", "disk/full"]) == 2
+        assert "disk/full cannot be written: No space left on device. Free some space" in capsys.readouterr().err
+        assert list(Path("disk").iterdir()) == []
     assert main(["package", str(sweep), "a32"]) == 0
     package = Path("package-tuned-a32")
     assert yaml.safe_load((package / "campaign.yaml").read_text()) == {

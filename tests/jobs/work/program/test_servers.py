@@ -60,14 +60,6 @@ PROGRAM: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of a site's program files."""
-    monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path / "site"))
-    (tmp_path / "site/program").mkdir(parents=True)
-    return tmp_path / "site/program"
-
-
 def program(site: Path, steps: dict[str, Any] | None = None, **changes: Any) -> None:
     """Write the program file `served` with changes of its steps and keys."""
     given = {name: PROGRAM["steps"].get(name, {}) | step for name, step in (steps or PROGRAM["steps"]).items()}

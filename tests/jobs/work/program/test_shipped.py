@@ -50,6 +50,14 @@ def test_every_shipped_program_is_a_short_file_that_is_planned(name: str) -> Non
     assert all(text for _, text in work_of(run).notes(run))
 
 
+def prepare_solver(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the test without an MPI program of Debian's; let Open MPI start it for root."""
+    if not (shutil.which(program) and shutil.which("mpirun")):
+        skip_or_fail(f"{program} and mpirun are not installed: tests/install.sh solvers")
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(name, "1")
+
+
 def started(run: RunDir, ranks: int) -> None:
     assert train(run) == [0] * ranks, printed(run)
     run.plan.write_text("{}")
@@ -81,10 +89,7 @@ def test_vllm_serves_its_own_load_as_a_program(tmp_path: Path, monkeypatch: pyte
 def test_lammps_scales_and_its_gates_reject_lists_that_are_built_too_seldom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not (shutil.which("lmp") and shutil.which("mpirun")):
-        skip_or_fail("lmp and mpirun are not installed: tests/install.sh solvers")
-    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
-        monkeypatch.setenv(name, "1")
+    prepare_solver("lmp", monkeypatch)
     chosen = ("job=program", "program=lammps", "program.params.n=8", "program.params.steps=200")
     for ranks in (1, 2):
         for every in (20, 100):
@@ -105,10 +110,7 @@ def test_lammps_scales_and_its_gates_reject_lists_that_are_built_too_seldom(
 
 @pytest.mark.long
 def test_hpc_challenge_solves_on_one_and_two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not (shutil.which("hpcc") and shutil.which("mpirun")):
-        skip_or_fail("hpcc and mpirun are not installed: tests/install.sh solvers")
-    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
-        monkeypatch.setenv(name, "1")
+    prepare_solver("hpcc", monkeypatch)
     chosen = ("job=program", "program=hpcc", "program.params.n=200", "program.params.mpirun=mpirun --oversubscribe")
     for ranks in (1, 2):
         for block in (32, 64):
