@@ -25,11 +25,14 @@ from analysis.compare.campaign import (
     part_of,
     previews,
 )
-from analysis.formatting import ABSENT, csv_cell, shown, significant, title, without_unit
+from analysis.compare.waterfall import Stage, stages
+from analysis.formatting import ABSENT, csv_cell, percent, shown, significant, title, without_unit
+from analysis.intervals import CONFIDENCE
 from analysis.load.discover import read_runs
 from analysis.metrics.programs import step_time_name
 from analysis.report.figures.leaderboard import leaderboard_figure
 from analysis.report.figures.style import Section
+from analysis.report.figures.waterfall import waterfall_figure
 from analysis.report.leaderboard_text import RATIO_DIGITS, lead, notes, reasons, verdict_words
 from analysis.run import RunResult
 from jobs import metrics as m
@@ -148,18 +151,22 @@ def leader_row(board: Leaderboard, entry: Entry) -> list[str]:
     """Return the cells of a trial under the headings."""
     used = entry.trial.used
     counts = entry.verdict is not Verdict.invalid
-    interval = " to ".join(f"{value:.3f}" for value in entry.interval) if entry.interval and counts else ABSENT
     return [
         entry.trial.name,
         *([tier_of(entry.trial)] if has_tiers(board) else []),
         ABSENT if entry.rank is None else str(entry.rank),
         compared(board, used),
         f"{entry.ratio.middle:.3f}" if entry.ratio is not None and counts else ABSENT,
-        interval,
+        interval_words(entry.interval if counts else None),
         str(len(entry.ratios)),
         *([median_words(map(board.rules.loss, used))] if has_loss(board) else []),
         verdict_words(entry, floor=board.rules.floor),
     ]
+
+
+def interval_words(interval: tuple[float, float] | None) -> str:
+    """Return the ends of an interval, if any."""
+    return ABSENT if interval is None else " to ".join(f"{value:.3f}" for value in interval)
 
 
 def compared(board: Leaderboard, runs: Iterable[RunResult]) -> str:
@@ -222,16 +229,40 @@ def middle(values: Iterable[float | None]) -> float | None:
 
 
 def sections(boards: Iterable[Leaderboard]) -> list[Section]:
-    """Return two tables for each campaign: the leaderboard and the ledger."""
+    """Return the tables of each campaign: the leaderboard, the way to the best attempt, if any, and the ledger."""
     found = []
     for number, board in enumerate(boards, start=1):
         note, figure = " ".join([lead(board), *notes(board)]), leaderboard_figure(board, number)
         words = "Seconds per repeat, medians; the last column shows the changes against the attempt before."
-        found += [
+        found.append(
             Section(f"Leaderboard of {board.path.name}", note, headings(board), leader_rows(board), figure),
-            Section(f"Ledger of {board.path.name}", words, *ledger_table(board)),
-        ]
+        )
+        if way := stages(board):
+            found.append(waterfall(board, way, number))
+        found.append(Section(f"Ledger of {board.path.name}", words, *ledger_table(board)))
     return found
+
+
+def waterfall(board: Leaderboard, way: list[Stage], number: int) -> Section:
+    """Return the way from the baseline to the best attempt, one row per change."""
+    rows = [
+        [
+            stage.entry.trial.name,
+            f"{stage.gain:.3f}",
+            interval_words(stage.interval),
+            str(len(stage.entry.ratios)),
+            f"{stage.total:.3f}",
+            "; ".join(stage.changes),
+        ]
+        for stage in way
+    ]
+    note = (
+        "The attempts whose changes are all among those of the best, each with what its own change gained over the one "
+        f"before; {percent(CONFIDENCE)} intervals of this gain (Student's t of the first, Welch's of the others)."
+    )
+    titles = ("Attempt", "Gain", "95 % interval", "n", "In all", "Changed")
+    name = f"From the baseline to {way[-1].entry.trial.name}"
+    return Section(name, note, titles, rows, waterfall_figure(board, way, number))
 
 
 # --- the spreadsheet -------------------------------------------------------------------------------------------
