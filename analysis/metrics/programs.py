@@ -109,7 +109,7 @@ def value_of(run: Run, directory: RunDir, name: str, declared: ProgramMetric) ->
     file = file_of(run, directory, declared.file, declared.step)
     key = f"program.metrics.{name}"
     try:
-        values = array("d", printed_in(file, declared))
+        values = array("d", (value for value, condition in printed_in(file, declared) if keeps(declared, condition)))
     except (OSError, ValueError) as error:
         raise MissingNumberError(f"{key}: {file} cannot be read: {reason(error)}") from error
     found = values[declared.skip :]
@@ -132,19 +132,31 @@ def step_log(run: Run, directory: RunDir, step: str) -> Path:
     return directory.program_log(step, first_rank(run, step))
 
 
-def printed_in(file: Path, declared: ProgramMetric) -> Iterator[float]:
-    """Yield the numbers of a declaration in a file, in their order."""
+def printed_in(file: Path, declared: ProgramMetric) -> Iterator[tuple[float, float | None]]:
+    """Yield the numbers of a declaration in a file, in their order, each with the number of its condition."""
+    other = declared.where.of if declared.where is not None else None
+    pairs: Iterable[tuple[Any, Any]]
     if declared.pattern is not None:
-        texts: Iterable[Any] = matches(file, declared.pattern)
+        pairs = zip(*(matches(file, declared.pattern, group) for group in (1, other or 1)), strict=True)
     elif declared.json is not None:
-        texts = (at(document, declared.json) for document in documents(file))
+        pairs = ((at(document, declared.json), at(document, other or "")) for document in documents(file))
     else:
         rows = csv.DictReader(io.StringIO(read_bytes(file, DOCUMENT_BYTES).decode(errors="replace")))
-        texts = (row.get(declared.csv or "") for row in rows)
-    for text in texts:
-        value = printed_value(text) if isinstance(text, str) else as_number(text)
+        pairs = ((row.get(declared.csv or ""), row.get(other or "")) for row in rows)
+    for printed, condition in pairs:
+        value = number_of(printed)
         if value is not None and (value > 0 or declared.unit not in POSITIVE_UNITS):
-            yield value
+            yield value, number_of(condition)
+
+
+def keeps(declared: ProgramMetric, condition: float | None) -> bool:
+    """Return whether a value counts, by the number of its condition."""
+    return declared.where is None or (condition is not None and declared.where.has(condition))
+
+
+def number_of(printed: Any) -> float | None:
+    """Return a number that was printed, or is one."""
+    return printed_value(printed) if isinstance(printed, str) else as_number(printed)
 
 
 def printed_value(text: str) -> float | None:
@@ -153,13 +165,13 @@ def printed_value(text: str) -> float | None:
     return printed_number(text.replace(",", "") if THOUSANDS.fullmatch(text) else text)
 
 
-def matches(file: Path, pattern: str, group: int = 1) -> list[str]:
+def matches(file: Path, pattern: str, group: int | str = 1) -> list[str]:
     """Return what the group of a regular expression matched in each line since the latest start of the program.
 
-    A group that is named `value` goes before.
+    A group that is named `value` goes before the first one.
     """
     compiled = re.compile(pattern.encode(), re.MULTILINE)
-    chosen: str | int = "value" if group and "value" in compiled.groupindex else group
+    chosen = "value" if group == 1 and "value" in compiled.groupindex else group
     found: list[str] = []
     for given in blocks(file):
         block = COLOURS.sub(b"", given) if b"\x1b" in given else given
@@ -197,6 +209,8 @@ def why_missing(file: Path, declared: ProgramMetric, count: int) -> str:
     """Return why a file has no number for a declaration, with the nearest line for a regular expression."""
     if count:
         return f"{file} has {count} values, and the first {declared.skip} are left out (skip)"
+    if declared.where is not None and (missed := nearest_miss(file, declared)):
+        return missed
     if declared.json is not None:
         return f"{file} has no number at {declared.json}"
     if declared.csv is not None:
@@ -205,6 +219,21 @@ def why_missing(file: Path, declared: ProgramMetric, count: int) -> str:
         return f"{file} has no number where {declared.pattern} matches, but {texts[-1][:LONGEST_SHOWN]!r}"
     near = nearest_line(file, declared.pattern or "")
     return f"no line of {file} matches {declared.pattern}; " + (f"the nearest is: {near}" if near else "it is empty")
+
+
+def nearest_miss(file: Path, declared: ProgramMetric) -> str | None:
+    """Return how near a file comes to the condition of a declaration; None if it has no number of it."""
+    assert declared.where is not None
+    where = declared.where
+    known = [condition for _, condition in printed_in(file, declared) if condition is not None]
+    if not known:
+        return None
+
+    def distance(value: float) -> float:
+        return min(abs(limit - value) for limit in (where.at_least, where.at_most) if limit is not None)
+
+    nearest = min(known, key=distance)
+    return f"{where.of} is never {where.in_words} in {file}: the nearest of {len(known)} is {nearest:.6g}"
 
 
 def nearest_line(file: Path, pattern: str) -> str | None:

@@ -124,6 +124,14 @@ class Take(Enum):
 
 
 @dataclass(kw_only=True)
+class Where(Limits):
+    """A condition on another number of the same line, document or row: a loss at which a time was printed."""
+
+    of: str
+    """Named group of `pattern`, path into the JSON document, or column of the CSV table."""
+
+
+@dataclass(kw_only=True)
 class ProgramMetric:
     """A number that the program prints or writes. One of `pattern`, `json` and `csv` says where."""
 
@@ -143,6 +151,8 @@ class ProgramMetric:
     """File with it, relative to the working directory, with {names}; null: what the step printed on its first rank."""
     step: str | None = None
     """Step that prints it; null: the last one."""
+    where: Where | None = None
+    """Only the values next to a number within limits, so that with take=first a time is that to a target; null: all."""
     take: Take = Take.last
     """Choice among several values."""
     skip: NoneOrMore = 0

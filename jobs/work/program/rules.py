@@ -14,7 +14,7 @@ from jobs.plan.keys import did_you_mean
 from jobs.plan.rules.rule import Rule, either
 from jobs.plan.synonyms import nearest_names
 from jobs.schema import Run
-from jobs.settings.program import Parameter, ParameterType, Program
+from jobs.settings.program import Parameter, ParameterType, Program, ProgramMetric, Where
 from jobs.work.program import names
 from jobs.work.program.names import program_of
 from jobs.work.program.words import names_in, text_of
@@ -215,6 +215,8 @@ def wrong_metrics(program: Program) -> Iterator[str]:
             yield f"{key}.pattern={metric.pattern}: {wrong}"
         elif metric.pattern is None and metric.file is None:
             yield f"{key}.{given[0]} needs a file. Set {key}.file=PATH, relative to the working directory."
+        elif metric.where is not None and (wrong := wrong_condition(metric, metric.where)):
+            yield f"{key}.where{wrong}"
         elif metric.per is not None and (metric.per == name or metric.per not in program.metrics):
             yield f"{key}.per={metric.per}: there is no such other metric. Set {key}.per={either(program.metrics)}."
         elif metric.step is not None and metric.step not in program.steps:
@@ -224,6 +226,15 @@ def wrong_metrics(program: Program) -> Iterator[str]:
                 f"{key}.unit={metric.unit}: {name} of the registry is in {known.unit} ({known.definition}) Set "
                 f"{key}.unit={known.unit} and its factor, or choose another name."
             )
+
+
+def wrong_condition(metric: ProgramMetric, where: Where) -> str | None:
+    """Return what is wrong with the condition of a metric, beginning with the rest of its key."""
+    if not where.in_words:
+        return " has no limit. Set its at_least=NUMBER or at_most=NUMBER."
+    if metric.pattern is not None and where.of not in re.compile(metric.pattern).groupindex:
+        return f".of={where.of}: the pattern has no group of this name. Write (?P<{where.of}>\\S+) into it."
+    return None
 
 
 def wrong_pattern(pattern: str, groups: int = 1) -> str | None:

@@ -176,6 +176,38 @@ def test_a_run_without_its_number_or_outside_its_gate_counts_nowhere(
     assert re.search(reason, str(found.reason)), found.reason
 
 
+TARGET = {"unit": "s", "definition": "Time to the target.", "better": "low", "take": "first"}
+LOG = "step 1 loss 4.5 at 10 s\nstep 2 loss 3.2 at 20 s\nstep 3 loss 3.4 at 30 s\nstep 4 loss 3.1 at 40 s\n"
+PSNR = "".join(f'{{"t": {t}, "eval": {{"psnr": {psnr}}}}}\n' for t, psnr in ((5, 28.0), (9, 31.5), (12, 30.9)))
+DRAG = "iteration,drag,time\n1,0.43,3\n2,0.31,6\n3,0.285,9\n4,0.284,12\n"
+
+
+def test_the_time_to_a_target_is_that_of_the_first_line_that_keeps_its_limits(site: Path, tmp_path: Path) -> None:
+    files = {"log.txt": LOG, "score.jsonl": PSNR, "forces.csv": DRAG}
+    pattern = r"loss (?P<loss>\S+) at (?P<value>\S+) s"
+    metrics = {
+        "to_loss_s": {"pattern": pattern, "file": "log.txt", "where": {"of": "loss", "at_most": 3.28}, **TARGET},
+        "to_psnr_s": {"json": "t", "file": "score.jsonl", "where": {"of": "eval.psnr", "at_least": 30.0}, **TARGET},
+        "to_drag_s": {
+            "csv": "time", "file": "forces.csv", "where": {"of": "drag", "at_least": 0.28, "at_most": 0.29}, **TARGET
+        },
+    }  # fmt: skip
+    shared: dict[str, Any] = {"steps": {"no": {"command": "true"}}, "gates": {}, "params": {}, "parameters": {}}
+    program(site, **shared, files=files, metrics=metrics, merit="to_loss_s")
+    run = made(tmp_path)
+    finished(run)
+    found = {metric.name: value for metric, value in read_run(run.path).values.items()}
+    assert {name: found.get(name) for name in metrics} == {"to_loss_s": 20, "to_psnr_s": 9, "to_drag_s": 9}
+
+    metrics["to_loss_s"]["where"] = {"of": "loss", "at_most": 3.0}
+    program(site, **shared, files=files, metrics=metrics, merit="to_loss_s")
+    run = made(tmp_path / "again")
+    finished(run)
+    reason = read_run(run.path).reason
+    assert "loss is never at most 3 in " in str(reason)
+    assert str(reason).endswith("the nearest of 4 is 3.1")
+
+
 def test_numbers_are_read_from_files_of_the_program(site: Path, tmp_path: Path) -> None:
     files = {
         "out.json": '{"results": [{"rate": 2.5}, {"rate": 7}]}',
@@ -335,6 +367,11 @@ REFUSED = [
     ({"metrics": {"x": {**NUMBER, "json": "a"}}, "merit": None, "gates": {}}, (), "Set program.metrics.x.file=PATH"),
     ({"metrics": {"x": {**NUMBER, "pattern": "a"}}, "merit": None, "gates": {}}, (), "it has no group"),
     ({"metrics": {"x": {**NUMBER, "pattern": "a(("}}, "merit": None, "gates": {}}, (), "Correct the regular"),
+    ({"metrics": {"x": {**NUMBER, "pattern": "(a)", "where": {"of": "loss", "at_most": 3}}}, "merit": None,
+      "gates": {}}, (),
+     "program.metrics.x.where.of=loss: the pattern has no group of this name. Write (?P<loss>\\S+) into it."),
+    ({"metrics": {"x": {**NUMBER, "json": "a", "file": "b", "where": {"of": "loss"}}}, "merit": None, "gates": {}}, (),
+     "program.metrics.x.where has no limit"),
     ({"metrics": {"X": {**NUMBER, "pattern": "(a)"}}, "merit": None, "gates": {}}, (), "small letters, digits and _"),
     ({"metrics": {"x": {**NUMBER, "pattern": "(a)", "step": "no"}}, "merit": None, "gates": {}}, (),
      "program.metrics.x.step=no: there is no such step. Set program.metrics.x.step=make or count"),
