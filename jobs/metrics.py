@@ -336,6 +336,14 @@ TOTAL_TIME = Metric(
     4,
     group=Group.attempt,
 )
+TIME_TO_TARGET = Metric(
+    "time_to_target_s",
+    "s",
+    "From the start of the first step to the first one at which the mean loss of the last contest.loss_steps steps is "
+    "contest.target_loss or less; checkpoints included.",
+    Better.low,
+    4,
+)
 
 # --- one value per attempt of engine=litgpt (status.jsonl, `litgpt` event) ---------------------------------------
 LITGPT_TRAINING_TIME = Metric(

@@ -875,6 +875,24 @@ class Counted(Enum):
     """Steps and checkpoints, from the first step to the last."""
     total = "total"
     """From the start of the process to its recorded end."""
+    target = "target"
+    """From the first step to the one that reaches `target_loss`; the loss of the baseline is then no limit."""
+
+
+@dataclass(kw_only=True)
+class Budget:
+    """Resources of a campaign, failed runs included. A limit that is null does not exist.
+
+    `slurmscale leaderboard` says what is left, and `attempt` refuses runs that are expected to exceed it. Of the limits
+    with which runs of a campaign were submitted, the highest holds.
+    """
+
+    attempts: Count | None = None
+    """Most attempts, the baseline not counted."""
+    node_hours: Positive | None = None
+    """Most node-hours, from the start of each run to its end."""
+    service_units: Positive | None = None
+    """Most service units; needs `cluster.service_units_per_node_hour`."""
 
 
 @dataclass(kw_only=True)
@@ -919,6 +937,8 @@ class Contest:
     """Accept runs with low-rank adapters."""
     counted: Counted = Counted.training
     """Time that is compared."""
+    target_loss: Positive | None = None
+    """Mean loss over `loss_steps` steps that a run must reach, with counted=target."""
     loss_steps: Count = 2
     """Last steps whose mean loss is the loss of a run."""
     loss_tolerance: NotNegative = 0.05
@@ -1028,6 +1048,7 @@ class Run:
     stages: Stages = field(default_factory=Stages)
     contest: Contest | None = None
     """Rules of a contest that this run keeps; null: none."""
+    budget: Budget = field(default_factory=Budget)
     tune: Tune | None = None
     """Budget and objective of `slurmscale tune`; null: its default choice."""
     rehearsal: Rehearsal | None = None

@@ -31,7 +31,7 @@ from jobs.submit.submissions import kind_of
 # A verdict with a star holds at this confidence, for all trials together.
 SURE = 0.99
 # Settings that distinguish repeats or say how they were started: no difference between trials.
-NO_CHANGE = ("name", "repeat", "sweep", "runs_dir", "launcher.")
+NO_CHANGE = ("name", "repeat", "sweep", "runs_dir", "launcher.", "budget.")
 
 
 class Verdict(Enum):
@@ -124,8 +124,9 @@ class Leaderboard:
 
     @property
     def runs(self) -> list[RunResult]:
-        """All runs."""
-        return [*self.baseline_runs, *(run for trial in self.trials for run in trial.runs.values())]
+        """All runs, also those of a repeat that was submitted again."""
+        tried = [run for trial in self.trials for _, runs in trial.repeats.values() for run in runs]
+        return [*self.baseline_runs, *tried]
 
     @property
     def first(self) -> RunResult:

@@ -26,6 +26,11 @@ from jobs.schema import Contest, Counted
 
 # Settings that every run of a campaign shares: the model, the rules, and what a program is judged by.
 SAME = ("model.", "contest.", *(f"program.{part}" for part in ("metrics.", "gates.", "merit", "log.", "inputs.")))
+TIMES = {
+    Counted.training: a.TRAINING_TIME,
+    Counted.total: m.TOTAL_TIME,
+    Counted.target: m.TIME_TO_TARGET,
+}
 COUNTS = (
     (m.SAMPLES_PER_STEP, "samples per optimizer step"),
     (m.SAMPLES_TRAINED, "samples"),
@@ -59,10 +64,9 @@ class Rules:
 
         limit = as_number(run.setting("contest.wall_time_min"))
         counted = Counted.__members__.get(str(run.setting("contest.counted")), Contest.counted)
-        of_training = a.TRAINING_TIME if counted is Counted.training else m.TOTAL_TIME
         is_program = run.setting("program.name") is not None
         return cls(
-            merit_of(run) if is_program else of_training,
+            merit_of(run) if is_program else TIMES[counted],
             None if is_program else counted,
             max(1, int(value("loss_steps", Contest.loss_steps))),
             value("loss_tolerance", Contest.loss_tolerance),
@@ -118,7 +122,9 @@ class Baseline:
 
     @property
     def band(self) -> tuple[float, float] | None:
-        """The lowest and the highest loss that count; None if it reports no loss."""
+        """The lowest and the highest loss that count; None if it reports no loss, or a target is to be reached."""
+        if self.rules.counted is Counted.target:
+            return None
         losses = [loss for run in self.runs if (loss := self.rules.loss(run)) is not None]
         return loss_band(losses, self.rules.loss_tolerance, self.rules.loss_spreads) if losses else None
 
@@ -128,6 +134,7 @@ def breaches(run: RunResult, baseline: Baseline) -> list[str]:
     if not run.used:
         return [str(run.reason)]
     found = [
+        reached_the_target(run, baseline.rules),
         did_the_task(run, baseline),
         did_the_work(run, baseline),
         reached_the_loss(run, baseline),
@@ -190,6 +197,16 @@ def kept_the_power(run: RunResult, limits: PowerLimits) -> str | None:
     started = next(event for event in run.events if event["event"] == "started")
     begin_s, end_s = (datetime.fromisoformat(str(event["time"])).timestamp() for event in (started, run.events[-1]))
     return over_power(RunDir(run.path).power_logs, begin_s, end_s, limits, nodes=as_number(run.setting("nodes")))
+
+
+def reached_the_target(run: RunResult, rules: Rules) -> str | None:
+    """Check that a run reached the loss of its contest, if the time until then is compared."""
+    if rules.counted is not Counted.target or rules.value(run) is not None:
+        return None
+    return (
+        f"never reached a loss of {run.setting('contest.target_loss')} (mean of {rules.loss_steps} steps); it ended "
+        f"with {'no loss' if (last := rules.loss(run)) is None else significant(last, 4)}"
+    )
 
 
 def reached_the_loss(run: RunResult, baseline: Baseline) -> str | None:

@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from analysis.compare.campaign_rules import Baseline, Rules, did_the_task, did_the_work, reached_the_loss
 from analysis.compare.core import Ratio
 from analysis.failures.runs import Failure, failures
+from analysis.metrics.cost import HOUR_S, recorded_s
 from analysis.run import RunResult
 from analysis.untrusted import as_list, as_number
 from jobs import metrics as m
@@ -31,7 +31,6 @@ UNITS = {
     Objective.cost: "service units",
     Objective.micro_batch: "sequences",
 }
-HOUR_S = 3600.0
 REPEATED = 1.2
 """A repeat elsewhere that is so many times as fast shows that the first run was disturbed."""
 
@@ -107,15 +106,6 @@ class TrialRun:
         """Hours of all ranks together: GPU-hours where they have GPUs."""
         known = self.run.values.get(m.RANK_TIME)
         return (recorded_s(self.run) * (self.run.ranks or 0) if known is None else known) / HOUR_S
-
-
-def recorded_s(run: RunResult) -> float:
-    """Return the seconds from the first start of a run to its last event; 0 if it never started."""
-    begun = [event for event in run.events if event["event"] == "started"]
-    if not begun:
-        return 0.0
-    first, last = (datetime.fromisoformat(str(event["time"])) for event in (begun[0], run.events[-1]))
-    return max(0.0, (last - first).total_seconds())
 
 
 def trial_runs(runs: Iterable[RunResult]) -> list[TrialRun]:

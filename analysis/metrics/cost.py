@@ -6,6 +6,7 @@ All starts count, lost work included; time in a queue does not. Definitions: job
 from __future__ import annotations
 
 import math
+from datetime import datetime
 
 from analysis.metrics.energy import Energy
 from analysis.parsers import log_metrics as a
@@ -26,6 +27,21 @@ def held_time_s(run: RunResult) -> float | None:
     if a.TIME_TO_TRAIN in run.values:
         return run.values[a.TIME_TO_TRAIN] + run.values.get(a.INITIALIZATION_TIME, 0.0)
     return run.values.get(m.TOTAL_TIME) if run.attempts < 2 else None
+
+
+def node_hours_so_far(run: RunResult) -> float:
+    """Return the node-hours of a run, finished or not: until its last event if that is all that is known."""
+    known = run.values.get(m.NODE_TIME)
+    return (recorded_s(run) * (count(run.config, "nodes") or 0) if known is None else known) / HOUR_S
+
+
+def recorded_s(run: RunResult) -> float:
+    """Return the seconds from the first start of a run to its last event; 0 if it never started."""
+    begun = [event for event in run.events if event["event"] == "started"]
+    if not begun:
+        return 0.0
+    first, last = (datetime.fromisoformat(str(event["time"])) for event in (begun[0], run.events[-1]))
+    return max(0.0, (last - first).total_seconds())
 
 
 def cost_values(run: RunResult) -> dict[Metric, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from analysis.compare.campaign import SURE, Entry, Leaderboard, Verdict, confidence_of_each, rehearsal
+from analysis.compare.campaign_budget import accounts
 from analysis.compare.campaign_rules import Rules
 from analysis.compare.published import figures_for
 from analysis.formatting import percent, plural, significant
@@ -15,6 +16,7 @@ RATIO_DIGITS = 4
 COUNTED_WORDS = {
     Counted.training: "training time (first step to last, checkpoints in, start-up not)",
     Counted.total: "total time (start of the process to its recorded end)",
+    Counted.target: "time to the target (first step to the one that reaches the contest's loss, checkpoints in)",
 }
 
 
@@ -60,7 +62,7 @@ def answer(board: Leaderboard) -> str:
 
 def notes(board: Leaderboard) -> list[str]:
     """Return how to read it: the test, the loss band, multiple comparisons, transports, published baselines."""
-    rules = board.rules
+    rules, budget = board.rules, accounts(board.runs)
     each, sure = (percent(confidence_of_each(together, board.compared)) for together in (CONFIDENCE, SURE))
     of_each = f", at {each} for each of {board.compared} attempts (Bonferroni)" if board.compared > 1 else ""
     text = [
@@ -78,9 +80,9 @@ def notes(board: Leaderboard) -> list[str]:
             f"baseline's {plural(len(board.baseline.runs), 'repeat')}, +- the larger of "
             f"{rules.loss_tolerance:.3g} x mean and {rules.loss_spreads:.3g} x standard deviation."
         )
-    return (
-        text + sensitivity(board) + transports(board) + (published_words(board.baseline.run) if board.baseline else [])
-    )
+    found = [f"Budget: {'; '.join(each.words for each in budget)}."] if budget else []
+    found += text + sensitivity(board) + transports(board)
+    return found + (published_words(board.baseline.run) if board.baseline else [])
 
 
 def transports(board: Leaderboard) -> list[str]:

@@ -39,7 +39,8 @@ def a_repeat(
     for each in range(1, starts + 1):
         started(directory, run, attempt=each, **facts)
     for place, loss in enumerate(losses, start=1):
-        step(directory, place, loss=loss, samples=samples, tokens=tokens, attempt=starts)
+        elapsed_s = place * time_s / len(losses)
+        step(directory, place, loss=loss, samples=samples, tokens=tokens, attempt=starts, elapsed_s=elapsed_s)
     if end:
         split = {"first_step_time_s": 0.0, "warmup_time_s": 0.0, "checkpoint_total_time_s": 0.0}
         ended(directory, end, attempt=starts, step=len(losses), steady_time_s=time_s, **split)

@@ -6,6 +6,7 @@ It is used if every step has a finite loss and at least one step is steady.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -27,7 +28,7 @@ from analysis.metrics.storage import read_storage
 from analysis.metrics.stragglers import straggler_share, stragglers
 from analysis.parsers import log_metrics as a
 from analysis.run import RunResult, last_event
-from analysis.untrusted import number
+from analysis.untrusted import as_number, number
 from jobs import metrics as m
 from jobs.metrics import Metric
 from jobs.rundir import RunDir
@@ -64,6 +65,7 @@ def read(run: RunResult, contents: Contents, submissions: Submissions) -> RunRes
             **evaluated(run.events),
             **data_account(run.plan),
             **checkpoint_values(run.events, records),
+            **time_to_target(run, steps),
             **node_load(run.events, last_event(run.events, "started")),
             **node_use_values(nodes),
             **profile_values(profiles),
@@ -120,6 +122,20 @@ def steady_steps(steps: dict[int, dict[str, Any]], unmeasured: int, first: dict[
         ):
             steady.append(record)
     return steady
+
+
+def time_to_target(run: RunResult, steps: Mapping[int, dict[str, Any]]) -> dict[Metric, float]:
+    """Return the time until the loss of the run's contest was reached; empty if it was not, or without one."""
+    target, window = (as_number(run.setting(f"contest.{key}")) for key in ("target_loss", "loss_steps"))
+    if target is None or window is None:
+        return {}
+    losses: list[float] = []
+    for _, record in sorted(steps.items()):
+        loss, elapsed_s = number(record, m.LOSS), number(record, m.ELAPSED)
+        losses = [*losses, *([] if loss is None else [loss])][-int(window) :]
+        if elapsed_s is not None and len(losses) == int(window) and statistics.fmean(losses) <= target:
+            return {m.TIME_TO_TARGET: elapsed_s}
+    return {}
 
 
 # --- requirements of a used run --------------------------------------------------------------------------------

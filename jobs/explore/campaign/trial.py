@@ -32,6 +32,7 @@ from jobs.explore.campaign.trial_checks import (
     refuse_changes,
     refuse_name,
     refuse_other_overrides,
+    refuse_over_budget,
     refuse_repeats,
     refuse_two_arrays,
 )
@@ -61,21 +62,21 @@ def submit_trials(
 ) -> tuple[int, Path | None]:
     """Compose, check and submit the repeats of all trials of a file, all or none, as `submit_trial` does.
 
-    The overrides set the launcher and nothing else.
+    The overrides set the launcher and the budget, and nothing else.
     """
     named = read_trials(file)
     for name, changes in named.items():
         refuse_name(name)
         if name != BASELINE and (started := [each for each in changes if is_shared(each)]):
             raise ConfigError(
-                f"{file}: {started[0]} of {name} sets the launcher, which is the same for all attempts of a file. "
+                f"{file}: {started[0]} of {name} belongs to the whole campaign, not to one attempt of a file. "
                 f"Pass it on the command line: slurmscale campaign {shlex.join([str(file), started[0]])}"
             )
     refuse_repeats(repeats)
     if task := [each for each in overrides if not is_shared(each)]:
         raise ConfigError(
             f"{task[0]} belongs to an attempt: write it into {file}. The command line accepts only settings of the "
-            "launcher: launcher=..., launcher.KEY=..."
+            "whole campaign: launcher=..., launcher.KEY=..., budget.KEY=..."
         )
     return submitted(campaign_points(named, overrides, campaign, repeats, changed_code=changed_code), wait=wait)
 
@@ -108,7 +109,9 @@ def campaign_points(
         trial_points(name, [*where, *changes], campaign, repeats) for name, changes in named.items() if name != BASELINE
     ]
     turns = range(0, 2 * repeats, 2)
-    return points + [point for turn in turns for each in tried for point in each[turn : turn + 2]]
+    points += [point for turn in turns for each in tried for point in each[turn : turn + 2]]
+    refuse_over_budget(campaign.sweep, points)
+    return points
 
 
 def sweep_of(run: Run, folder: Path | None) -> SweepDir:

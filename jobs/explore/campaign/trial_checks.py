@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import shlex
-from dataclasses import fields, is_dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from analysis.compare.campaign import part_of, was_previewed
+from analysis.compare.campaign_budget import ATTEMPTS, accounts, attempts
+from analysis.formatting import plural
+from analysis.load.discover import read_runs
 from jobs.errors import ConfigError, RunDirError
 from jobs.explore.campaign.campaign import Campaign, recorded
 from jobs.explore.campaign.code_snapshot import Snapshot
+from jobs.plan.compose import Point
 from jobs.plan.keys import key_of
-from jobs.rundir import BASELINE, is_reserved
+from jobs.rundir import BASELINE, SweepDir, is_reserved
 from jobs.schema import Run
 from jobs.submit.batch_script import shared_resources
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,80}")
 # Keys that the campaign sets for its runs.
 GIVEN = {"name", "sweep", "runs_dir", "repeat"}
-# The section on how runs are started: equal for both runs of a pair, and not a difference between them.
-SHARED = "launcher"
+# How runs are started, and what they may use: equal for both runs of a pair, and not a difference between them.
+SHARED = ("launcher", "budget")
 KEPT = ("nodes", "ranks_per_node", "model", "data", "contest")
 # What a program is judged by; its commands, files and parameters may change.
 KEPT_OF_PROGRAM = ("metrics", "merit", "gates", "log", "inputs")
 
 
 def is_shared(override: str) -> bool:
-    """Return whether an override sets how both runs of a pair are started."""
-    return key_of(override).partition(".")[0] == SHARED
+    """Return whether an override is that of both runs of a pair."""
+    return key_of(override).partition(".")[0] in SHARED
 
 
 def refuse_repeats(repeats: int) -> None:
@@ -94,6 +101,28 @@ def refuse_two_arrays(name: str, tried: Run, baseline: Run, code: Snapshot | Non
             f"in {', '.join(differing)}. Set launcher=pilot launcher.pilot_nodes={tried.nodes}, which runs them one "
             "after the other in one allocation."
         )
+
+
+def refuse_over_budget(sweep: SweepDir, points: Sequence[Point]) -> None:
+    """Raise ConfigError for runs that are expected to exceed the budget of their campaign."""
+    stated = [asdict(point.run.budget) for point in points]
+    known = [run for run in read_runs([sweep.path]) if part_of(run) and not was_previewed(run)] if sweep.runs() else []
+    asked = {str(point.facts["attempt"]["name"]) for point in points} - {BASELINE}
+    for account in accounts(known, stated):
+        if account.key == ATTEMPTS:
+            needed = float(len(asked - attempts(known)))
+            reason = f"{account.used:g} are made, and {needed:g} more {'is' if needed == 1 else 'are'} asked for"
+        else:
+            needed = len(points) * (account.of_a_run or 0)
+            each = f"{account.of_a_run:,.3g} each, the median of those that finished" if account.of_a_run else ""
+            reason = f"{account.used:,.3g} are used or queued, and {plural(len(points), 'more run')} "
+            reason += f"need about {needed:,.3g} ({each})" if each else "would follow"
+        if needed > account.left or account.left <= 0 < len(points):
+            enough = math.ceil(1000 * (account.used + needed)) / 1000
+            raise ConfigError(
+                f"budget.{account.key}={account.limit:.10g} is not enough: {reason}. Set "
+                f"budget.{account.key}={enough:.10g} or more, or submit less; nothing was prepared."
+            )
 
 
 def refuse_another_task(name: str, tried: Run, baseline: Run) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from operator import attrgetter
 
 from jobs.plan.rules.rule import Rule, value_at
-from jobs.schema import Run
+from jobs.schema import Counted, Run
 
 # The field of Contest whose value a key must have.
 REQUIRED = {
@@ -88,6 +88,25 @@ def all_weights_are_trained(run: Run) -> str | None:
     return None
 
 
+def target_is_counted(run: Run) -> str | None:
+    """Require a loss to be reached exactly where the time until then is compared."""
+    if run.contest is None or (run.contest.counted is Counted.target) is (run.contest.target_loss is not None):
+        return None
+    if run.contest.target_loss is None:
+        return "contest.counted=target needs the loss to be reached. Set contest.target_loss=NUMBER."
+    return f"contest.target_loss={run.contest.target_loss:g} is not read. Set contest.counted=target."
+
+
+def service_units_have_a_price(run: Run) -> str | None:
+    """Require the price of a node-hour where a budget counts service units."""
+    if run.budget.service_units is not None and run.cluster.service_units_per_node_hour is None:
+        return (
+            f"budget.service_units={run.budget.service_units:g} needs the price of a node. Set "
+            "cluster.service_units_per_node_hour=NUMBER, or budget.node_hours in its place."
+        )
+    return None
+
+
 # --- warnings ------------------------------------------------------------------------------------------------
 
 
@@ -103,5 +122,7 @@ RULES: tuple[Rule, ...] = (
     values_are_the_contests,
     time_limit_is_the_contests,
     all_weights_are_trained,
+    target_is_counted,
+    service_units_have_a_price,
 )
 WARNINGS: tuple[Rule, ...] = (run_is_a_rehearsal,)

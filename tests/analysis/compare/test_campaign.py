@@ -19,6 +19,7 @@ import pytest
 from rich.console import Console
 
 from analysis.compare.campaign import Entry, Leaderboard, Trial, Verdict, leaderboards, ranked
+from analysis.compare.campaign_budget import ATTEMPTS, NODE_HOURS, accounts
 from analysis.load.discover import read, read_runs
 from analysis.report.content import build
 from analysis.report.leaderboard import print_board
@@ -28,9 +29,10 @@ from jobs.errors import ConfigError
 from jobs.explore.campaign.campaign import opened
 from jobs.explore.campaign.campaign_file import read_trials
 from jobs.explore.campaign.trial import baseline_points, campaign_points, trial_points
-from jobs.plan.compose import compose
+from jobs.explore.campaign.trial_checks import refuse_over_budget
+from jobs.plan.compose import Point, compose
 from jobs.rundir import RunDir, SweepDir, load_run, read_records
-from jobs.schema import Contest, Counted, LauncherKind, Run
+from jobs.schema import Budget, Contest, Counted, LauncherKind, Run
 from jobs.submit.code_store import PACKAGES
 from tests.benchmarks.false_crowns import Scenario, kept_sources, quietest, rates
 from tests.benchmarks.real_pairs import collect, kept_pairs
@@ -120,6 +122,86 @@ def test_a_difference_beyond_the_repeats_is_ranked_above_or_below_the_baseline(t
     assert fast.ratio.middle == pytest.approx(1.2489, rel=1e-4)
     assert fast.interval is not None
     assert fast.interval[0] < 1.2489 < fast.interval[1]
+
+
+def test_the_leaderboard_says_what_is_left_of_the_budget_and_what_it_pays_for(tmp_path: Path) -> None:
+    run = replace(a_run(steps=4), budget=Budget(attempts=3, node_hours=2.0))
+    pairs(tmp_path, "packed", ((900.0, 900.0), (900.0, 900.0)), run=run)
+    pairs(tmp_path, "lost", ((900.0, 900.0),), run=run, end=None)
+    board = leaderboard_of(tmp_path)
+    used = {each.key: each for each in accounts(board.runs)}
+    assert (used[ATTEMPTS].used, used[ATTEMPTS].left) == (2, 1)
+    of_a_run = used[NODE_HOURS].of_a_run
+    assert of_a_run is not None
+    assert used[NODE_HOURS].used >= 5 * of_a_run, "what a failed run used counts too"
+    (text,) = [note for note in notes(board) if note.startswith("Budget: 1 of 3 attempts are left; ")]
+    pairs_left = int(used[NODE_HOURS].left / (2 * of_a_run))
+    assert f"of 2 node-hours are left, for {pairs_left:,} more pairs of runs (" in text
+
+
+def test_attempts_that_the_budget_does_not_pay_for_prepare_nothing(
+    campaign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, before = ["--campaign", str(campaign), "launcher=dry"], sorted(campaign.iterdir())
+    file = tmp_path / "attempts.yaml"
+    file.write_text("a: [parallelism=ddp]\nb: [job.learning_rate=1e-4]\n")
+    assert main(["campaign", str(file), *place, "budget.attempts=1"]) == 2
+    wanted = "budget.attempts=1 is not enough: 0 are made, and 2 more are asked for. Set budget.attempts=2 or more"
+    assert wanted in capsys.readouterr().err
+    assert sorted(campaign.iterdir()) == before
+
+
+def test_further_pairs_are_refused_by_what_those_before_took(tmp_path: Path) -> None:
+    run = replace(a_run(steps=4), budget=Budget(node_hours=1.0))
+    pairs(tmp_path, "packed", NOISE, run=run)
+    of_a_run = accounts(read_runs([tmp_path]))[0].of_a_run
+    assert of_a_run
+    more = [Point(replace(run, budget=Budget(node_hours=limit)), [], {"attempt": {"name": "x"}}) for limit in (1, 2)]
+    pairs_of = int(2 / of_a_run) * more
+    with pytest.raises(
+        ConfigError, match=r"budget\.node_hours=2 is not enough: .* used or queued, and .* more runs need"
+    ):
+        refuse_over_budget(SweepDir(tmp_path), pairs_of)
+    refuse_over_budget(SweepDir(tmp_path), more)
+
+
+def test_the_time_to_a_loss_is_compared_and_a_run_that_does_not_reach_it_counts_nowhere(tmp_path: Path) -> None:
+    rules = Contest(
+        name="speedrun", source="tests", wall_time_min=60, counted=Counted.target, target_loss=3.5, loss_steps=2
+    )
+    run = replace(a_run(steps=4), contest=rules)
+    for name, losses in (("early", (4.0, 3.0, 2.5, 2.0)), ("never", (5.0, 4.8, 4.6, 4.4))):
+        for number, time_s in enumerate((8.0, 8.1, 8.0), start=1):
+            a_repeat(tmp_path, name, number, time_s, role="baseline", run=run)
+            a_repeat(tmp_path, name, number, time_s + number / 100, run=run, losses=losses)
+    board = leaderboard_of(tmp_path)
+    early, never = entry_of(board, "early"), entry_of(board, "never")
+    # The baseline's losses 5, 4, 3, 2 have a mean of 3.5 at its third step of four, and the attempt's at the second.
+    assert early.verdict is Verdict.faster
+    assert early.ratio is not None
+    assert early.ratio.middle == pytest.approx(1.5, rel=0.01)
+    assert never.reasons == ["never reached a loss of 3.5 (mean of 2 steps); it ended with 4.500"]
+    assert "time to the target (first step to the one that reaches the contest's loss" in lead(board)
+
+
+def test_the_page_shows_what_each_change_gained_on_the_way_to_the_best_attempt(tmp_path: Path) -> None:
+    plain = a_run(steps=4)
+    large = replace(plain, job=replace(plain.job, micro_batch_size=2))
+    both = replace(large, engine=replace(large.engine, compile=True))
+    other = replace(plain, job=replace(plain.job, weight_decay=0.2))
+    pairs(tmp_path, "large", ((9.0, 6.0), (9.1, 6.0), (9.0, 6.1)), run=large)
+    pairs(tmp_path, "other", ((9.0, 8.0), (9.1, 8.0), (9.0, 8.1)), run=other)
+    pairs(tmp_path, "both", ((9.0, 4.5), (9.1, 4.6), (9.0, 4.5)), run=both)
+    found = {section.heading: section for section in build(read([tmp_path])).rankings}["From the baseline to both"]
+    (first, last) = found.rows
+    assert [first[0], last[0]] == ["large", "both"]
+    assert float(first[1]) * float(last[1]) == pytest.approx(float(last[4]), rel=1e-3)
+    assert float(last[1]) == pytest.approx(1.333, abs=0.02)
+    assert "micro_batch_size 1 → 2" in first[5]
+    assert last[5] == "engine.compile False → True"
+    low, high = map(float, last[2].split(" to "))
+    assert low < 6.03 / 4.53 < high
+    assert found.figure is not None
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -492,7 +574,7 @@ def test_the_trials_of_a_file_take_turns_with_the_baseline_and_with_each_other(t
         ("", [], "attempts.yaml contains no attempts."),
         ("x: [}\n", [], "attempts.yaml is not YAML: while parsing"),
         ("a b:\n", [], "'a b' cannot be the name of an attempt"),
-        ("x: [launcher=dry]\n", [], "launcher=dry of x sets the launcher, which is the same for all attempts"),
+        ("x: [launcher=dry]\n", [], "launcher=dry of x belongs to the whole campaign, not to one attempt"),
         ("x:\n", ["job.micro_batch_size=2"], "job.micro_batch_size=2 belongs to an attempt: write it into"),
     ],
 )
