@@ -1064,6 +1064,14 @@ ENERGY = Metric(
     4,
     KILOWATT_HOUR,
 )
+MEAN_POWER = Metric(
+    "mean_power_w",
+    "W",
+    "energy_j of a program's steps divided by their time: all recorded devices together. Absent where readings are "
+    "missing.",
+    Better.low,
+    4,
+)
 ENERGY_COVERED = Metric(
     "energy_covered",
     "1",

@@ -17,7 +17,7 @@
             status.jsonl                events: prepared, started, transport, layout, pace, profile, checkpoint,
                                         finished, stopped, failed, evaluated, ...
             metrics.jsonl               a header line, then one line per step
-            power-NODE.csv              optional readings of nvidia-smi, from which the report derives energy
+            power-NODE.csv              power in every second (cluster.record_power), or your own readings
             nccl-RANK.log               NCCL's connections; after the first step the `transport` event is read from
                                         it, and the file is removed
             failures/                   one file per failure of a rank (jobs.run_events)
@@ -167,13 +167,17 @@ class RunDir:
 
     @property
     def power_logs(self) -> list[Path]:
-        """Power readings of its nodes, which slurmscale does not write."""
+        """Power readings of its nodes: ours, or those of nvidia-smi or a meter."""
         try:
             names = os.listdir(self.path)  # noqa: PTH208 (pathlib is several times slower: a second for 10,000 runs)
         except OSError:
             return []
         found = [self.path / name for name in sorted(names) if is_power_log(name)]
         return [path for path in found if path.is_file()]
+
+    def power_log(self, node: str) -> Path:
+        """Return the file of a node's power readings."""
+        return self.path / f"power-{node}.csv"
 
     def nccl_log(self, rank: int) -> Path:
         """Return the path of NCCL's log of this rank, which exists until its first step is done."""

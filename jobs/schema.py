@@ -766,6 +766,8 @@ class Cluster:
     """Further resources of PBS (`qsub -l`); names of one letter are other options of qsub."""
     pbs_totals: bool = False
     """Ask PBS for ncpus, ngpus and mem of the whole job, for sites that do not accept `select`."""
+    record_power: bool = False
+    """Record the power of every node in each second, in power-NODE.csv: of its GPUs, else of its processors (RAPL)."""
     python: str | None = None
     """Python command on the nodes (in the container, if any); null: the Python that submits."""
 

@@ -1,11 +1,12 @@
 """Energy from power readings, integrated by trapezoids over the time of a run; unread time adds nothing.
 
 Pure functions of readings, for logs of our own runs and of other programs alike (multiply MLPerf's readings by its
-conversion efficiency first), and the reader of the `nvidia-smi` logs in a run directory.
+conversion efficiency first), and the reader of the power logs in a run directory: ours, nvidia-smi's, a meter's.
 """
 
 from __future__ import annotations
 
+import csv
 import math
 import statistics
 from collections import defaultdict
@@ -21,11 +22,17 @@ from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Text
 from analysis.parsers.cluster import nvidia_smi
 from analysis.parsers.detect import read_log
+from analysis.untrusted import printed_number
+from jobs.files import read_lines
 
 # Between readings farther apart than this the power is unknown.
 LONGEST_GAP_S = 30.0
 # Below this share of the time an energy is not that of the run (as in the definition of ENERGY_PER_TOKEN).
 LEAST_COVERED = 0.95
+METER = ("time", "power_w")
+"""Columns of the readings of a meter: moment (ISO 8601 with its zone, or seconds since the epoch) and watts."""
+GPU = " GPU "
+"""In the names of devices that are GPUs."""
 Reading = tuple[str, float, float]
 """Device, moment in seconds since the epoch, power in W."""
 
@@ -105,11 +112,44 @@ def integral(readings: Mapping[float, Sequence[float]], begin_s: float, end_s: f
 # --- our own runs ----------------------------------------------------------------------------------------------
 
 
-def energy_of_run(logs: Sequence[Path], starts: Sequence[Start], ranks: int) -> Energy | None:
-    """Return the energy of the GPUs over the starts of a run by its nvidia-smi logs; None if there are no readings."""
-    samples = [sample for log in logs for sample in nvidia_smi_samples(log)]
-    intervals = [(start.process_started, last_seen(start)) for start in starts]
-    return energy_over(samples, intervals, expected=ranks) if samples else None
+def energy_of_run(logs: Sequence[Path], intervals: Sequence[tuple[float, float]], ranks: int) -> Energy | None:
+    """Return the energy of the nodes in some intervals by their power logs; None if there are no readings."""
+    samples = [sample for log in logs for sample in readings(log)]
+    # Each rank has a GPU; a meter reads a node, and RAPL a socket.
+    expected = ranks if any(GPU in device for device, *_ in samples) else None
+    return energy_over(samples, intervals, expected) if samples else None
+
+
+def intervals_of(starts: Sequence[Start]) -> list[tuple[float, float]]:
+    """Return the time from the process of each start to its end."""
+    return [(start.process_started, last_seen(start)) for start in starts]
+
+
+def readings(log: Path) -> Iterator[Reading]:
+    """Yield the readings of a log of nvidia-smi, or of a table with the columns METER. Raise OSError.
+
+    A device is named by its file, and by its own name if the table has a column `device`.
+    """
+    lines = read_lines(log)
+    heading = next(lines, b"").decode(errors="replace").strip().split(",")
+    if not set(METER) <= set(heading):
+        yield from nvidia_smi_samples(log)
+        return
+    for row in csv.DictReader((line.decode(errors="replace") for line in lines), fieldnames=heading):
+        time_s, power_w = epoch_s(str(row["time"])), printed_number(str(row["power_w"]))
+        if time_s is not None and power_w is not None:
+            yield f"{log.stem} {row.get('device') or ''}".rstrip(), time_s, power_w
+
+
+def epoch_s(text: str) -> float | None:
+    """Return seconds since the epoch; None for a text that is neither a number nor a moment with its zone."""
+    if (seconds := printed_number(text)) is not None:
+        return seconds
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return None if found.tzinfo is None else found.timestamp()
 
 
 def nvidia_smi_samples(log: Path) -> Iterator[Reading]:
@@ -121,7 +161,7 @@ def nvidia_smi_samples(log: Path) -> Iterator[Reading]:
         for record in records if each is nvidia_smi.FORMAT else ():
             time_s = moment_of(record.texts.get(Text.timestamp, ""))
             if time_s is not None and a.POWER in record.values:
-                yield f"{log.stem} GPU {record.texts.get(Text.device, '?')}", time_s, record.values[a.POWER]
+                yield f"{log.stem}{GPU}{record.texts.get(Text.device, '?')}", time_s, record.values[a.POWER]
 
 
 def moment_of(timestamp: str) -> float | None:

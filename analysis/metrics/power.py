@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from analysis.formatting import plural
-from analysis.metrics.energy import Reading, nvidia_smi_samples
-from analysis.untrusted import printed_number
-from jobs.files import read_lines
+from analysis.metrics.energy import readings
 
-METER = ("time", "power_w")
-"""Columns of the readings of a meter: moment (ISO 8601 with its zone, or seconds since the epoch) and watts."""
 LONGEST_GAP_S = 2.0
 """Between readings farther apart than this the power of a second is unknown."""
 
@@ -32,17 +26,6 @@ class PowerLimits:
 
     total_w: float | None
     node_w: float | None
-
-
-def moment_of(text: str) -> float | None:
-    """Return seconds since the epoch; None for a text that is neither a number nor a moment with its zone."""
-    if (seconds := printed_number(text)) is not None:
-        return seconds
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return None if found.tzinfo is None else found.timestamp()
 
 
 def over_power(
@@ -103,16 +86,3 @@ def of_device(found: dict[float, float], seconds: npt.NDArray[np.int64]) -> npt.
         if 0 < right < len(times_s) and times_s[right] - times_s[right - 1] <= LONGEST_GAP_S:
             power_w[place] = max(powers_w[right - 1], powers_w[right])
     return power_w
-
-
-def readings(log: Path) -> Iterator[Reading]:
-    """Yield the readings of a log of nvidia-smi, or of the table of a meter (METER). Raise OSError."""
-    lines = read_lines(log)
-    heading = next(lines, b"").decode(errors="replace").strip().split(",")
-    if not set(METER) <= set(heading):
-        yield from nvidia_smi_samples(log)
-        return
-    for row in csv.DictReader((line.decode(errors="replace") for line in lines), fieldnames=heading):
-        time_s, power_w = moment_of(str(row["time"])), printed_number(str(row["power_w"]))
-        if time_s is not None and power_w is not None:
-            yield log.stem, time_s, power_w

@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from analysis.metrics.energy import Energy
 from analysis.parsers.base import POSITIVE_UNITS
 from analysis.parsers.search import NOT_TEXT, blocks
-from analysis.untrusted import as_number, printed_number
+from analysis.untrusted import as_number, moment, printed_number
 from jobs import metrics as m
 from jobs.files import DOCUMENT_BYTES, parse_json, read_bytes, read_lines, read_tail, reason
 from jobs.metrics import Better, Metric
@@ -73,6 +74,19 @@ def times_of_steps(events: Sequence[Mapping[str, Any]]) -> dict[Metric, float]:
     return found
 
 
+def computing(events: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """Return the begin and the end of each step that ended well, in seconds since the epoch."""
+    ended = [(moment(event), as_number(event.get("time_s"))) for event in events if event["event"] == "step_ended"]
+    return [(end - time_s, end) for end, time_s in ended if end is not None and time_s is not None]
+
+
+def mean_power(energy: Energy | None) -> dict[Metric, float]:
+    """Return the mean power of all devices while the steps ran; empty if readings of a device or a time are missing."""
+    if energy is None or not energy.complete or not energy.interval_s:
+        return {}
+    return {m.MEAN_POWER: energy.energy_j * len(energy.devices) / energy.covered_s}
+
+
 def step_time_name(step: str) -> str:
     """Return the name of the metric of a step's wall time."""
     return f"step_{step.replace('-', '_')}_time_s"
@@ -83,8 +97,11 @@ def metric_of(name: str, declared: ProgramMetric) -> Metric:
     return m.declared(name, declared.unit, declared.definition, declared.better)
 
 
-def program_values(run: Run, directory: RunDir) -> dict[Metric, float]:
-    """Return the declared numbers of a run. Raise MissingNumberError for the first one that it needs and lacks."""
+def program_values(run: Run, directory: RunDir, power: Mapping[Metric, float]) -> dict[Metric, float]:
+    """Return the declared numbers of a run. Raise MissingNumberError for the first one that it needs and lacks.
+
+    They may be divided by one another, and by the measured power.
+    """
     declared_metrics = program_of(run).metrics
     read: dict[str, float] = {}
     for name, declared in declared_metrics.items():
@@ -94,9 +111,10 @@ def program_values(run: Run, directory: RunDir) -> dict[Metric, float]:
             if not declared.optional:
                 raise
     found: dict[Metric, float] = {}
+    divisors = {metric.name: value for metric, value in power.items()} | read
     for name, value in read.items():
         declared = declared_metrics[name]
-        divisor = 1.0 if declared.per is None else read.get(declared.per, 0.0)
+        divisor = 1.0 if declared.per is None else divisors.get(declared.per, 0.0)
         if divisor:
             found[metric_of(name, declared)] = value / divisor
         elif not declared.optional:

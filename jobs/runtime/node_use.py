@@ -116,6 +116,13 @@ class AmdGpu:
         used, total = (number_in(self.files / f"mem_info_vram_{each}") for each in ("used", "total"))
         return used / total if used is not None and total else None
 
+    def power_w(self) -> float | None:
+        """Return its power: power1_average of the hardware monitor, or power1_input, in microwatts."""
+        names = ("power1_average", "power1_input")
+        found = (number_in(file) for name in names for file in sorted(self.files.glob(f"hwmon/hwmon*/{name}")))
+        power_uw = next((each for each in found if each is not None), None)
+        return None if power_uw is None else power_uw / 1e6
+
 
 def amd_gpus() -> list[AmdGpu]:
     """Return the GPUs of the amdgpu driver."""

@@ -45,6 +45,10 @@ class NvidiaGpu:
 
         return self.read(share)
 
+    def power_w(self) -> float | None:
+        """Return its power, of the board with its memory (nvmlDeviceGetPowerUsage: milliwatts)."""
+        return self.read(lambda: float(self.nvml.nvmlDeviceGetPowerUsage(self.handle)) / 1000)
+
     def state(self) -> dict[Metric, float]:
         """Return what other programs may take from a rank: time, clock, and memory."""
         values = {

@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from jobs.ranks import Rank, node_name
 from jobs.rundir import RunDir, append_record
 from jobs.runtime.file_systems import FileSystems
 from jobs.runtime.node_use import NODE_NUMBER, RATES, NodeUse
+from jobs.runtime.power import power_recorded
 from jobs.schema import Run
 from jobs.work.work import work_of
 
@@ -169,11 +170,17 @@ def recorded(run: Run, directory: RunDir, name: str, phase: StoragePhase, *, nod
         _of_process = None
 
 
-def rank_recorded(run: Run, directory: RunDir, rank: Rank, phase: StoragePhase) -> AbstractContextManager[None]:
-    """Return a context that records the storage of this rank, and on the first rank of a node the use of the node."""
+@contextmanager
+def rank_recorded(run: Run, directory: RunDir, rank: Rank, phase: StoragePhase) -> Iterator[None]:
+    """Record the storage of this rank in this context, and on the first rank of a node its use, and power if asked."""
     # Mounts, processors and GPUs have one count for the node.
     node = rank.rank // run.ranks_per_node if rank.local_rank == 0 else None
-    return recorded(run, directory, f"rank-{rank.rank:05d}", phase, node=node)
+    has_power = node is not None and run.cluster.record_power
+    with (
+        power_recorded(directory.power_log(node_name())) if has_power else nullcontext(),
+        recorded(run, directory, f"rank-{rank.rank:05d}", phase, node=node),
+    ):
+        yield
 
 
 def begin(phase: StoragePhase) -> None:

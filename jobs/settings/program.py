@@ -160,7 +160,8 @@ class ProgramMetric:
     factor: float = 1.0
     """Factor from the printed unit to `unit`, such as 1e9 for GFLOP/s."""
     per: str | None = None
-    """Metric of the program by which it is divided, such as a power; null: none. `unit` is that of the quotient."""
+    """Metric of the program by which it is divided, or mean_power_w (cluster.record_power) for FLOP/s per W, which is
+    FLOP/J; null: none. `unit` is that of the quotient."""
     optional: bool = False
     """A run without the number counts all the same."""
 

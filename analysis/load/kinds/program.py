@@ -13,10 +13,13 @@ from analysis.load.run_files import Contents, UnusableError
 from analysis.logs.facts import Facts, facts_of
 from analysis.logs.file import read_log_file
 from analysis.logs.runs import log_runs
+from analysis.metrics.energy import energy_of_run
 from analysis.metrics.node_use import node_use_values, read_node_use
 from analysis.metrics.programs import (
     MissingNumberError,
+    computing,
     file_of,
+    mean_power,
     missed_gate,
     program_values,
     rate_of,
@@ -48,14 +51,16 @@ def read(run: RunResult, _contents: Contents, _submissions: Submissions) -> RunR
     if frozen.program.log is not None:
         run = with_log(run, frozen, directory)
     try:
-        own = {**times_of_steps(run.events), **program_values(frozen, directory)}
+        energy = energy_of_run(directory.power_logs, computing(run.events), frozen.ranks)
+        power = mean_power(energy)
+        own = {**times_of_steps(run.events), **power, **program_values(frozen, directory, power)}
     except MissingNumberError as error:
         raise UnusableError("unmeasured", f"finished, but {error}") from error
     nodes = read_node_use(directory)
     values = {**run.values, **own, **node_use_values(nodes)}
     if (missed := missed_gate(frozen, directory, values)) is not None:
         raise UnusableError("gate missed", missed)
-    run = replace(run, values=values, node_use=nodes)
+    run = replace(run, values=values, node_use=nodes, energy=energy)
     if frozen.program.merit is None and not values.keys().isdisjoint(RATES):
         return run
     rate, speed = rate_of(frozen.program, values)

@@ -18,7 +18,7 @@ from analysis.load.kinds.evaluate import data_account, evaluated
 from analysis.load.run_files import AT, Contents, UnusableError, records_of
 from analysis.metrics.checkpoints import checkpoint_values
 from analysis.metrics.communication import read_collectives, sums
-from analysis.metrics.energy import energy_of_run
+from analysis.metrics.energy import energy_of_run, intervals_of
 from analysis.metrics.goodput import account, starts_of, suspensions_of
 from analysis.metrics.node_load import node_load
 from analysis.metrics.node_use import node_use_values, read_node_use
@@ -45,7 +45,7 @@ def read(run: RunResult, contents: Contents, submissions: Submissions) -> RunRes
     refuse_unmeasured(steps, steady, unmeasured)
     ranks, directory = run.config["nodes"] * run.config["ranks_per_node"], RunDir(run.path)
     starts = starts_of(run.events, records, submissions)
-    energy = energy_of_run(directory.power_logs, starts, ranks) if starts else None
+    energy = energy_of_run(directory.power_logs, intervals_of(starts), ranks) if starts else None
     spent = account(starts, suspensions_of(run.events)) if starts else None
     step_times_s = {int(record[m.STEP.name]): float(record[m.STEP_TIME.name]) for record in steady}
     torn = far_out(step_times_s)

@@ -204,6 +204,7 @@ def metrics_have_sources(run: Run) -> str | None:
 
 def wrong_metrics(program: Program) -> Iterator[str]:
     """Yield the refusal of each metric."""
+    divisors = [*program.metrics, m.MEAN_POWER.name]
     for name, metric in program.metrics.items():
         key = f"program.metrics.{name}"
         given = [source for source in SOURCES if getattr(metric, source) is not None]
@@ -217,8 +218,8 @@ def wrong_metrics(program: Program) -> Iterator[str]:
             yield f"{key}.{given[0]} needs a file. Set {key}.file=PATH, relative to the working directory."
         elif metric.where is not None and (wrong := wrong_condition(metric, metric.where)):
             yield f"{key}.where{wrong}"
-        elif metric.per is not None and (metric.per == name or metric.per not in program.metrics):
-            yield f"{key}.per={metric.per}: there is no such other metric. Set {key}.per={either(program.metrics)}."
+        elif metric.per is not None and (metric.per == name or metric.per not in divisors):
+            yield f"{key}.per={metric.per}: there is no such other metric. Set {key}.per={either(divisors)}."
         elif metric.step is not None and metric.step not in program.steps:
             yield f"{key}.step={metric.step}: there is no such step. Set {key}.step={either(program.steps)}."
         elif (known := m.REGISTRY.get(name)) is not None and metric.unit != known.unit:
