@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from analysis.compare.campaign import part_of
 from analysis.formatting import plural
@@ -13,8 +13,9 @@ from analysis.metrics.cost import node_hours_so_far
 from analysis.run import RunResult
 from analysis.untrusted import as_number
 from jobs.rundir import BASELINE
+from jobs.schema import Budget
 
-ATTEMPTS, NODE_HOURS, SERVICE_UNITS = "attempts", "node_hours", "service_units"
+ATTEMPTS, NODE_HOURS, SERVICE_UNITS = LIMITS = tuple(each.name for each in fields(Budget))
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def accounts(runs: Sequence[RunResult], stated: Iterable[Mapping[str, float | No
 
     The highest limit with which its runs were submitted holds, or a higher one that is `stated` for further runs.
     """
-    found: dict[str, list[float]] = {key: [] for key in (ATTEMPTS, NODE_HOURS, SERVICE_UNITS)}
+    found: dict[str, list[float]] = {key: [] for key in LIMITS}
     for key, known in found.items():
         on_disk = (as_number(run.setting(f"budget.{key}")) for run in runs)
         known += [limit for limit in (*on_disk, *(each.get(key) for each in stated)) if limit is not None]
