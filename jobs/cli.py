@@ -33,24 +33,39 @@ def run_command(arguments: list[str]) -> int:
     top = parser()
     if answer_about_itself(top, arguments):
         return 0
+    if "--json" in arguments and not {"-h", "--help"} & set(arguments) and has_answer(arguments):
+        from jobs.command_line.as_json import print_as_json
+
+        return print_as_json(top, arguments, refusal_of)
     options = parsed(top, arguments)
     try:
         return COMMANDS[options.command].function(options)
     except (Exception, KeyboardInterrupt) as error:
-        if interrupt := interrupt_behind(error):
-            print(f"slurmscale {options.command}: interrupted", file=sys.stderr)
-            return exit_code_of(interrupt)
-        if isinstance(error, SuiteError):
-            print(f"slurmscale {options.command}: {error}", file=sys.stderr)
-            return 2
-        if not isinstance(error, PermissionError) or error.filename is None:
+        if (refused := refusal_of(error)) is None:
             raise
-        # A file that does not exist yet is refused by its directory.
-        there = os.access(error.filename, os.F_OK)
-        readable = os.access(error.filename if there else Path(error.filename).parent, os.R_OK)
-        refused = "written" if readable else "read"
-        print(f"slurmscale {options.command}: {error.filename} cannot be {refused}: permission denied", file=sys.stderr)
-        return 2
+        text, code = refused
+        print(f"slurmscale {options.command}: {text}", file=sys.stderr)
+        return code
+
+
+def has_answer(arguments: list[str]) -> bool:
+    """Return whether the command of some arguments knows --json."""
+    command = COMMANDS.get(arguments[0])
+    return command is not None and command.answer is not None
+
+
+def refusal_of(error: BaseException) -> tuple[str, int] | None:
+    """Return the text and exit code of an error that the user can correct, or of an interrupt; None for a bug."""
+    if interrupt := interrupt_behind(error):
+        return "interrupted", exit_code_of(interrupt)
+    if isinstance(error, SuiteError):
+        return str(error), 2
+    if not isinstance(error, PermissionError) or error.filename is None:
+        return None
+    # A file that does not exist yet is refused by its directory.
+    there = os.access(error.filename, os.F_OK)
+    readable = os.access(error.filename if there else Path(error.filename).parent, os.R_OK)
+    return f"{error.filename} cannot be {'written' if readable else 'read'}: permission denied", 2
 
 
 def answer_about_itself(top: Parser, arguments: list[str]) -> bool:

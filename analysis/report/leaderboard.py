@@ -10,6 +10,7 @@ import csv
 import io
 import statistics
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from analysis.compare.campaign import (
     part_of,
     previews,
 )
+from analysis.compare.campaign_budget import accounts
 from analysis.compare.waterfall import Stage, stages
 from analysis.formatting import ABSENT, csv_cell, percent, shown, significant, title, without_unit
 from analysis.intervals import CONFIDENCE
@@ -33,9 +35,10 @@ from analysis.metrics.programs import step_time_name
 from analysis.report.figures.leaderboard import leaderboard_figure
 from analysis.report.figures.style import Section
 from analysis.report.figures.waterfall import waterfall_figure
-from analysis.report.leaderboard_text import RATIO_DIGITS, lead, notes, reasons, verdict_words
+from analysis.report.leaderboard_text import RATIO_DIGITS, answer, lead, notes, reasons, verdict_words
 from analysis.run import RunResult
 from jobs import metrics as m
+from jobs.answers import AttemptAnswer, BudgetAnswer, CampaignAnswer, LeaderboardAnswer
 from jobs.console import console, plain
 from jobs.errors import ReportError
 from jobs.fitted_table import FittedTable
@@ -77,6 +80,22 @@ def show(path: Path) -> int:
         if names := only_shown.get(board.path):
             out.print(plain(f"Only previewed (launcher=dry), and left out: repeats of {', '.join(names)}."))
     return 0
+
+
+def leaderboard_answer(path: Path) -> LeaderboardAnswer:
+    """Return the leaderboards in the directory of a campaign; raise ReportError if there is none."""
+    return LeaderboardAnswer([campaign_answer(board) for board in found_in(path)[0]])
+
+
+def campaign_answer(board: Leaderboard) -> CampaignAnswer:
+    """Return a judged campaign."""
+    attempts = []
+    for entry, values in zip(board.entries, records(board), strict=True):
+        own = {field.name: values.pop(field.name) for field in fields(AttemptAnswer) if field.name in values}
+        attempts.append(AttemptAnswer(**own | {"verdict": entry.verdict.name}, values=values))
+    budget = [BudgetAnswer(each.key, each.limit, each.used, each.of_a_run) for each in accounts(board.runs)]
+    compared_metric = (board.rules.counted or board.rules.metric).name
+    return CampaignAnswer(str(board.path), answer(board), compared_metric, attempts, budget)
 
 
 def print_board(board: Leaderboard, out: Console) -> None:

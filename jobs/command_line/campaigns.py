@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from jobs.command_line.command import OVERRIDES, Argument, Command, chosen, given_path, overrides
+from jobs.answers import LeaderboardAnswer, SubmittedCampaign
+from jobs.command_line.command import OVERRIDES, Answered, Argument, Command, chosen, given_path, overrides
 
 HEADING = "campaigns and tuning"
 TRIAL = (
@@ -58,9 +59,15 @@ def leaderboard(options: argparse.Namespace) -> int:
 def show_leaderboard(directory: Path) -> int:
     """Print the leaderboard of a campaign, given its directory or that of a run in it."""
     from analysis.report.leaderboard import show
+
+    return show(campaign_of(directory))
+
+
+def campaign_of(directory: Path) -> Path:
+    """Return the directory of a campaign, given it or a run in it."""
     from jobs.submit.sweep_at import is_run
 
-    return show(directory.absolute().parent if is_run(directory) else directory)
+    return directory.absolute().parent if is_run(directory) else directory
 
 
 def package(options: argparse.Namespace) -> int:
@@ -93,6 +100,40 @@ def tune(options: argparse.Namespace) -> int:
     return next_attempts(options.next)
 
 
+# --- answers to --json ---------------------------------------------------------------------------------------------
+
+
+def board(options: argparse.Namespace) -> tuple[Any, int]:
+    """Return the leaderboard of a campaign."""
+    from analysis.report.leaderboard import leaderboard_answer
+
+    return leaderboard_answer(campaign_of(options.campaign)), 0
+
+
+def attempted(options: argparse.Namespace) -> tuple[Any, int]:
+    """Submit one attempt, and return its runs, and with --wait the leaderboard."""
+    from jobs.explore.campaign.trial import submit_trial
+
+    return submitted(options, *submit_trial(options.name, options.overrides, **trial_options(options)))
+
+
+def all_attempted(options: argparse.Namespace) -> tuple[Any, int]:
+    """Submit all attempts of a file, and return their runs, and with --wait the leaderboard."""
+    from jobs.explore.campaign.trial import submit_trials
+
+    return submitted(options, *submit_trials(options.file, options.overrides, **trial_options(options)))
+
+
+def submitted(options: argparse.Namespace, code: int, started: Path | None) -> tuple[Any, int]:
+    """Return the runs of a campaign, and with --wait its leaderboard; null for a preview."""
+    from analysis.report.leaderboard import leaderboard_answer
+    from jobs.submit.answers import sweep_answer
+
+    if started is None:
+        return SubmittedCampaign(None, None), code
+    return SubmittedCampaign(sweep_answer(started), leaderboard_answer(started) if options.wait else None), code
+
+
 COMMANDS = (
     Command(
         "attempt",
@@ -109,6 +150,7 @@ COMMANDS = (
             "attempt mbs2 job.micro_batch_size=2 --campaign runs/camp --wait",
         ),
         manual="jobs/explore/README.md#campaigns",
+        answer=Answered(SubmittedCampaign, attempted),
         exit_codes={1: "with --wait: a run did not finish"},
     ),
     Command(
@@ -123,6 +165,7 @@ COMMANDS = (
         heading=HEADING,
         examples=("campaign attempts.yaml --repeats 5",),
         manual="jobs/explore/README.md#campaigns",
+        answer=Answered(SubmittedCampaign, all_attempted),
         exit_codes={1: "with --wait: a run did not finish"},
     ),
     Command(
@@ -137,6 +180,7 @@ COMMANDS = (
         heading=HEADING,
         examples=("leaderboard runs/camp",),
         manual="analysis/compare/README.md#leaderboard",
+        answer=Answered(LeaderboardAnswer, board),
     ),
     Command(
         "package",

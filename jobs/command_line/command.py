@@ -63,6 +63,24 @@ class Section:
             argument.add_to(group)
 
 
+def no_command(options: argparse.Namespace) -> list[str]:
+    """Return no next command."""
+    del options
+    return []
+
+
+@dataclass(frozen=True)
+class Answered:
+    """How a command answers a program (`--json`)."""
+
+    of: type
+    """The record of jobs.answers that it answers with."""
+    function: Callable[[argparse.Namespace], tuple[Any, int]]
+    """Does what the command does, and returns such a record and the exit code."""
+    then: Callable[[argparse.Namespace], list[str]] = no_command
+    """Returns what is usually typed next, after `slurmscale`."""
+
+
 @dataclass(frozen=True)
 class Command:
     """A command. A test checks that each has a heading, a manual, and examples that the grammar accepts."""
@@ -79,6 +97,8 @@ class Command:
     """Lines to type after `slurmscale`. They need no files but the runs and configurations that they name."""
     manual: str
     """The page, or its section, that describes it: jobs/explore/README.md#tuning."""
+    answer: Answered | None = None
+    """Its answer to `--json`; None if it has none yet."""
     exit_codes: Mapping[int, str] = field(default_factory=dict)
     """The meaning of exit codes that not every command has, or a more exact one."""
 
@@ -133,6 +153,7 @@ def chosen(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names}
 
 
+JSON = Argument("--json", action="store_true", help="print one JSON document (`slurmscale schema COMMAND`)")
 MULTIRUN = Argument("-m", "--multirun", action="store_true", help="make one run per value: nodes=1,2,4")
 SWEEP = Argument("sweep", type=given_path, metavar="SWEEP", help="sweep directory, such as runs/demo; or one run in it")
 WAIT = Argument("--wait", action="store_true", help="return when all runs have ended")

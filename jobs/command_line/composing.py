@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+from typing import Any
 
+from jobs.answers import ExplainAnswer, PlanAnswer, PlannedRun
 from jobs.command_line.command import (
     MULTIRUN,
     START,
+    Answered,
     Argument,
     Command,
     Section,
@@ -83,6 +87,31 @@ def images(options: argparse.Namespace) -> int:
     return 0
 
 
+# --- answers to --json ---------------------------------------------------------------------------------------------
+
+
+def planned(options: argparse.Namespace) -> tuple[Any, int]:
+    """Return the plans of the overrides."""
+    from jobs.plan.show import planned as composed
+    from jobs.submit.prepare import plan_of
+
+    if options.search or options.cfg or options.info:
+        options.grammar.error("--json prints plans. Leave --search, --cfg and --info out")
+    points, left_out = composed(options.overrides, **chosen(options, "multirun", "skip_illegal"))
+    runs = [
+        PlannedRun(str(each.run.name), each.run.nodes, each.run.ranks, each.overrides, plan_of(each.run))
+        for each in points
+    ]
+    return PlanAnswer(runs, left_out), 0
+
+
+def explained(options: argparse.Namespace) -> tuple[Any, int]:
+    """Return what a key means."""
+    from jobs.plan.explain import explained as found
+
+    return found(options.key, options.overrides), 0
+
+
 COMMANDS = (
     Command(
         "plan",
@@ -109,6 +138,7 @@ COMMANDS = (
             "plan --search cluster=xe9680_h100 model=llama3_8b nodes=1,2",
         ),
         manual="conf/README.md#configuration",
+        answer=Answered(PlanAnswer, planned, lambda options: [f"submit {shlex.join(options.overrides)}"]),
     ),
     Command(
         "explain",
@@ -131,6 +161,7 @@ COMMANDS = (
             "explain parallelism",
         ),
         manual="conf/README.md#configuration",
+        answer=Answered(ExplainAnswer, explained),
     ),
     Command(
         "data",

@@ -8,7 +8,7 @@ import textwrap
 from typing import Any, NoReturn
 
 from jobs.command_line import campaigns, composing, results, site, sweeps
-from jobs.command_line.command import START
+from jobs.command_line.command import JSON, START
 
 COMMANDS = {
     command.name: command
@@ -70,7 +70,7 @@ def parser() -> Parser:
         # A shell shows this help with the completions.
         sub: Parser = subparsers.add_parser(name, help=command.text, description=command.text)
         sub.set_defaults(grammar=sub)
-        for argument in command.arguments:
+        for argument in (*command.arguments, *([JSON] if command.answer else [])):
             argument.add_to(sub)
         sub.ending = command.ending
         top.commands[name] = sub

@@ -5,12 +5,36 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
-from jobs.command_line.command import START, Argument, Command, OneOf, given_path
+from jobs.answers import ReportAnswer
+from jobs.command_line.command import START, Answered, Argument, Command, OneOf, chosen, given_path
 
 
 def report(options: argparse.Namespace) -> int:
     """Write a report, a comparison of A and B, or a comparison with a reference."""
+    refuse_arguments(options)
+    from analysis.report.report import show
+
+    if options.reference:
+        from analysis.report.against_reference import regress
+
+        return regress(
+            options.paths,
+            options.reference,
+            options.output,
+            options.tolerance,
+            allow_missing=options.allow_missing,
+            formats=options.format,
+            **chosen(options, "follow", "anonymous"),
+        )
+    answer, page = written(options)
+    show(answer, page)
+    return open_page(page) if options.open else 0
+
+
+def refuse_arguments(options: argparse.Namespace) -> None:
+    """Raise ReportError for arguments that do not belong together, or a path without runs."""
     from analysis.load.paths import require
     from jobs.errors import ReportError
 
@@ -26,31 +50,30 @@ def report(options: argparse.Namespace) -> int:
         raise ReportError("no DIR given. Pass sweep or run directories, for instance: slurmscale report runs/demo")
     for path in options.compare or options.paths:
         require(path)  # before pandas and plotly are imported
-    from analysis.report.report import answered, show
 
-    how = {"follow": options.follow, "anonymous": options.anonymous}
+
+def written(options: argparse.Namespace) -> tuple[list[str], Path]:
+    """Write a report, or a comparison of A and B; return the sentences of its headline and the page's path."""
+    how = chosen(options, "follow", "anonymous")
     if options.compare:
         from analysis.report.compare import compare
 
         a, b = options.compare
-        answer, page = compare(a, b, options.output, options.format, **how)
-        show(answer, page)
-        return open_page(page) if options.open else 0
-    if options.reference:
-        from analysis.report.against_reference import regress
+        return compare(a, b, options.output, options.format, **how)
+    from analysis.report.report import answered
 
-        return regress(
-            options.paths,
-            options.reference,
-            options.output,
-            options.tolerance,
-            allow_missing=options.allow_missing,
-            formats=options.format,
-            **how,
-        )
-    answer, page = answered(options.paths, options.output, options.format, options.cost_of, **how)
-    show(answer, page)
-    return open_page(page) if options.open else 0
+    return answered(options.paths, options.output, options.format, options.cost_of, **how)
+
+
+def report_answer(options: argparse.Namespace) -> tuple[Any, int]:
+    """Write a report, and return its headline and files."""
+    from analysis.report.report import ALWAYS
+
+    if options.reference or options.open:
+        options.grammar.error("--json answers reports and --compare. Leave --reference and --open out")
+    refuse_arguments(options)
+    answer, page = written(options)
+    return ReportAnswer(answer, [str(page.with_name(name)) for name in ALWAYS]), 0
 
 
 def open_page(page: Path) -> int:
@@ -136,6 +159,7 @@ COMMANDS = (
             "report runs/second --reference runs/first/runs.csv",
         ),
         manual="analysis/report/README.md",
+        answer=Answered(ReportAnswer, report_answer),
         exit_codes={1: "with --open: there is no browser", 3: "with --reference: a point got worse"},
     ),
 )

@@ -67,6 +67,13 @@ def completion(options: argparse.Namespace) -> int:
     return 0
 
 
+def schema(options: argparse.Namespace) -> int:
+    """Print the schema of a command's answer."""
+    from jobs.command_line.json_schema import schema as print_schema
+
+    return print_schema(options.of)
+
+
 COMMANDS = (
     Command(
         "doctor",
@@ -166,6 +173,15 @@ COMMANDS = (
         heading=HEADING,
         examples=("cluster mine --gpu h100_sxm --partition gpu",),
         manual="conf/README.md#your-cluster",
+    ),
+    Command(
+        "schema",
+        "print the JSON schema of what a command answers to --json",
+        schema,
+        (Argument("of", metavar="COMMAND", help="such as status"),),
+        heading=HEADING,
+        examples=("schema status",),
+        manual="jobs/command_line/README.md#answers-as-data",
     ),
     Command(
         "completion",

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from jobs.command_line.command import MULTIRUN, START, SWEEP, WAIT, Argument, Command, chosen, given_path, overrides
+from jobs.answers import ListAnswer, SweepAnswer
+from jobs.command_line.command import (
+    MULTIRUN,
+    START,
+    SWEEP,
+    WAIT,
+    Answered,
+    Argument,
+    Command,
+    chosen,
+    given_path,
+    overrides,
+)
 from jobs.command_line.composing import AS_HYDRA, SKIP_ILLEGAL, print_as_hydra
 from jobs.schema import LauncherKind
 
@@ -87,6 +102,52 @@ def remove(options: argparse.Namespace) -> int:
     return delete(options.sweeps, yes=options.yes)
 
 
+# --- answers to --json ---------------------------------------------------------------------------------------------
+
+
+def submitted(options: argparse.Namespace) -> tuple[Any, int]:
+    """Submit runs, and return their states."""
+    from jobs.submit import commands
+    from jobs.submit.answers import directory_of, sweep_answer
+
+    how = chosen(options, "multirun", "skip_illegal")
+    points = commands.points_to_submit(options.overrides, **how)
+    code = commands.submit_points(points, wait=options.wait)
+    return sweep_answer(directory_of(points)), code
+
+
+def states_of_sweep(options: argparse.Namespace) -> tuple[Any, int]:
+    """Return the states of a sweep."""
+    from jobs.submit.answers import has_failed, sweep_answer
+
+    found = sweep_answer(options.sweep)
+    return found, int(options.check and has_failed(found))
+
+
+def and_states(function: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], tuple[Any, int]]:
+    """Return the function that runs a command on a sweep, and returns the states after it."""
+
+    def answer(options: argparse.Namespace) -> tuple[Any, int]:
+        from jobs.submit.answers import sweep_answer
+
+        code = function(options)
+        return sweep_answer(options.sweep), code
+
+    return answer
+
+
+def listed(options: argparse.Namespace) -> tuple[Any, int]:
+    """Return the sweeps in a directory."""
+    from jobs.submit.answers import list_answer
+
+    return list_answer(options.directory), 0
+
+
+def then(*verbs: str) -> Callable[[argparse.Namespace], list[str]]:
+    """Return the function that names commands on the sweep of some options."""
+    return lambda options: [f"{verb} {shlex.quote(str(options.sweep))}" for verb in verbs]
+
+
 COMMANDS = (
     Command(
         "submit",
@@ -100,6 +161,7 @@ COMMANDS = (
             "submit -m experiment=demo --wait",
         ),
         manual="jobs/submit/README.md",
+        answer=Answered(SweepAnswer, submitted),
         exit_codes={1: "with --wait: a run did not finish"},
     ),
     Command(
@@ -118,6 +180,7 @@ COMMANDS = (
             "status runs/first --all --nodes",
         ),
         manual="jobs/submit/README.md",
+        answer=Answered(SweepAnswer, states_of_sweep, then("report")),
         exit_codes={1: "with --check: a run or stage failed or was lost"},
     ),
     Command(
@@ -162,6 +225,7 @@ COMMANDS = (
         heading=HEADING,
         examples=("cancel runs/first", "cancel runs/first/tiny-ddp-n1x2"),
         manual="jobs/submit/README.md",
+        answer=Answered(SweepAnswer, and_states(cancel), then("resume")),
         exit_codes={2: "refused, or a job could not be ended; the message names it"},
     ),
     Command(
@@ -185,6 +249,7 @@ COMMANDS = (
             "resume runs/first/tiny-ddp-n1x2",
         ),
         manual="jobs/submit/README.md#faults-and-restarts",
+        answer=Answered(SweepAnswer, and_states(resume), then("status")),
         exit_codes={1: "with --wait: a run did not finish"},
     ),
     Command(
@@ -195,6 +260,7 @@ COMMANDS = (
         heading=SWEEPS,
         examples=("list", "list runs"),
         manual="jobs/submit/README.md#sweeps-on-disk",
+        answer=Answered(ListAnswer, listed),
     ),
     Command(
         "note",

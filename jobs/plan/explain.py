@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
+from collections.abc import Iterable, Sequence
 
+from jobs.answers import ExplainAnswer, ExplainedKey
 from jobs.errors import ConfigError
 from jobs.plan.choices import choices, first_comment, refuse_missing_site
 from jobs.plan.keys import (
@@ -29,53 +31,66 @@ PARAMETER = "program.params."
 
 
 def explain(name: str | None, overrides: list[str]) -> int:
-    """Print type, choices, default, unit and meaning of a key; without a name, list the keys of the first level.
-
-    Another word is searched in names, meanings and choices. Raises ConfigError for a word that is found nowhere.
-    """
+    """Print what `explained` returns."""
+    found = explained(name, overrides)
+    if found.facts:
+        print(found.name)
+        for title, text in found.facts.items():
+            print(textwrap.fill(text, columns(), initial_indent=f"  {title:9}", subsequent_indent=" " * 11))
+        listed("choices", found.choices)
+        listed("keys", found.keys)
+        return 0
+    if name is not None and (usual := meant(name)):
+        print(f"{name} is called {' or '.join(usual)} here.\n")
+    rows(found.keys, indent=0)
     if name is None:
-        rows([(key.name, key.meaning) for key in keys().values() if "." not in key.name], indent=0)
         hint = (
             "`slurmscale explain KEY` prints one of them, such as job or job.steps; `slurmscale explain WORD` lists "
             "the keys and choices with a word, such as checkpoint."
         )
         print(f"\n{textwrap.fill(hint, columns())}")
-        return 0
+    return 0
+
+
+def explained(name: str | None, overrides: list[str]) -> ExplainAnswer:
+    """Return type, choices, default, unit and meaning of a key; without a name, the keys of the first level.
+
+    Another word is searched in names, meanings and choices. Raises ConfigError for a word that is found nowhere.
+    """
+    if name is None:
+        first = [(key.name, key.meaning) for key in keys().values() if "." not in key.name]
+        return ExplainAnswer(None, {}, [], entries(first))
     name = name.partition("=")[0]
     if name.startswith(PARAMETER):
         from jobs.plan.key_facts import parameter_facts
 
-        print_facts(name, parameter_facts(name.removeprefix(PARAMETER), overrides))
-        return 0
+        return ExplainAnswer(name, dict(parameter_facts(name.removeprefix(PARAMETER), overrides)), [], [])
     if known_key(name) is None and name not in GROUPS:
         near = nearest_keys(name) or nearest_names(name, GROUPS)
-        if entries := with_word(name):
-            if usual := meant(name):
-                print(f"{name} is called {' or '.join(usual)} here.\n")
-            rows(entries, indent=0)
-            return 0
+        if found := with_word(name):
+            return ExplainAnswer(name, {}, [], entries(found))
         raise ConfigError(
             f"{name} is not a configuration key.{did_you_mean(near)} `slurmscale explain` lists all keys."
         )
     from jobs.plan.key_facts import facts
 
-    print_facts(name, facts(name, overrides))
     files = choices(name) if name in GROUPS else []
-    listed("choices", [(each, first_comment(f"{name}/{each}")) for each in files] or members(known_key(name)))
     inner = [key for key in keys().values() if in_section(key.name, name)]
     if (key := known_key(name)) is not None and key.entry is not None:
         inner = list(keys_of(key.entry, f"{name}.NAME."))
     elif key is not None and key.is_section and not inner:
         inner = list(keys_of(key.kind, f"{name}."))
-    listed("keys", [(key.name, key.meaning) for key in inner])
-    return 0
+    return ExplainAnswer(
+        name,
+        dict(facts(name, overrides)),
+        entries([(each, first_comment(f"{name}/{each}")) for each in files] or members(known_key(name))),
+        entries([(key.name, key.meaning) for key in inner]),
+    )
 
 
-def print_facts(name: str, facts: list[tuple[str, str]]) -> None:
-    """Print what is known of a key, a line for each fact."""
-    print(name)
-    for title, text in facts:
-        print(textwrap.fill(text, columns(), initial_indent=f"  {title:9}", subsequent_indent=" " * 11))
+def entries(found: Iterable[tuple[str, str]]) -> list[ExplainedKey]:
+    """Return names with their meanings."""
+    return [ExplainedKey(name, meaning) for name, meaning in found]
 
 
 def with_word(word: str) -> list[tuple[str, str]]:
@@ -105,11 +120,11 @@ def members(key: Key | None) -> list[tuple[str, str]]:
     return [(name, texts.get(name, "")) for name in names]
 
 
-def listed(title: str, entries: list[tuple[str, str]]) -> None:
-    """Print a list with its title, if there is any entry."""
-    if entries:
+def listed(title: str, found: Sequence[ExplainedKey]) -> None:
+    """Print a list with its title, if it has any entry."""
+    if found:
         print(f"  {title}")
-        rows(entries, indent=4)
+        rows(found, indent=4)
 
 
 def columns() -> int:
@@ -117,12 +132,12 @@ def columns() -> int:
     return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((WIDEST, 0)).columns))
 
 
-def rows(entries: list[tuple[str, str]], *, indent: int) -> None:
+def rows(found: Sequence[ExplainedKey], *, indent: int) -> None:
     """Print names with their meanings in two columns."""
-    width = max(len(name) for name, _ in entries) + 2
-    for name, text in entries:
-        lead = " " * indent + f"{name:{width}}"
+    width = max(len(each.name) for each in found) + 2
+    for each in found:
+        lead = " " * indent + f"{each.name:{width}}"
         print(
-            textwrap.fill(text, columns(), initial_indent=lead, subsequent_indent=" " * len(lead)).rstrip()
+            textwrap.fill(each.meaning, columns(), initial_indent=lead, subsequent_indent=" " * len(lead)).rstrip()
             or lead.rstrip()
         )

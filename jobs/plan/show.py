@@ -9,7 +9,7 @@ from hydra.core.global_hydra import GlobalHydra
 from jobs.console import console
 from jobs.engines.engine import engine_of
 from jobs.frozen import dump_run
-from jobs.plan.compose import compose
+from jobs.plan.compose import Point, compose
 from jobs.plan.configuration_files import composing
 from jobs.plan.mesh import WIDTH, draw
 from jobs.plan.overrides import single
@@ -23,6 +23,13 @@ from jobs.work.work import work_of
 MOST_NAMES = 4
 
 
+def planned(overrides: list[str], *, multirun: bool, skip_illegal: bool) -> tuple[list[Point], list[str]]:
+    """Return the composed points, and with `skip_illegal` lines on those that are left out."""
+    left_out: list[str] | None = [] if skip_illegal else None
+    points = compose(overrides, multirun=multirun, to_submit=False, left_out=left_out)
+    return points, left_out or []
+
+
 def show(
     overrides: list[str], *, multirun: bool, skip_illegal: bool = False, values: bool = False, why: bool = False
 ) -> int:
@@ -30,11 +37,10 @@ def show(
 
     With `why` also the terms of the predictions; with `skip_illegal` the points that are left out.
     """
-    left_out: list[str] | None = [] if skip_illegal else None
-    points = compose(overrides, multirun=multirun, to_submit=False, left_out=left_out)
+    points, left_out = planned(overrides, multirun=multirun, skip_illegal=skip_illegal)
     runs = [point.run for point in points]
     out = console()
-    for line in left_out or ():
+    for line in left_out:
         out.print(line, highlight=False, soft_wrap=True)
     if values:
         for run in runs:

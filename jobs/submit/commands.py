@@ -60,13 +60,18 @@ COLOURS = {
 
 def submit(overrides: list[str], *, multirun: bool, wait: bool, skip_illegal: bool = False) -> int:
     """Compose, show, prepare and launch runs; return the exit code. With `skip_illegal` list what is left out."""
+    return submit_points(points_to_submit(overrides, multirun=multirun, skip_illegal=skip_illegal), wait=wait)
+
+
+def points_to_submit(overrides: list[str], *, multirun: bool, skip_illegal: bool) -> list[Point]:
+    """Compose runs. With `skip_illegal` print what is left out."""
     from jobs.plan.compose import compose  # noqa: PLC0415 (Hydra, which commands on a sweep do without)
 
     left_out: list[str] | None = [] if skip_illegal else None
     points = compose(overrides, multirun=multirun, left_out=left_out)
     for line in left_out or ():
         console().print(line, soft_wrap=True)
-    return submit_points(points, wait=wait)
+    return points
 
 
 def submit_points(points: list[Point], *, wait: bool, try_large: bool = False) -> int:

@@ -36,15 +36,24 @@ class Row:
     """The row of a sweep."""
 
     name: str
-    states: str
+    path: Path
+    found: list[RunState] | str
+    """States of its runs, or why they are not known."""
     changed: float
     """Seconds since the epoch; 0 if nothing in it can be read."""
     size_bytes: int
     note: str
 
+    @property
+    def states(self) -> str:
+        """The numbers of runs by state, as text."""
+        if isinstance(self.found, str):
+            return self.found
+        return per_state(Counter(item.state for item in self.found)) or "no run"
 
-def list_sweeps(path: Path) -> int:
-    """Print a row for each sweep in a directory; of a sweep directory its own."""
+
+def listed_rows(path: Path) -> list[Row]:
+    """Return a row for each sweep in a directory; of a sweep directory its own. Raise RunDirError."""
     here = path.expanduser().absolute()
     if is_run(here) or enclosing_run(here):
         raise RunDirError(f"{path} is a run, or inside one. `slurmscale status` shows a run.")
@@ -52,10 +61,15 @@ def list_sweeps(path: Path) -> int:
         more = " Pass the directory of your sweeps: slurmscale list DIR" if path == DEFAULT_PLACE else ""
         raise RunDirError(f"{path} {what_it_is(here)}" if not more else f"There is no directory {here}.{more}")
     sweeps = [SweepDir(here)] if holds_sweep(SweepDir(here)) else list(sweeps_in(here))
-    if not sweeps:
+    return rows_of(sweeps, here.parent if sweeps and sweeps[0].path == here else here)
+
+
+def list_sweeps(path: Path) -> int:
+    """Print a row for each sweep in a directory; of a sweep directory its own."""
+    rows = listed_rows(path)
+    if not rows:
         print(f"{path} contains no sweep")
         return 0
-    rows = rows_of(sweeps, here if sweeps[0].path != here else here.parent)
     table = FittedTable()
     table.whole("sweep")
     table.text("runs")
@@ -82,9 +96,8 @@ def rows_of(sweeps: Sequence[SweepDir], above: Path) -> list[Row]:
 
 def row_of(sweep: SweepDir, name: str, found: list[RunState] | str) -> Row:
     """Return the row of a sweep."""
-    words = found if isinstance(found, str) else per_state(Counter(item.state for item in found)) or "no run"
     size, changed = used(sweep)
-    return Row(name, words, changed, size, note_of(sweep))
+    return Row(name, sweep.path, found, changed, size, note_of(sweep))
 
 
 def states_or_reasons(sweeps: Sequence[SweepDir]) -> Mapping[SweepDir, list[RunState] | str]:

@@ -24,6 +24,7 @@ FORBIDDEN = {
     ("report", "MISSING"): TRAINING | TABLES | COMPOSING | {"yaml"},
     ("report", "--compare", "SWEEP", "MISSING"): TRAINING | TABLES | COMPOSING | {"yaml"},
     ("status", "SWEEP"): ON_A_SWEEP | {"filelock"},
+    ("status", "SWEEP", "--json"): ON_A_SWEEP | {"filelock"},
     ("watch", "SWEEP"): ON_A_SWEEP | {"filelock"},
     ("logs", "SWEEP/r"): ON_A_SWEEP | {"filelock"},
     ("cancel", "SWEEP"): ON_A_SWEEP,

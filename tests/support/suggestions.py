@@ -1,9 +1,7 @@
-"""Suggestions of a refusal: read from its text as a user reads it, and typed behind the refused overrides."""
+"""Suggestions of a refusal, typed behind the refused overrides."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache, reduce
 from typing import Any, cast
@@ -12,13 +10,10 @@ import yaml
 
 from jobs.plan.compose import compose
 from jobs.plan.keys import GROUPS, is_enum, keys
+from jobs.plan.remedies import remedies
 from jobs.schema import Run, ScalingMode
 
 Overrides = dict[str, str]
-REMEDY = re.compile(r"(?:^|[.;,] |or )(?:Set|set|Use) (.*?)(?:\.(?= |$)|;|$)")
-ASSIGNMENT = re.compile(r"([a-z][a-z0-9_.]*)(?:=| to one of )('[^']*'|\[[^]]*\]|[^\s,;)]+)")
-# A further value of the key before it.
-BARE = re.compile(r"\d+|null|none|[a-z]+_[a-z0-9]+|[A-Z0-9][A-Za-z0-9]+")
 # The value that a user types for a word that stands for one.
 PLACEHOLDERS = {"NUMBER": "16", "DIRECTORY": "/weights", "NODES": "4", "MINUTES": "120", "SOMETHING": "some"}
 # Values that the files of these choices leave to the user.
@@ -28,19 +23,8 @@ BATCH = "scaling.global_batch_size"
 
 
 def suggestions(refusal: str) -> list[Overrides]:
-    """Every alternative of a refusal: `Set a=1 b=2, or c=3 or 4.` has three."""
-    return [found for remedy in REMEDY.findall(refusal) for found in alternatives(remedy, refusal.partition("=")[0])]
-
-
-def alternatives(remedy: str, key: str) -> Iterator[Overrides]:
-    """The alternatives of one sentence; a bare value is one more of the key before it, else of the key refused."""
-    for part in re.split(r", or |, | or ", remedy):
-        given = {name: PLACEHOLDERS.get(value, value) for name, value in ASSIGNMENT.findall(part)}
-        if given:
-            *_, key = given
-            yield given
-        elif BARE.fullmatch(value := part.split(" ")[0]):
-            yield {key: value}
+    """Every alternative of a refusal, with values in place of the words that stand for them."""
+    return [{key: PLACEHOLDERS.get(value, value) for key, value in each.items()} for each in remedies(refusal)]
 
 
 @cache

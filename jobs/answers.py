@@ -1,0 +1,219 @@
+"""What commands answer to programs: the records that `--json` prints, `slurmscale schema` describes, and nothing else.
+
+A name ends in its unit (SI). What is unknown or absent is null. FORMAT grows when a field changes its meaning or goes;
+new fields may come at any time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why nothing was done."""
+
+    kind: str
+    """usage, or the error: ConfigError, DataError, RunDirError, SubmitError, CheckpointError, ReportError, ..."""
+    message: str
+    """The whole text, as on a terminal."""
+    remedies: list[dict[str, str]] = field(default_factory=list)
+    """Overrides that the text proposes, each set as keys and values; NUMBER and DIRECTORY stand for values of yours."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The one JSON document of a command."""
+
+    command: str
+    exit_code: int
+    result: Any = None
+    """The answer of the command; null if it was refused."""
+    refusal: Refusal | None = None
+    next_commands: list[str] = field(default_factory=list)
+    """Commands that are usual after this one."""
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class RunAnswer:
+    """The state of a run."""
+
+    name: str
+    directory: str
+    state: str
+    """prepared, waiting, queued, held, running, suspended, finished, stopped, failed, cancelled, lost or ended."""
+    is_open: bool
+    """The state may change without the user."""
+    step: int | None
+    """The last recorded step."""
+    steps: int | None
+    """The steps that are planned."""
+    job_id: str | None
+    launcher: str | None
+    host: str | None
+    expected_start: str | None
+    """Expected start of a waiting job, in Slurm's local time."""
+    cause: str | None
+    """The cause that the record of a failed run names."""
+    detail: str | None
+
+
+@dataclass(frozen=True)
+class StageAnswer:
+    """The state of a stage around training, or of its task for one run."""
+
+    stage: str
+    run: str | None
+    state: str
+    is_open: bool
+    job_id: str
+    launcher: str
+    detail: str | None
+
+
+@dataclass(frozen=True)
+class SweepAnswer:
+    """The runs and stages of a sweep."""
+
+    directory: str
+    note: str | None
+    submitted_by_you: bool
+    counts: dict[str, int]
+    """Number of runs in each state."""
+    runs: list[RunAnswer]
+    stages: list[StageAnswer]
+
+
+@dataclass(frozen=True)
+class ListedSweep:
+    """A sweep in a directory of sweeps."""
+
+    directory: str
+    counts: dict[str, int] | None
+    """Number of runs in each state; null if they are not known."""
+    unknown_because: str | None
+    changed_unix_s: float | None
+    size_bytes: int
+    note: str | None
+
+
+@dataclass(frozen=True)
+class ListAnswer:
+    """The sweeps in a directory, the one that changed last first."""
+
+    sweeps: list[ListedSweep]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """The plan of a run."""
+
+    name: str
+    nodes: int
+    ranks: int
+    overrides: list[str]
+    """The overrides that compose this very run."""
+    plan: dict[str, Any]
+    """As in plan.json: layout, accumulation, global_batch_size, steps, parameters, memory, speed, warnings."""
+
+
+@dataclass(frozen=True)
+class PlanAnswer:
+    """The runs that some overrides compose; nothing was prepared."""
+
+    runs: list[PlannedRun]
+    left_out: list[str]
+    """Lines on the points that cannot run, with --skip-illegal."""
+
+
+@dataclass(frozen=True)
+class ExplainedKey:
+    """A key, a choice or a value, with its meaning."""
+
+    name: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class ExplainAnswer:
+    """What is known of a key, or the keys and choices that have a word."""
+
+    name: str | None
+    facts: dict[str, str]
+    """meaning, type, range, unit, default, as far as they exist; empty if the word is no key."""
+    choices: list[ExplainedKey]
+    keys: list[ExplainedKey]
+    """The keys of a section, or those with the word."""
+
+
+@dataclass(frozen=True)
+class BudgetAnswer:
+    """The use of a limit of a campaign's budget."""
+
+    key: str
+    limit: float
+    used: float
+    of_a_run: float | None
+    """Median of the finished runs."""
+
+
+@dataclass(frozen=True)
+class AttemptAnswer:
+    """The judgement on an attempt of a campaign."""
+
+    attempt: str
+    tier: str | None
+    rank: int | None
+    verdict: str
+    """faster, tie, slower, too_few (repeats), or invalid: it does not count."""
+    holds_after_bonferroni: bool
+    """A difference that also holds at 99 % for all attempts together."""
+    does_not_count_because: str | None
+    pairs: int
+    ratio: float | None
+    """Speed of the attempt divided by that of the baseline."""
+    ratio_low: float | None
+    ratio_high: float | None
+    values: dict[str, Any]
+    """Medians by the names of leaderboard.csv."""
+
+
+@dataclass(frozen=True)
+class CampaignAnswer:
+    """A judged campaign."""
+
+    directory: str
+    headline: str
+    compared: str
+    """The name of the metric that the ratios compare."""
+    attempts: list[AttemptAnswer]
+    budget: list[BudgetAnswer]
+
+
+@dataclass(frozen=True)
+class LeaderboardAnswer:
+    """The campaigns in a directory."""
+
+    campaigns: list[CampaignAnswer]
+
+
+@dataclass(frozen=True)
+class SubmittedCampaign:
+    """The runs of a campaign after a submission."""
+
+    sweep: SweepAnswer | None
+    """Null if only a preview or scripts were written."""
+    leaderboard: LeaderboardAnswer | None
+    """With --wait; else null."""
+
+
+@dataclass(frozen=True)
+class ReportAnswer:
+    """A written report."""
+
+    headline: list[str]
+    files: list[str]

@@ -1,0 +1,105 @@
+"""The answers about sweeps and plans, from the same states and plans that the tables show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.answers import ListAnswer, ListedSweep, RunAnswer, StageAnswer, SweepAnswer
+from jobs.failure_causes import end_of, latest_attempt, recorded_cause
+from jobs.run_events import events_or_failure
+from jobs.submit.commands import FAILED, look
+from jobs.submit.note import note_of
+from jobs.submit.progress import last_step, steps_planned
+from jobs.submit.stage_states import StageState, stage_states
+from jobs.submit.states import RunState, State
+from jobs.submit.sweep_at import open_sweep
+from jobs.submit.sweep_list import Row, listed_rows
+from jobs.submit.trust.own_sweeps import is_own
+
+if TYPE_CHECKING:
+    from jobs.plan.compose import Point
+
+
+def sweep_answer(path: Path) -> SweepAnswer:
+    """Return the states of the runs and stages of a sweep, or of one run of it. Raise RunDirError."""
+    sweep = open_sweep(path)
+    found = look(sweep)
+    return SweepAnswer(
+        directory=str(sweep.path),
+        note=note_of(sweep) or None,
+        submitted_by_you=is_own(sweep),
+        counts=counts(found),
+        runs=[run_answer(each) for each in found],
+        stages=[stage_answer(each) for each in stage_states(sweep)],
+    )
+
+
+def directory_of(points: Sequence[Point]) -> Path:
+    """Return the sweep directory of prepared points."""
+    return Path(points[0].run.runs_dir) / str(points[0].run.sweep)
+
+
+def counts(found: Sequence[RunState]) -> dict[str, int]:
+    """Return the number of runs in each state that occurs."""
+    numbers = Counter(each.state for each in found)
+    return {state.value: numbers[state] for state in State if numbers[state]}
+
+
+def run_answer(found: RunState) -> RunAnswer:
+    """Return the state of a run."""
+    cause = (
+        recorded_cause(end_of(latest_attempt(events_or_failure(found.run))) or {}) if found.state in FAILED else None
+    )
+    return RunAnswer(
+        name=found.run.name,
+        directory=str(found.run.path),
+        state=found.state.value,
+        is_open=found.state.is_open,
+        step=last_step(found.run),
+        steps=steps_planned(found.run),
+        job_id=found.job_id,
+        launcher=found.launcher,
+        host=found.host,
+        expected_start=found.expected_start,
+        cause=cause.name if cause else None,
+        detail=found.detail or None,
+    )
+
+
+def stage_answer(found: StageState) -> StageAnswer:
+    """Return the state of a stage."""
+    return StageAnswer(
+        stage=found.stage,
+        run=found.run,
+        state=found.state.value,
+        is_open=found.state.is_open,
+        job_id=found.job_id,
+        launcher=found.launcher,
+        detail=found.detail or None,
+    )
+
+
+def has_failed(answer: SweepAnswer) -> bool:
+    """Return whether a run or stage failed or was lost."""
+    ends = [*(each.state for each in answer.runs), *(each.state for each in answer.stages)]
+    return not {state.value for state in FAILED}.isdisjoint(ends)
+
+
+def list_answer(path: Path) -> ListAnswer:
+    """Return the sweeps in a directory, the one that changed last first. Raise RunDirError."""
+    return ListAnswer([listed_sweep(row) for row in listed_rows(path)])
+
+
+def listed_sweep(row: Row) -> ListedSweep:
+    """Return the row of a sweep."""
+    return ListedSweep(
+        directory=str(row.path),
+        counts=None if isinstance(row.found, str) else counts(row.found),
+        unknown_because=row.found if isinstance(row.found, str) else None,
+        changed_unix_s=row.changed or None,
+        size_bytes=row.size_bytes,
+        note=row.note or None,
+    )

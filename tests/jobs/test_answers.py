@@ -1,0 +1,151 @@
+"""--json: one document that its schema describes, after success, refusal and failure, and no other output."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from jobs.cli import main
+from jobs.command_line.grammar import COMMANDS
+from jobs.rundir import SweepDir, append_record, event_record
+from tests.support.campaigns import pairs
+from tests.support.fake_runs import a_run, ended, finished_run, prepared, started
+from tests.support.real_run import SMALL
+from tests.support.waiting import limit_s
+
+ANSWERING = [command.name for command in COMMANDS.values() if command.answer is not None]
+
+
+@pytest.fixture(autouse=True)
+def _workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a directory with a sweep of a finished and a failed run, and a campaign."""
+    monkeypatch.chdir(tmp_path)
+    sweep = SweepDir(tmp_path / "runs/first")
+    finished_run(sweep.path, a_run("good"))
+    bad = prepared(sweep.path, a_run("bad"))
+    started(bad, a_run("bad"))
+    ended(bad, "failed", step=2, error="CUDA out of memory", cause="out_of_gpu_memory")
+    for run in ("good", "bad"):
+        append_record(
+            sweep.submissions,
+            event_record("submitted", run=run, launcher="local", job_id="1", events_before=1, host="login"),
+        )
+    pairs(tmp_path / "runs/camp", "fast", ((10.0, 8.0), (10.2, 8.1), (9.9, 8.0)))
+
+
+def reply(capsys: pytest.CaptureFixture[str], line: str) -> dict[str, Any]:
+    """Return the reply to a command, which its schema accepts and whose exit code is the command's."""
+    words = shlex.split(line)
+    schema = schema_of(capsys, words[0])
+    code = main([*words, "--json"])
+    return checked(capsys.readouterr().out, code, schema)
+
+
+def schema_of(capsys: pytest.CaptureFixture[str], command: str) -> Any:
+    """Return the schema of a command."""
+    capsys.readouterr()
+    assert main(["schema", command]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return schema
+
+
+def checked(printed: str, code: int, schema: Any) -> dict[str, Any]:
+    """Return a reply that its schema accepts and that has the exit code of its command."""
+    found: dict[str, Any] = json.loads(printed)
+    jsonschema.validate(found, schema)
+    assert found["exit_code"] == code
+    assert (found["result"] is None) is (found["refusal"] is not None)
+    return found
+
+
+DONE: dict[str, Callable[[Any], Any]] = {
+    "plan -m nodes=1,2": lambda result: [each["ranks"] for each in result["runs"]] == [2, 4],
+    "explain job.steps": lambda result: result["facts"]["range"] == "1 or more",
+    "explain checkpoint": lambda result: "job.checkpoint_every_steps" in {each["name"] for each in result["keys"]},
+    "list": lambda result: {each["counts"]["finished"] for each in result["sweeps"]} == {1, 6},
+    "leaderboard runs/camp": lambda result: result["campaigns"][0]["attempts"][0]["verdict"] == "faster",
+    "report runs/camp": lambda result: all(Path(file).is_file() for file in result["files"]),
+    "submit launcher=dry sweep=seen": lambda result: result["counts"] == {"prepared": 1},
+    "attempt baseline launcher=dry sweep=tried": lambda result: result == {"sweep": None, "leaderboard": None},
+}
+
+
+@pytest.mark.parametrize("line", DONE)
+def test_a_command_answers_with_data(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = reply(capsys, line)
+    assert found["exit_code"] == 0
+    assert DONE[line](found["result"])
+
+
+def test_the_states_of_a_sweep_have_steps_and_causes(capsys: pytest.CaptureFixture[str]) -> None:
+    found = reply(capsys, "status runs/first --check")
+    assert found["exit_code"] == 1
+    runs = {each["name"]: each for each in found["result"]["runs"]}
+    assert (runs["good"]["state"], runs["good"]["step"], runs["good"]["cause"]) == ("finished", 6, None)
+    assert (runs["bad"]["state"], runs["bad"]["is_open"]) == ("failed", False)
+    assert runs["bad"]["cause"] == "out_of_gpu_memory"
+
+
+def test_a_real_run_is_submitted_waited_for_and_left_alone_by_what_follows(capsys: pytest.CaptureFixture[str]) -> None:
+    schema = schema_of(capsys, "submit")
+
+    def typed(*words: str) -> dict[str, Any]:
+        line = [sys.executable, "-m", "slurmscale", *words, "--json"]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=limit_s(300), check=False)
+        return checked(done.stdout, done.returncode, schema | {"properties": {**schema["properties"], "command": {}}})
+
+    found = typed("submit", *SMALL, "launcher=local", "ranks_per_node=1", "sweep=real", "job.steps=3", "--wait")
+    (run,) = found["result"]["runs"]
+    assert (found["exit_code"], run["state"], run["step"], run["steps"]) == (0, "finished", 3, 3)
+    sweep = found["result"]["directory"]
+    for command in ("resume", "cancel"):
+        again = typed(command, sweep)
+        assert (again["exit_code"], again["result"]) == (0, found["result"])
+    assert again["next_commands"] == [f"slurmscale resume {sweep}"]
+
+
+REFUSED: dict[str, tuple[str, dict[str, str] | None]] = {
+    "plan cluster=xe9680_h100 ranks_per_node=16": ("ConfigError", {"ranks_per_node": "8"}),
+    "submit job.warmup_steps=-1": ("ConfigError", {"job.warmup_steps": "0"}),
+    "explain nothing_like_it": ("ConfigError", None),
+    "attempt other/name x=1": ("ConfigError", None),
+    "campaign none.yaml": ("ConfigError", None),
+    "list nowhere": ("RunDirError", None),
+    "status nowhere": ("RunDirError", None),
+    "cancel nowhere": ("RunDirError", None),
+    "resume runs/first/none": ("RunDirError", None),
+    "leaderboard runs/first": ("ReportError", None),
+    "report nowhere": ("ReportError", None),
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_a_refusal_is_data_with_the_overrides_that_mend_it(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = reply(capsys, line)
+    kind, remedy = REFUSED[line]
+    assert (found["exit_code"], found["refusal"]["kind"]) == (2, kind)
+    assert found["refusal"]["message"]
+    if remedy is not None:
+        assert remedy in found["refusal"]["remedies"]
+        words = " ".join(f"{key}={value}" for key, value in remedy.items())
+        assert reply(capsys, f"plan {line.partition(' ')[2]} {words}")["exit_code"] == 0
+
+
+def test_every_command_that_answers_was_asked() -> None:
+    asked = {line.split()[0] for line in (*DONE, *REFUSED, "status")}
+    assert asked == set(ANSWERING)
+
+
+def test_a_usage_error_is_data_too(capsys: pytest.CaptureFixture[str]) -> None:
+    found = reply(capsys, "status runs/first --nonsense")
+    assert found["refusal"]["kind"] == "usage"
+    assert "unrecognized arguments: --nonsense" in found["refusal"]["message"]
