@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -55,3 +56,10 @@ def console(*, stderr: bool = False) -> Console:
     }
     probe = PlainConsole(**how)
     return probe if probe.is_terminal else PlainConsole(width=LOG_WIDTH, **how)
+
+
+def shell_line(words: Iterable[str]) -> str:
+    """Return words as a line to type: one with quotation marks inside is put into the other kind of them."""
+    return " ".join(
+        f'"{word}"' if "'" in word and not set('"$`\\!') & set(word) else shlex.quote(word) for word in words
+    )

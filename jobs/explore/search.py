@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.console import console
+from jobs.console import console, shell_line
 from jobs.errors import ConfigError
 from jobs.explore.layouts import Layout, Layouts, read_layouts
 from jobs.explore.propose.predicted import RankedLayout, pareto, ranked
@@ -43,7 +42,7 @@ def search(overrides: list[str], picture: Path | None) -> int:
         table(order[:FASTEST]),
         f"\nPareto set of time, GPU-hours and memory{part(best)}:",
         table(spread(best)),
-        f"\nto plan one: slurmscale plan {shlex.join(space.common)} OVERRIDES",
+        f"\nto plan one: slurmscale plan {shell_line(space.common)} OVERRIDES",
         sep="\n",
         soft_wrap=True,
     )

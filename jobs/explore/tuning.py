@@ -18,7 +18,7 @@ from typing import Any, Self
 from analysis.compare.tuning import TrialRun, trial_runs
 from analysis.load.discover import read_runs
 from analysis.report.report import answered, show
-from jobs.console import console
+from jobs.console import console, shell_line
 from jobs.errors import ConfigError, RunDirError
 from jobs.explore.budget import Spent
 from jobs.explore.folder import BEST
@@ -110,7 +110,7 @@ class Tuning(ABC):
         if not records and any(path.name != ".lock" for path in folder.path.iterdir()):
             raise RunDirError(f"{folder.path} exists and is no tuning. Set sweep=NAME for another place.")
         if differing := [key for key, value in now.items() if records and records[0].get(key) != value]:
-            then = (shlex.join(records[0][k]) if k == "overrides" else f"{k}={records[0].get(k)}" for k in differing)
+            then = (shell_line(records[0][k]) if k == "overrides" else f"{k}={records[0].get(k)}" for k in differing)
             raise RunDirError(
                 f"{folder.path} was begun with other values of {', '.join(differing)}: {'; '.join(then)}. Run the same "
                 "command to go on (with a larger budget, if you like), or set sweep=NAME for another tuning."

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 from pathlib import Path
 from typing import Any
 
 from analysis.compare.campaign import Entry, Verdict
 from analysis.report.leaderboard_text import verdict_words
 from analysis.untrusted import as_list, as_number
+from jobs.console import shell_line
 from jobs.errors import ConfigError, RunDirError
 from jobs.explore.campaign.campaign_file import read_trials
 from jobs.explore.campaign.package import ATTEMPTS, CLAIM, LONGEST_FILE_BYTES, SUMS, board_of
@@ -30,7 +30,7 @@ def rerun(package: Path, overrides: list[str], *, repeats: int, trust: bool) -> 
     claim = read_object(package / CLAIM)
     trials = read_trials(package / ATTEMPTS)
     if not trust:
-        lines = "".join(f"\n    {name}: {shlex.join(changes)}" for name, changes in trials.items())
+        lines = "".join(f"\n    {name}: {shell_line(changes)}" for name, changes in trials.items())
         raise ConfigError(
             f"{package} was made by somebody else, and its overrides and the files in {package / 'site'} decide which "
             f"commands run here:{lines}\nRead them, then add --trust."

@@ -7,12 +7,12 @@ pair begins with the trial: on a machine that becomes faster, the second of a pa
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from jobs.console import shell_line
 from jobs.errors import ConfigError, RunDirError
 from jobs.explore.campaign.campaign import (
     Campaign,
@@ -70,7 +70,7 @@ def submit_trials(
         if name != BASELINE and (started := [each for each in changes if is_shared(each)]):
             raise ConfigError(
                 f"{file}: {started[0]} of {name} belongs to the whole campaign, not to one attempt of a file. "
-                f"Pass it on the command line: slurmscale campaign {shlex.join([str(file), started[0]])}"
+                f"Pass it on the command line: slurmscale campaign {shell_line([str(file), started[0]])}"
             )
     refuse_repeats(repeats)
     if task := [each for each in overrides if not is_shared(each)]:

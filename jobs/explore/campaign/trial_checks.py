@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from analysis.compare.campaign import part_of, was_previewed
 from analysis.compare.campaign_budget import ATTEMPTS, accounts, attempts
 from analysis.formatting import plural
 from analysis.load.discover import read_runs
+from jobs.console import shell_line
 from jobs.errors import ConfigError, RunDirError
 from jobs.explore.campaign.campaign import Campaign, recorded
 from jobs.explore.campaign.code_snapshot import Snapshot
@@ -76,7 +76,7 @@ def refuse_other_overrides(name: str, changes: list[str], campaign: Campaign) ->
         raise RunDirError(
             f"The attempt {name} of {campaign.sweep.path} has other overrides "
             f"({' '.join(known['changes']) or 'none'}). For more repeats of it, run slurmscale attempt "
-            f"{shlex.join([name, *known['changes']])}; for a new attempt, use another name."
+            f"{shell_line([name, *known['changes']])}; for a new attempt, use another name."
         )
 
 

@@ -6,7 +6,6 @@ that compose, are legal and were not tried are proposed; nothing is submitted.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from analysis.load.discover import read_runs
 from analysis.run import RunResult
 from analysis.untrusted import as_number, lookup
 from jobs import metrics as m
+from jobs.console import shell_line
 from jobs.errors import ConfigError, RunDirError
 from jobs.explore.campaign.campaign import opened, recorded
 from jobs.failure_causes import FailureCause
@@ -56,7 +56,7 @@ def next_attempts(folder: Path) -> int:
     if board is None or not any(run.used for run in board.runs):
         raise RunDirError(f"{campaign.sweep.path} has no finished run to learn from. Wait for its first attempt.")
     best, changes = best_of(board)
-    print(f"Best so far: {best.name}{f' ({shlex.join(changes)})' if changes else ''}")
+    print(f"Best so far: {best.name}{f' ({shell_line(changes)})' if changes else ''}")
     tried = {
         tuple(sorted(known["changes"]))
         for run in runs
@@ -69,7 +69,7 @@ def next_attempts(folder: Path) -> int:
         if is_legal([*campaign.base, *merged(changes, each.changes)], received=campaign.is_received)
     ]
     for each in legal:
-        overrides = shlex.join(merged(changes, each.changes))
+        overrides = shell_line(merged(changes, each.changes))
         print(f"\n{each.reason}\n  slurmscale attempt {each.name} {overrides} --campaign {campaign.sweep.quoted}")
     if not legal:
         print("No next attempt follows from what was measured; profile the best one: engine.profile.steps=3")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from jobs.console import console
+from jobs.console import console, shell_line
 from jobs.errors import ConfigError
 from jobs.explore.layouts import Layouts, read_layouts
 from jobs.explore.propose.predicted import RankedLayout, ranked
@@ -131,7 +131,7 @@ def show_probes(overrides: list[str], *, submit: bool) -> int:
 
         return submit_points([composed(each) for each in typed], wait=False)
     for each in typed:
-        out.print(f"slurmscale submit {shlex.join(each)}", soft_wrap=True)
+        out.print(f"slurmscale submit {shell_line(each)}", soft_wrap=True)
     run = composed(typed[0]).run
     out.print(
         f"when they have ended: slurmscale calibrate {shlex.quote(f'{run.runs_dir}/{run.sweep}')}", soft_wrap=True

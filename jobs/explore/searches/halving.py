@@ -5,7 +5,6 @@ Successive halving: a rung runs its trials with more steps than the one before, 
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
@@ -13,6 +12,7 @@ from typing import Self
 from analysis.compare.campaign import Verdict
 from analysis.compare.tuning import TrialRun, best
 from analysis.formatting import plural, significant
+from jobs.console import shell_line
 from jobs.errors import ConfigError, SubmitError
 from jobs.explore.budget import Spent, confirmation_runs, first_rung, rungs
 from jobs.explore.judge import attempt_name, entry_of, pairs_to_run, verdict_of
@@ -62,7 +62,7 @@ class Halving(Tuning):
         width = max(map(len, names))
         return [
             "First trials:",
-            *(f"  {name:{width}}  {shlex.join(each.choices)}" for name, each in zip(names, batch, strict=True)),
+            *(f"  {name:{width}}  {shell_line(each.choices)}" for name, each in zip(names, batch, strict=True)),
             *(["The next ones follow from their results."] if self.first > len(batch) or len(steps) > 1 else []),
         ]
 
