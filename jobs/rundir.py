@@ -28,6 +28,8 @@
             storage/rank-00000.jsonl    bytes that a rank read and wrote, by interval and phase; evaluate.jsonl of the
                                         stage of that name (jobs.runtime.storage_io). The first rank of a node also
                                         writes the use of the node (jobs.runtime.node_use)
+            system/node-00000.json      the system of a node: server, CPU, GPUs, network, file systems, software
+                                        (jobs.runtime.system)
             profiles/rank-0.json.gz     Chrome trace of the profiled steps of a rank; the `profile` event has their
                                         shares. Also the files of nsys and rocprofv3
             checkpoints/step-00000020/  torch.distributed.checkpoint directories
@@ -220,6 +222,15 @@ class RunDir:
     def storage_logs(self) -> list[Path]:
         """The records of all its processes' reads and writes."""
         return sorted((self.path / "storage").glob("*.jsonl"))
+
+    def system_record(self, node: int) -> Path:
+        """Return the record of the system of a node, by its number in the run."""
+        return self.path / "system" / f"node-{node:05d}.json"
+
+    @property
+    def system_records(self) -> list[Path]:
+        """The records of the systems of all its nodes."""
+        return sorted((self.path / "system").glob("node-*.json"))
 
     @property
     def checkpoints(self) -> Path:

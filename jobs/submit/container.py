@@ -3,10 +3,40 @@
 from __future__ import annotations
 
 import shlex
+import struct
+import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 
 from jobs.errors import SubmitError
 from jobs.schema import ContainerRuntime, Run
+
+# The global header of a SIF (sylabs/sif, pkg/sif/sif.go): 32 bytes of a script, its name, version, architecture, id.
+SIF, SIF_ID = slice(32, 41), slice(48, 64)
+# The superblock of a squashfs (Linux, fs/squashfs/squashfs_fs.h): mkfs_time and bytes_used.
+SQUASHFS, SQUASHFS_TIME, SQUASHFS_SIZE = b"hsqs", 8, 40
+HEADER_BYTES = 96
+
+
+def identity(image: str | None) -> str | None:
+    """Return what names the content of an image file, from its first bytes; None for an image of a registry.
+
+    A digest of the whole file would take minutes. That of an image of a registry is in its name, if the user gives it.
+    """
+    if image is None or not image.startswith(("/", ".", "~")):
+        return None
+    try:
+        with Path(image).expanduser().open("rb") as file:
+            header = file.read(HEADER_BYTES)
+    except (OSError, RuntimeError):
+        return None
+    if header[SIF] == b"SIF_MAGIC" and len(header) == HEADER_BYTES:
+        return f"SIF {uuid.UUID(bytes=header[SIF_ID])}"
+    if header.startswith(SQUASHFS) and len(header) == HEADER_BYTES:
+        made = datetime.fromtimestamp(struct.unpack_from("<I", header, SQUASHFS_TIME)[0], UTC)
+        size_bytes = struct.unpack_from("<Q", header, SQUASHFS_SIZE)[0]
+        return f"squashfs of {made:%Y-%m-%d %H:%M:%S} UTC, {size_bytes:,} bytes"
+    return None
 
 
 def srun_arguments(run: Run) -> list[str]:

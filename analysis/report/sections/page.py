@@ -37,9 +37,11 @@ from analysis.report.sections.storage_tests import (
     storage_test_headlines,
 )
 from analysis.report.sections.stragglers import straggler_section
+from analysis.report.sections.system import system_section
 from analysis.report.sections.training_cost import training_cost_section
 
 SECTIONS: Sequence[Callable[[Digest], Section | None]] = (
+    system_section,
     published_section,
     image_section,
     fits_section,
