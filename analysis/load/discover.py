@@ -166,8 +166,8 @@ def with_derived(runs: Iterable[RunResult]) -> list[RunResult]:
 
     def derived(run: RunResult) -> RunResult:
         found = utilization(run)
-        values = {**run.values, **found.values, **epoch_values(run), **cost_values(run)}
-        return replace(run, values=values, utilization=found)
+        run = replace(run, values={**run.values, **found.values, **epoch_values(run)}, utilization=found)
+        return replace(run, values={**run.values, **cost_values(run)})
 
     return [derived(run) if run.used else run for run in runs]
 
