@@ -8,7 +8,8 @@
                                         (flat: Slurm does not create a directory for a job's output)
         note.txt                        a line of text, written by `slurmscale note`
         tensorboard/                    event files, written by `slurmscale watch --tensorboard`
-        report.html report.md runs.csv  written by `slurmscale report`, also measurements.csv, profile.csv
+        report.html report.md runs.csv  written by `slurmscale report`, also measurements.csv, profile.csv; with
+                                        --format figures/, tables/, report.docx and others
         tiny-ddp-n1x2/                  a run
             config.yaml                 the frozen Run
             plan.json                   layout and predictions, written before the run
@@ -87,8 +88,8 @@ BATCH_STARTED = "slurmscale: started"
 NOT_STARTED = "slurmscale: not started: "
 # Files of `slurmscale report`, which it may write into a sweep directory or next to logs.
 WRITTEN = {"report.html", "report.md", "runs.csv", "leaderboard.csv", "measurements.csv", "profile.csv",
-           "runs.parquet", "points.tex"}  # fmt: skip
-FIGURES = "figures"
+           "runs.parquet", "points.tex", "report.docx", "report.xlsx"}  # fmt: skip
+FIGURES, TABLES = "figures", "tables"
 # The ledger in the folder of `slurmscale tune`; the folder holds two sweeps.
 TUNING = "tuning.jsonl"
 # Name and role of the attempt with which the others of a campaign are compared, in the provenance of its runs.
@@ -96,7 +97,7 @@ BASELINE = "baseline"
 # Event files of TensorBoard, a folder a run (jobs.submit.tensorboard).
 TENSORBOARD = "tensorboard"
 # Files of a sweep directory that are not runs.
-RESERVED = {"submissions.jsonl", "stages.jsonl", "note.txt", FIGURES, TENSORBOARD, *WRITTEN}
+RESERVED = {"submissions.jsonl", "stages.jsonl", "note.txt", FIGURES, TABLES, TENSORBOARD, *WRITTEN}
 RESERVED_BEGINNINGS = ("code-", "logs", ".")
 
 
