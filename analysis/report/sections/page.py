@@ -20,6 +20,7 @@ from analysis.report.sections.goodput import goodput_section
 from analysis.report.sections.images import image_section
 from analysis.report.sections.laws import fits_section
 from analysis.report.sections.log_figures import log_figures_section
+from analysis.report.sections.methodology import methodology_section, reproduction_section
 from analysis.report.sections.mfu import utilization_section
 from analysis.report.sections.mlperf import mlperf_section
 from analysis.report.sections.node_use import node_use_section
@@ -70,6 +71,8 @@ SECTIONS: Sequence[Callable[[Digest], Section | None]] = (
     profile_section,
     kernel_section,
     log_figures_section,
+    methodology_section,
+    reproduction_section,
 )
 HEADLINES = (benchmark_headlines, evaluation_headlines, serving_headlines, storage_test_headlines)
 """The headline's sentences on work other than training."""
