@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from jobs.errors import SubmitError
+from jobs.files import opened
 from jobs.plan.rules.container import IMAGE_PYTHON, sees_this_python
 from jobs.schema import ContainerRuntime, Run
 from jobs.work.work import work_of
@@ -32,7 +33,7 @@ def identity(image: str | None) -> str | None:
     if image is None or not image.startswith(("/", ".", "~")):
         return None
     try:
-        with Path(image).expanduser().open("rb") as file:
+        with opened(Path(image).expanduser()) as file:
             header = file.read(HEADER_BYTES)
     except (OSError, RuntimeError):
         return None

@@ -48,7 +48,7 @@ def system_section(digest: Digest) -> Section | None:
         f"servers cannot be seen from a node.{more}"
     )
     headings = ("Fact", *("Value" if len(shown) == 1 else f"Kind {i}" for i in range(1, len(shown) + 1)))
-    return Section(HEADING, note, headings, rows)
+    return Section(HEADING, note, headings, rows, of_text=True)
 
 
 def of_the_runs(title: str, runs: Sequence[tuple[RunResult, Described]]) -> str:

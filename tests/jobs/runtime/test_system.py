@@ -158,6 +158,9 @@ def test_nodes_of_a_cluster_that_differ_are_columns_of_the_table_and_a_warning(t
         ["Communication library", "NCCL 2.26.2+cuda12.8 (1 run)", "—"],
         ["Runs", "2", "1"],
     ]
+    report([tmp_path], tmp_path / "page")
+    page = (tmp_path / "page/report.html").read_text()
+    assert "<td>data nfs4 (filer07:/export/lovelace)</td>" in page, "a cell of words is not a number with its range"
     (warning,) = systems_differ(runs)
     assert "GPUs (limit 700 W on gpu01, gpu02; limit 500 W on gpu03)" in warning
     assert "1 run computed on several kinds at once" in warning
