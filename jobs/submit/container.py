@@ -95,7 +95,9 @@ def mounts(run: Run) -> list[str]:
     SubmitError for a path that a mount cannot contain.
     """
     read = (run.data.path, run.data.tokenizer) if run.stages.prepare is not None else ()
-    own = [Path(path) for path in (run.runs_dir, run.data.cache_dir, run.job.init_from, *read) if path is not None]
+    # No container starts with a mount that does not exist, and other work makes no samples.
+    cached = (run.data.cache_dir,) if work_of(run).reads_samples else ()
+    own = [Path(path) for path in (run.runs_dir, *cached, run.job.init_from, *read) if path is not None]
     own += work_of(run).directories(run)
     # Also resolved: inside the container a link leads nowhere unless its target is mounted.
     paths = dict.fromkeys(name for path in own for name in (path, path.resolve()))

@@ -125,6 +125,10 @@ def write_runs(made: Prepared, points: list[Point]) -> None:
         code = snapshot_code(sweep)
         made.new_code.extend({code} - set(known))
         facts = provenance(code.name)
+        for run in (point.run for point in points if point.run.cluster.container is not None):
+            if makes_samples_later(run) and not run.launcher.kind.is_preview:
+                # The stage that fills it runs in the container, where it is mounted.
+                Path(run.data.cache_dir).mkdir(parents=True, exist_ok=True)
         # In the sweep itself: a rename never leaves a file system.
         with tempfile.TemporaryDirectory(prefix=".preparing-", dir=sweep.path) as staging:
             for point, found in zip(points, made.samples, strict=True):

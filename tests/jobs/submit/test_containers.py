@@ -46,6 +46,8 @@ def test_pyxis_gets_the_image_and_mounts_of_the_run_and_of_the_user(tmp_path: Pa
     assert srun_arguments(one(*cluster, cache, CONTAINER[0], *below).run)[1] == (
         f"--container-mounts=/data/w:/data/w,/lustre:{tmp_path}"
     ), "what is below the target of a mount of the user is there"
+    storage = one(*cluster, cache, CONTAINER[0], "job=fio", "storage.path=/nvme").run
+    assert srun_arguments(storage)[1] == f"--container-mounts={tmp_path}:{tmp_path},/nvme:/nvme", "it makes no samples"
     assert srun_arguments(one(*cluster, "cluster.container_runtime=apptainer", *CONTAINER).run) == []
     assert srun_arguments(one(*cluster).run) == []
 
