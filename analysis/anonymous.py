@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from analysis.formatting import publishing
 from analysis.run import RunResult
+from jobs.runtime.system_facts import TITLES
 
 T = TypeVar("T")
 
@@ -79,6 +80,8 @@ GENERIC = frozenset((
 PUBLIC = ("github.com", "arxiv.org", "huggingface.co", "pytorch.org", "nvidia.com", "python.org", "slurm.schedmd.com",
           "plotly.com", "doi.org", "mlcommons.org", "amd.com", "readthedocs.io")  # fmt: skip
 
+# The source of a mount: `nfs4 (filer:/export)`.
+EXPORT = re.compile(r"\(([\w.-]+):(/[^)]*)\)")
 MAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w.-]*\w")
 HOST_OF_URL = re.compile(r"(?<=://)(?:[^\s/@]+@)?([\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d+)?")
 ID = re.compile(r"\b(?:GPU-|MIG-)?[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}\b")
@@ -126,6 +129,11 @@ class Pseudonyms:
                 self._learn_fields(values, "")
             for use in run.node_use:
                 self._learn("node", use.node.rpartition("(")[2].rstrip(")"))
+            for each in run.system:
+                self._learn("node", each.node)
+                for server, path in EXPORT.findall(each.facts.get(TITLES["file_systems"], "")):
+                    self._learn("node", server)
+                    self._learn("path", path)
         with suppress(OSError, KeyError, ImportError):
             self._learn("user", getpass.getuser())
         self._learn("node", socket.gethostname())

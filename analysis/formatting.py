@@ -10,7 +10,8 @@ import functools
 import html
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from analysis.intervals import Spread
@@ -85,6 +86,13 @@ def listed(values: Sequence[str], most: int) -> str:
     """Return the first values, and the number of the others: `a, b and 3 more`."""
     more = len(values) - most
     return ", ".join(values[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def counted(values: Iterable[str], runs: int, most: int) -> list[str]:
+    """Return distinct values, most frequent first, each with its number of runs unless all runs have it."""
+    counts = sorted(Counter(values).items(), key=lambda item: (-item[1], item[0]))
+    lines = [value if count == runs else f"{value} ({plural(count, 'run')})" for value, count in counts]
+    return lines[:most] + ([f"and {len(lines) - most} more"] if len(lines) > most else [])
 
 
 def unit(metric: Metric) -> str:

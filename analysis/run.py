@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from analysis.metrics.serving import ServedLoad
     from analysis.metrics.storage import Storage
     from analysis.metrics.stragglers import Straggler
+    from analysis.metrics.systems import NodeSystem
 
 # A file that the user writes next to logs; analysis.logs.facts reads it.
 FACTS_FILE = "facts.yaml"
@@ -69,6 +70,8 @@ class RunResult:
     """Bytes that its processes read and wrote, by second and phase; None if they did not record them."""
     node_use: Sequence[NodeUse] = ()
     """Hardware use of its nodes over time; empty without records of it."""
+    system: Sequence[NodeSystem] = ()
+    """Server, network, file systems and software of its nodes; empty without records of them."""
     served: ServedLoad | None = None
     """Its replicas under the load; None unless it served."""
     loads: Sequence[RunResult] = ()

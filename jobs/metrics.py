@@ -840,6 +840,15 @@ SERVICE_UNITS_PER_OUTPUT_TOKEN = Metric(
     4,
     PER_MILLION_TOKENS,
 )
+PRICE_PER_OUTPUT_TOKEN = Metric(
+    "price_per_output_token",
+    "1",
+    "rank_time_per_output_token_s in hours times cluster.price_per_gpu_hour, in cluster.currency: GPUs of the load "
+    "alone, without start-up and energy.",
+    Better.low,
+    4,
+    PER_MILLION_TOKENS,
+)
 
 # --- one value per data set (meta.json of the set, plan.json of its runs) -----------------------------------------
 DATA_SAMPLES_READ = Metric(
@@ -1054,6 +1063,23 @@ RELATIVE_COST = Metric(
 )
 SERVICE_UNITS = Metric(
     "service_units", "1", "node_time_s in hours times cluster.service_units_per_node_hour.", Better.low, 4
+)
+PRICE = Metric(
+    "price",
+    "1",
+    "rank_time_s of GPUs in hours times cluster.price_per_gpu_hour, plus energy_j in kWh times cluster.pue times "
+    "cluster.price_per_kwh, in cluster.currency: the parts that have a price. Energy that was not read for every "
+    "device and nearly all of the time is left out, which the table states; ranks on CPUs have no price.",
+    Better.low,
+    4,
+)
+PRICE_PER_TOKEN = Metric("price_per_token", "1", "price divided by tokens_trained.", Better.low, 4, PER_MILLION_TOKENS)
+PRICE_PER_EPOCH = Metric(
+    "price_per_epoch",
+    "1",
+    "price times epoch_time_s over the time that the run held its nodes: without start-up and lost work.",
+    Better.low,
+    4,
 )
 ENERGY = Metric(
     "energy_j",

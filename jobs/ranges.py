@@ -65,7 +65,8 @@ class Range:
         if self.above:
             others = "another above 0, or null" if self.optional else "or another above 0"
             return f"{given} is not a positive number. Set {key}={number(self.usual or 1)}, {others}."
-        what = "is not a positive number" if self.least == 1 else "is negative" if self.least == 0 else "is too small"
+        ones = "is not a positive number" if self.is_count else "is below 1"
+        what = ones if self.least == 1 else "is negative" if self.least == 0 else "is too small"
         return f"{given} {what}. Set {key}={number(self.least)} or more."
 
 
@@ -79,6 +80,7 @@ Nodes = Annotated[int, Range(1, MOST_NODES)]
 NoneOrMore = Annotated[int, Range(0, MOST_COUNT)]
 Positive = Annotated[float, Range(0, above=True)]
 NotNegative = Annotated[float, Range(0)]
+AtLeast1 = Annotated[float, Range(1)]
 Below1 = Annotated[float, Range(0, 0.99999, usual=0)]
 Share = Annotated[float, Range(0, 1, above=True, usual=1)]
 

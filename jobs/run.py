@@ -27,6 +27,7 @@ from jobs.rundir import RunDir, load_run
 from jobs.runtime import storage_io
 from jobs.runtime.allocator import use_expandable_segments
 from jobs.runtime.garbage import uncollected_imports
+from jobs.runtime.system import system_recorded
 from jobs.runtime.transport import listen_to_nccl, send_gloo_as_nccl, use_network
 from jobs.runtime.wrapped import start_under_profiler
 from jobs.schema import Run
@@ -55,15 +56,17 @@ def main(run_directory: str) -> None:
         os.environ["OMP_NUM_THREADS"] = str(run.engine.cpu_threads_per_rank)
         if run.ranks > 1:
             use_network(run.network)
-            listen_to_nccl(directory.nccl_log(rank.rank))
-            send_gloo_as_nccl()
-        with suppress(metadata.PackageNotFoundError):  # a torch that was not installed by a package manager
-            prepare_for_torch(run, metadata.version("torch"))
-        with uncollected_imports():
-            start = work_of(run).entry(run)
-        phase = work_of(run).first_phase
-        with nullcontext() if phase is None else storage_io.rank_recorded(run, directory, rank, phase):
-            start(run, lease, rank)
+        with system_recorded(run, lease, rank):
+            if run.ranks > 1:
+                listen_to_nccl(directory.nccl_log(rank.rank))
+                send_gloo_as_nccl()
+            with suppress(metadata.PackageNotFoundError):  # a torch that was not installed by a package manager
+                prepare_for_torch(run, metadata.version("torch"))
+            with uncollected_imports():
+                start = work_of(run).entry(run)
+            phase = work_of(run).first_phase
+            with nullcontext() if phase is None else storage_io.rank_recorded(run, directory, rank, phase):
+                start(run, lease, rank)
     except SupersededError as error:
         print(f"slurmscale: {error}", flush=True)
     except BaseException as error:

@@ -8,7 +8,8 @@
                                         (flat: Slurm does not create a directory for a job's output)
         note.txt                        a line of text, written by `slurmscale note`
         tensorboard/                    event files, written by `slurmscale watch --tensorboard`
-        report.html report.md runs.csv  written by `slurmscale report`, also measurements.csv, profile.csv
+        report.html report.md runs.csv  written by `slurmscale report`, also measurements.csv, profile.csv; with
+                                        --format figures/, tables/, report.docx and others
         tiny-ddp-n1x2/                  a run
             config.yaml                 the frozen Run
             plan.json                   layout and predictions, written before the run
@@ -28,6 +29,8 @@
             storage/rank-00000.jsonl    bytes that a rank read and wrote, by interval and phase; evaluate.jsonl of the
                                         stage of that name (jobs.runtime.storage_io). The first rank of a node also
                                         writes the use of the node (jobs.runtime.node_use)
+            system/node-00000.json      the system of a node: server, CPU, GPUs, network, file systems, software
+                                        (jobs.runtime.system)
             profiles/rank-0.json.gz     Chrome trace of the profiled steps of a rank; the `profile` event has their
                                         shares. Also the files of nsys and rocprofv3
             checkpoints/step-00000020/  torch.distributed.checkpoint directories
@@ -85,8 +88,8 @@ BATCH_STARTED = "slurmscale: started"
 NOT_STARTED = "slurmscale: not started: "
 # Files of `slurmscale report`, which it may write into a sweep directory or next to logs.
 WRITTEN = {"report.html", "report.md", "runs.csv", "leaderboard.csv", "measurements.csv", "profile.csv",
-           "runs.parquet", "points.tex"}  # fmt: skip
-FIGURES = "figures"
+           "runs.parquet", "points.tex", "report.docx", "report.xlsx"}  # fmt: skip
+FIGURES, TABLES = "figures", "tables"
 # The ledger in the folder of `slurmscale tune`; the folder holds two sweeps.
 TUNING = "tuning.jsonl"
 # Name and role of the attempt with which the others of a campaign are compared, in the provenance of its runs.
@@ -94,7 +97,7 @@ BASELINE = "baseline"
 # Event files of TensorBoard, a folder a run (jobs.submit.tensorboard).
 TENSORBOARD = "tensorboard"
 # Files of a sweep directory that are not runs.
-RESERVED = {"submissions.jsonl", "stages.jsonl", "note.txt", FIGURES, TENSORBOARD, *WRITTEN}
+RESERVED = {"submissions.jsonl", "stages.jsonl", "note.txt", FIGURES, TABLES, TENSORBOARD, *WRITTEN}
 RESERVED_BEGINNINGS = ("code-", "logs", ".")
 
 
@@ -224,6 +227,15 @@ class RunDir:
     def storage_logs(self) -> list[Path]:
         """The records of all its processes' reads and writes."""
         return sorted((self.path / "storage").glob("*.jsonl"))
+
+    def system_record(self, node: int) -> Path:
+        """Return the record of the system of a node, by its number in the run."""
+        return self.path / "system" / f"node-{node:05d}.json"
+
+    @property
+    def system_records(self) -> list[Path]:
+        """The records of the systems of all its nodes."""
+        return sorted((self.path / "system").glob("node-*.json"))
 
     @property
     def checkpoints(self) -> Path:

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Annotated
 
 from jobs.parallelism import Parallelism
-from jobs.ranges import Below1, Count, Nodes, NoneOrMore, NotNegative, Positive, Range
+from jobs.ranges import AtLeast1, Below1, Count, Nodes, NoneOrMore, NotNegative, Positive, Range
 from jobs.settings.images import ImageTraining
 from jobs.settings.program import Program
 from jobs.settings.serving import Server, Serving
@@ -735,6 +735,14 @@ class Cluster:
     from the site directory; null: published ones, with wide intervals."""
     service_units_per_node_hour: Positive | None = None
     """Service units that the site charges for a node and hour; null: reports have no costs in service units."""
+    price_per_gpu_hour: Positive | None = None
+    """Price of a GPU for an hour, in `currency`; null: GPU-hours have no price."""
+    price_per_kwh: Positive | None = None
+    """Price of a kilowatt-hour, in `currency`, for runs whose energy was read; null: energy has no price."""
+    pue: AtLeast1 = 1.0
+    """Energy of the data centre divided by that of its computers (power usage effectiveness), for `price_per_kwh`."""
+    currency: str = "USD"
+    """Currency of the prices, as reports print it."""
     exclusive: bool = False
     """Ask for whole nodes (sbatch --exclusive)."""
     partition: str | None = None

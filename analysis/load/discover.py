@@ -35,7 +35,7 @@ from analysis.run import FACTS_FILE, RunResult
 from analysis.untrusted import canonical
 from jobs.errors import ReportError, SuiteError
 from jobs.files import DEEPEST, confine, reason
-from jobs.rundir import FIGURES, TUNING, WRITTEN, RunDir, SweepDir, read_records
+from jobs.rundir import FIGURES, TABLES, TUNING, WRITTEN, RunDir, SweepDir, read_records
 from jobs.submit.trust.own_sweeps import is_own
 
 
@@ -166,8 +166,8 @@ def with_derived(runs: Iterable[RunResult]) -> list[RunResult]:
 
     def derived(run: RunResult) -> RunResult:
         found = utilization(run)
-        values = {**run.values, **found.values, **epoch_values(run), **cost_values(run)}
-        return replace(run, values=values, utilization=found)
+        run = replace(run, values={**run.values, **found.values, **epoch_values(run)}, utilization=found)
+        return replace(run, values={**run.values, **cost_values(run)})
 
     return [derived(run) if run.used else run for run in runs]
 
@@ -230,7 +230,7 @@ def files_below(path: Path) -> tuple[set[Path], list[Path]]:
                 named = map(Path, genai_perf.parts(document(Path(directory) / genai_perf.MANIFEST)))
                 parts |= {Path(directory) / part for part in named if part.name in files and not part.is_absolute()}
         if "report.html" in files:
-            folders[:] = [name for name in folders if name != FIGURES]
+            folders[:] = [name for name in folders if name not in {FIGURES, TABLES}]
         folders[:] = [name for name in folders if not name.startswith((".", "code-"))]
         if directory.count(os.sep) - root.count(os.sep) >= DEEPEST:
             folders.clear()

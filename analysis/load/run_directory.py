@@ -27,6 +27,7 @@ from analysis.load.run_files import (
     read_json,
 )
 from analysis.metrics.communication import read_collectives
+from analysis.metrics.systems import read_systems
 from analysis.run import RunResult, last_event
 from analysis.untrusted import lookup, printed_number
 from jobs.files import parse_yaml, reason
@@ -64,6 +65,7 @@ def read_run(path: Path, submissions: Submissions = ()) -> RunResult:
         run = replace(run, config=loaded(kind).own_settings(config))
         run = replace(run, plan=read_plan(contents))
         run = replace(run, provenance={} if missing(contents, AT.provenance) else read_json(contents, AT.provenance))
+        run = replace(run, system=read_systems(RunDir(path)))
         read: Reader = imported(f"analysis.load.kinds.{kind}:read")
         return read(run, contents, submissions)
     except UnusableError as error:

@@ -6,11 +6,13 @@ All starts count, lost work included; time in a queue does not. Definitions: job
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import datetime
 
+from analysis.formatting import one_line
 from analysis.metrics.energy import Energy
 from analysis.parsers import log_metrics as a
-from analysis.run import RunResult
+from analysis.run import DEVICES, RunResult
 from analysis.untrusted import as_number, count
 from jobs import metrics as m
 from jobs.metrics import Metric
@@ -18,6 +20,7 @@ from jobs.metrics import Metric
 # Parts of the wall time in which a run holds no node.
 WAITING = (m.QUEUE_TIME, m.REQUEUE_TIME, m.UNSUBMITTED_TIME)
 HOUR_S = 3600.0
+JOULE_PER_KWH = 3.6e6
 
 
 def held_time_s(run: RunResult) -> float | None:
@@ -50,14 +53,59 @@ def cost_values(run: RunResult) -> dict[Metric, float]:
     tokens = run.values.get(m.TOKENS_TRAINED)
     values = energy_values(run.energy, tokens) if run.energy else {}
     if held_s is None or nodes is None or ranks is None:
-        return values
+        return values | price_values(run, values, tokens)
     values |= {m.NODE_TIME: nodes * held_s, m.RANK_TIME: ranks * held_s}
     if tokens:
         values[m.RANK_TIME_PER_TOKEN] = values[m.RANK_TIME] / tokens
     rate = as_number(run.setting("cluster.service_units_per_node_hour"))
     if rate is not None and rate > 0:
         values[m.SERVICE_UNITS] = rate * values[m.NODE_TIME] / HOUR_S
+    values |= price_values(run, values, tokens)
+    epoch_s = run.values.get(m.EPOCH_TIME)
+    if m.PRICE in values and epoch_s is not None and held_s:
+        values[m.PRICE_PER_EPOCH] = values[m.PRICE] * epoch_s / held_s
     return values
+
+
+def price_of(run: RunResult, key: str) -> float | None:
+    """Return a price or factor of the cluster of a run; None if it is not set."""
+    found = as_number(run.setting(f"cluster.{key}"))
+    return found if found is not None and found > 0 else None
+
+
+def gpu_second_price(run: RunResult) -> float | None:
+    """Return the price of a rank for a second; None on CPUs and without one."""
+    price = price_of(run, "price_per_gpu_hour")
+    return price / HOUR_S if price and DEVICES.get(str(run.started.get("device"))) == "GPU" else None
+
+
+def joule_price(run: RunResult) -> float | None:
+    """Return the price of a joule that a device takes, with the share of the data centre; None without one."""
+    price = price_of(run, "price_per_kwh")
+    return price * (price_of(run, "pue") or 1.0) / JOULE_PER_KWH if price else None
+
+
+def currency_of(run: RunResult) -> str:
+    """Return the currency of the prices of a run."""
+    return one_line(str(run.setting("cluster.currency") or ""))
+
+
+def lacks_energy(run: RunResult) -> bool:
+    """Return True if energy has a price and was not read completely."""
+    return joule_price(run) is not None and not (run.energy and run.energy.complete)
+
+
+def price_values(run: RunResult, costs: Mapping[Metric, float], tokens: float | None) -> dict[Metric, float]:
+    """Return the money of a run in total and per token, from the parts that have a price; empty without one."""
+    parts = []
+    if (price := gpu_second_price(run)) is not None and m.RANK_TIME in costs:
+        parts.append(price * costs[m.RANK_TIME])
+    if (price := joule_price(run)) is not None and m.ENERGY in costs and not lacks_energy(run):
+        parts.append(price * costs[m.ENERGY])
+    if not parts:
+        return {}
+    total = math.fsum(parts)
+    return {m.PRICE: total} | ({m.PRICE_PER_TOKEN: total / tokens} if tokens else {})
 
 
 def energy_values(energy: Energy, tokens: float | None) -> dict[Metric, float]:

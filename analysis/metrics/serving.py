@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from analysis.metrics.cost import gpu_second_price
 from analysis.run import RunResult
 from analysis.untrusted import as_list, as_number, number
 from jobs import metrics as m
@@ -159,6 +160,8 @@ def cost_of_tokens(run: RunResult, output_tokens_per_s: float | None) -> dict[Me
         m.OUTPUT_TOKENS_PER_S_PER_RANK: output_tokens_per_s / run.ranks,
         m.RANK_TIME_PER_OUTPUT_TOKEN: run.ranks / output_tokens_per_s,
     }
+    if (gpu_price := gpu_second_price(run)) is not None:
+        found[m.PRICE_PER_OUTPUT_TOKEN] = found[m.RANK_TIME_PER_OUTPUT_TOKEN] * gpu_price
     price, nodes = as_number(run.setting("cluster.service_units_per_node_hour")), as_number(run.setting("nodes"))
     if price is not None and price > 0 and nodes:
         found[m.SERVICE_UNITS_PER_OUTPUT_TOKEN] = nodes * price / (3600 * output_tokens_per_s)

@@ -22,6 +22,7 @@ from analysis.report.doubts import beyond_ideal, first_of, repeats_apart, shared
 from analysis.report.sections.node_use import nodes_differ
 from analysis.report.sections.step_variation import steps_are_slow, steps_drift, steps_far_out, summary_differs
 from analysis.report.sections.stragglers import ranks_straggle
+from analysis.report.sections.system import systems_differ
 from analysis.run import FACTS_FILE, RunResult
 from analysis.scaling.groups import Group
 from analysis.scaling.mlperf import scores_lag
@@ -74,7 +75,15 @@ def warnings(digest: Digest) -> list[str]:
         + [text for rule in of_logs for text in rule(logs)]
         + [
             text
-            for rule in (steps_far_out, summary_differs, steps_are_slow, steps_drift, ranks_straggle, nodes_differ)
+            for rule in (
+                steps_far_out,
+                summary_differs,
+                steps_are_slow,
+                steps_drift,
+                ranks_straggle,
+                nodes_differ,
+                systems_differ,
+            )
             for text in rule(used)
         ]
     )

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from analysis.formatting import plural
+from analysis.formatting import counted
 from analysis.parsers.base import Text
 from analysis.parsers.search import blocks
-from analysis.run import RunResult
+from analysis.run import RunResult, last_event
 from analysis.untrusted import as_list, lookup
 from jobs.rundir import SweepDir
 from jobs.submit.note import note_of
@@ -50,7 +49,7 @@ def facts(runs: Sequence[RunResult]) -> list[tuple[str, list[str]]]:
         ),
         ("Torch of the ranks", known(run.started.get("torch") for run in runs)),
         ("Program", known(run.setting("engine.kind") for run in logs)),
-        ("Communication library", known(run.log.texts.get(Text.library) for run in logs if run.log)),
+        ("Communication library", known(library_of(run) for run in runs)),
         ("First date in the log", known(dates)),
         ("Submitted from", known(run.provenance.get("host") for run in runs)),
         ("Ran on", [", ".join(map(str, nodes)) for run in runs if (nodes := as_list(run.started.get("nodes")))]),
@@ -59,7 +58,12 @@ def facts(runs: Sequence[RunResult]) -> list[tuple[str, list[str]]]:
         ("Command", [shlex.join(command) for command in commands if command]),
         (NOT_FOUND, [name for run, date in zip(logs, dates, strict=True) for name in not_found(run, date)]),
     ]
-    return [(name, lines) for name, values in named if (lines := counted(values, len(runs)))]
+    return [(name, lines) for name, values in named if (lines := counted(values, len(runs), MOST_LISTED))]
+
+
+def library_of(run: RunResult) -> Any:
+    """Return name and version of the communication library, as it logged them; None if it did not."""
+    return run.log.texts.get(Text.library) if run.log else last_event(run.events, "transport").get("library")
 
 
 def not_found(run: RunResult, date: str | None) -> list[str]:
@@ -95,10 +99,3 @@ def first_date(log: Path) -> str | None:
 def known(values: Iterable[Any]) -> list[str]:
     """Return the values that are not None, as text."""
     return [str(value) for value in values if value is not None]
-
-
-def counted(values: Iterable[str], runs: int) -> list[str]:
-    """Return distinct values, most frequent first, each with its number of runs unless all runs have it."""
-    counts = sorted(Counter(values).items(), key=lambda item: (-item[1], item[0]))
-    lines = [value if count == runs else f"{value} ({plural(count, 'run')})" for value, count in counts]
-    return lines[:MOST_LISTED] + ([f"and {len(lines) - MOST_LISTED} more"] if len(lines) > MOST_LISTED else [])

@@ -105,7 +105,7 @@ def files_of(content: Report, formats: Iterable[str]) -> dict[str, str | bytes]:
         files["profile.csv"] = values_csv(profile_frame(digest.runs))
     if digest.measurements:
         files["measurements.csv"] = values_csv(measurements_frame(digest.measurements))
-    return files | exported(formats, content.rows, digest.groups, content.all_figures)
+    return files | exported(formats, content)
 
 
 def write(files: Mapping[str, str | bytes], folder: Path) -> Path:

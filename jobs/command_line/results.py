@@ -149,7 +149,8 @@ COMMANDS = (
                 action="append",
                 default=[],
                 metavar="LIST",
-                help="also write parquet (runs.parquet), svg, png (figures/), latex (points.tex): --format svg,latex",
+                help="also write parquet (runs.parquet), svg, png (figures/), latex (points.tex, tables/), docx, xlsx "
+                "(report.docx, report.xlsx): --format svg,latex",
             ),
         ),
         heading=START,

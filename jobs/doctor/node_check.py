@@ -9,8 +9,6 @@ from __future__ import annotations
 import hmac
 import json
 import os
-import platform
-import shutil
 import socket
 import subprocess
 import sys
@@ -18,7 +16,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +23,8 @@ from jobs.files import parse_json, read_text
 from jobs.output import write_file
 from jobs.ranks import Rank, hosts, node_name, this_rank
 from jobs.rendezvous import Rendezvous, announce, await_file, listen
+from jobs.runtime.nvidia import nvidia_smi
+from jobs.runtime.system import facts_of_node
 from jobs.secrets import redact
 from jobs.visitors import first_line, hear
 
@@ -40,7 +39,6 @@ CLOCK_ROUNDS = 20
 # Importing torch from a cold file system takes up to a minute.
 PRODUCT_WITHIN_S = 180.0
 POLL_S = 0.1
-VERSIONS = ("torch", "litgpt", "lightning", "numpy", "submitit")
 GPU_FIELDS = ("index", "name", "driver_version", "temperature.gpu", "ecc.errors.uncorrected.volatile.total",
               "retired_pages.pending")  # fmt: skip
 ROW_FIELDS = ("remapped_rows.pending", "remapped_rows.failure")
@@ -63,7 +61,8 @@ def main(directory: Path) -> None:
     write_file(mark(directory, names[place.rank]), repr(time.time()))
     desk.close_after(set(peers), started + SEE_WITHIN_S)
     watching.join()
-    packages = versions()
+    system = facts_of_node({"runs_dir": directory})
+    packages = system.get("versions", {})
     report = {
         "node": names[place.rank],
         "slurm_node": node_name(),
@@ -73,6 +72,7 @@ def main(directory: Path) -> None:
         "peers": peers,
         "files": {name: seen.get(name) for name in peers},
         "versions": packages,
+        "system": system,
         "gpus": gpus(),
         "product": matrix_product() if "torch" in packages else None,
     }
@@ -193,15 +193,6 @@ def watch_files(directory: Path, names: list[str], deadline: float, seen: dict[s
 # --- software and GPUs ---------------------------------------------------------------------------------------
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of packages that must agree between ranks; absent if not installed."""
-    found = {"python": platform.python_version()}
-    for package in VERSIONS:
-        with suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found
-
-
 def matrix_product() -> dict[str, Any]:
     """Return the result of jobs.doctor.matrix_product with this Python, or its error."""
     command = [sys.executable, "-m", "jobs.doctor.matrix_product"]
@@ -218,22 +209,12 @@ def matrix_product() -> dict[str, Any]:
 
 def gpus() -> list[dict[str, str]] | None:
     """Return the fields of nvidia-smi for each visible GPU; None if nvidia-smi is missing or fails."""
-    if shutil.which("nvidia-smi") is None:
+    found = nvidia_smi("--query-gpu", GPU_FIELDS)
+    if found is None:
         return None
-    found = asked("--query-gpu", GPU_FIELDS)
     # GPUs before the A100 retire pages, later ones remap rows; the other query yields N/A.
-    rows = asked("--query-remapped-rows", ROW_FIELDS) or []
-    return None if found is None else [gpu | (rows[i] if i < len(rows) else {}) for i, gpu in enumerate(found)]
-
-
-def asked(query: str, fields: tuple[str, ...]) -> list[dict[str, str]] | None:
-    """Return one row per GPU; None if nvidia-smi fails."""
-    command = ["nvidia-smi", f"{query}={','.join(fields)}", "--format=csv,noheader,nounits"]
-    try:
-        output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return [dict(zip(fields, map(str.strip, line.split(",")), strict=False)) for line in output.splitlines() if line]
+    rows = nvidia_smi("--query-remapped-rows", ROW_FIELDS) or []
+    return [gpu | (rows[i] if i < len(rows) else {}) for i, gpu in enumerate(found)]
 
 
 if __name__ == "__main__":

@@ -23,9 +23,10 @@ from jobs.ranks import hosts
 from jobs.rundir import SweepDir
 from jobs.schema import Run
 from jobs.submit import job_log, slurm_commands
-from jobs.submit.batch_script import batch_script, environment_lines, integrity_lines, rank_python, resources
+from jobs.submit.batch_script import batch_script, environment_lines, integrity_lines, resources
 from jobs.submit.cancellation import cancel_jobs
 from jobs.submit.code_store import remove_unused_code, snapshot_code
+from jobs.submit.container import rank_python
 from jobs.submit.trust.integrity import make_private, refuse_changed
 
 MOST_MINUTES = 10

@@ -7,6 +7,7 @@ from typing import Any
 
 from jobs.doctor.node_job import NodeJob
 from jobs.doctor.report import Finding, Verdict
+from jobs.runtime.system_facts import TITLES, described, differences, in_words
 from jobs.schema import Run
 
 MOST_CLOCK_OFFSET_S = 1.0
@@ -15,6 +16,9 @@ MOST_FILE_LAG_S = 5.0
 HOTTEST_C = 85
 # A broken switch or file system affects every pair of nodes.
 MOST_NAMED = 8
+
+CHECKED = {TITLES["versions"], TITLES["gpu_driver"]}
+SHOWN = [TITLES[name] for name in ("server", "cpu", "cores", "memory_gib", "adapters", "kernel")]
 
 Report = dict[str, Any]
 
@@ -35,6 +39,7 @@ def judged(run: Run, job: NodeJob) -> list[Finding]:
         clocks(reports),
         files(reports),
         versions(reports),
+        *systems(reports),
         *gpus(run, reports),
         *products(run, reports),
     ]
@@ -154,6 +159,22 @@ def versions(reports: list[Report]) -> Finding:
         advice = "Ranks need it: install it, or set a container or cluster.python that has it."
         return Finding("versions", f"{found}; no torch", Verdict.wrong, advice)
     return Finding("versions", found)
+
+
+def systems(reports: list[Report]) -> Iterator[Finding]:
+    """Describe the nodes, and check that they are of one kind; packages and GPU drivers have checks of their own."""
+    nodes = [
+        (report["node"], {title: text for title, text in described(report["system"]).items() if title not in CHECKED})
+        for report in reports
+        if "system" in report
+    ]
+    apart = differences(nodes)
+    if apart:
+        advice = "The slowest node sets the pace of a run: set cluster.constraint, or cluster.sbatch.exclude=NODE."
+        yield Finding("system", in_words(apart), Verdict.warning, advice)
+    elif nodes:
+        known = [f"{title} {nodes[0][1][title]}" for title in SHOWN if title in nodes[0][1]]
+        yield Finding("system", ", ".join(known))
 
 
 # --- GPUs ----------------------------------------------------------------------------------------------------

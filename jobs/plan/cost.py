@@ -72,6 +72,12 @@ def trained_checkpoint_bytes(run: Run) -> int:
     return engine_of(run).bytes_per_parameter(run) * trained_parameters(run)
 
 
+def priced(run: Run, gpu_hours: float | None) -> float | None:
+    """Return the price of GPU-hours on the cluster of a run, without energy; None without GPUs or a price."""
+    price = run.cluster.price_per_gpu_hour
+    return None if price is None or gpu_hours is None else price * gpu_hours
+
+
 def gpu_hours_limit(run: Run) -> float | None:
     """Return the GPU-hours of a run that uses its whole time limit; None on a machine without GPUs."""
     return run.ranks * run.wall_time_min / 60 if run.cluster.gpus else None

@@ -12,6 +12,7 @@ from jobs.layout import data_degree
 from jobs.plan.rules import (
     batch,
     calibration,
+    container,
     contest,
     layout,
     memory,
@@ -47,11 +48,16 @@ WARNINGS: tuple[Rule, ...] = (
     *profile.WARNINGS,
     *contest.WARNINGS,
     *calibration.WARNINGS,
+    *container.WARNINGS,
 )
 # Those that know the samples, once they are read.
 PREDICTED = (memory.memory_is_tight, predicted_time.predicted_time_exceeds_limit)
 # The others are of a language model.
-WARNINGS_OF_EVERY_WORK: tuple[Rule, ...] = (values.nodes_are_emulated, values.ranks_have_one_core)
+WARNINGS_OF_EVERY_WORK: tuple[Rule, ...] = (
+    values.nodes_are_emulated,
+    values.ranks_have_one_core,
+    *container.WARNINGS,
+)
 
 
 def problems(run: Run) -> list[str]:

@@ -23,6 +23,7 @@ def predicted_columns(run: Run) -> dict[str, str]:
         return {}
     held = memory(run)
     compared = verdict(run, held)
+    price, heading = run.cluster.price_per_gpu_hour, f"price ({plain(run.cluster.currency)})"
     sources = [each.basis.partition(":")[0] for each in (found, held)]
     return {
         "constants": sources[0] if sources[0] == sources[1] else f"{sources[0]}, memory {sources[1]}",
@@ -32,6 +33,7 @@ def predicted_columns(run: Run) -> dict[str, str]:
         "MFU (%)": with_interval(found.mfu.scaled(100).at_most(100)),
         "hours": "depends on the data" if found.hours is None else with_interval(found.hours),
         "GPU-hours": "" if found.gpu_hours is None else with_interval(found.gpu_hours),
+        **({} if price is None or found.gpu_hours is None else {heading: with_interval(found.gpu_hours.scaled(price))}),
     }
 
 
@@ -49,15 +51,16 @@ def shown(value: float) -> str:
 def predicted_table(runs: list[Run]) -> FittedTable | None:
     """Return a table with one row per run; None if no run has a predicted speed."""
     rows = [(run, predicted_columns(run)) for run in runs]
-    headings = next((list(columns) for _, columns in rows if columns), None)
-    if headings is None:
+    headings = list(dict.fromkeys(heading for _, columns in rows for heading in columns))
+    if not headings:
         return None
     table = FittedTable()
     table.whole("predicted (90 %)")
     for heading in headings:
         table.number(heading)
     for run, columns in rows:
-        table.add_row(plain(run.name or ""), *(columns.get(heading, NOT_PREDICTED) for heading in headings))
+        absent = "" if columns else NOT_PREDICTED
+        table.add_row(plain(run.name or ""), *(columns.get(heading, absent) for heading in headings))
     return table
 
 

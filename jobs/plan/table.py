@@ -10,7 +10,7 @@ from jobs.engines.engine import engine_of
 from jobs.fitted_table import FittedTable
 from jobs.layout import accumulation, has_gpus, layout_of
 from jobs.parallelism import TABLE_AXES
-from jobs.plan.cost import checkpoint_bytes, gpu_hours_limit, parameters_of, trained_parameters
+from jobs.plan.cost import checkpoint_bytes, gpu_hours_limit, parameters_of, priced, trained_parameters
 from jobs.plan.legality import warnings
 from jobs.plan.predict.memory import memory, source_of
 from jobs.plan.predict.speed import speed
@@ -24,6 +24,7 @@ from jobs.work.work import work_of
 if TYPE_CHECKING:
     from jobs.runtime.steps import Samples  # which imports NumPy
 
+PRICE = "price <="
 MOST_FITTING = 20
 """Runs of a plan that has a line on memory for each that fits."""
 
@@ -38,6 +39,7 @@ def plan_table(runs: list[Run]) -> FittedTable:
     own = [work_of(run).columns(run) for run in runs]
     grid = any(work_of(run).has_grid(run) for run in runs)
     known = any(map(parameters_of, runs))
+    money = any(priced(run, gpu_hours_limit(run)) is not None for run in runs)
     columns, trains = dict.fromkeys(name for each in own for name in each), any(map(has_batch, runs))
     for column in (
         "nodes",
@@ -50,6 +52,7 @@ def plan_table(runs: list[Run]) -> FittedTable:
         *(("GB/rank >=",) if known else ()),
         "time limit",
         "GPU-hours <=",
+        *((PRICE,) if money else ()),
     ):
         table.number(column)
     for run, layout, values in zip(runs, layouts, own, strict=True):
@@ -67,8 +70,20 @@ def plan_table(runs: list[Run]) -> FittedTable:
             *((f"{work_of(run).rank_bytes(run) / 1e9:,.3g}",) if known else ()),
             duration(run.wall_time_min),
             "- (CPU)" if hours is None else f"{hours:,.1f}",
+            *((price_in_words(run, hours),) if money else ()),
         )
     return table
+
+
+def price_in_words(run: Run, gpu_hours: float | None) -> str:
+    """Return the price of GPU-hours with its currency."""
+    price = priced(run, gpu_hours)
+    return "-" if price is None else f"{money_in_words(price)} {plain(run.cluster.currency)}"
+
+
+def money_in_words(price: float) -> str:
+    """Return an amount of money: in hundredths below a thousand."""
+    return f"{price:,.2f}" if price < 1000 else f"{price:,.0f}"
 
 
 def has_batch(run: Run) -> bool:
@@ -93,6 +108,10 @@ def plan_notes(runs: list[Run], samples: Sequence[Samples | None] = ()) -> list[
     hours = [gpu_hours_limit(run) for run in runs]
     known = [value for value in hours if value is not None]
     total = f", at most {sum(known):,.1f} GPU-hours" if known else ""
+    prices = [priced(run, value) for run, value in zip(runs, hours, strict=True)]
+    currencies = {run.cluster.currency for run, price in zip(runs, prices, strict=True) if price is not None}
+    if len(currencies) == 1 and None not in prices:
+        total += f" and {money_in_words(sum(filter(None, prices)))} {plain(*currencies)} without energy"
     notes = [f"{len(runs)} run{'s' if len(runs) != 1 else ''}{total}", *sbatch_variables.notes(runs)]
     found: dict[tuple[str, str], list[str]] = {}
     for run, read in zip(runs, samples or [None] * len(runs), strict=True):

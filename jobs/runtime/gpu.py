@@ -7,8 +7,6 @@ where the launcher or a container hides it; and where torch has no kernels for i
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from jobs.errors import ConfigError
 from jobs.plan.rules.values import BFLOAT16_CAPABILITY
 from jobs.ranks import Rank, node_name
 from jobs.runtime.machine import VISIBLE
+from jobs.runtime.nvidia import nvidia_smi
 from jobs.schema import Precision, Run
 
 # Least driver of each major version of CUDA (NVIDIA's table "CUDA Toolkit and minimum required driver version").
@@ -149,14 +148,8 @@ def remedy(index: int | None = None) -> str:
 
 def nvidia_driver() -> str | None:
     """Return the version of NVIDIA's driver by nvidia-smi; None if there is none."""
-    if shutil.which("nvidia-smi") is None:
-        return None
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return found[0] if found and found[0][0].isdigit() else None
+    found = [gpu["driver_version"] for gpu in nvidia_smi("--query-gpu", ["driver_version"]) or ()]
+    return found[0] if found and found[0][:1].isdigit() else None
 
 
 def visible() -> str | None:

@@ -1,12 +1,15 @@
 """NVIDIA's GPUs as NVML sees them: use, memory, clock and throttling, where NVIDIA's Python binding is installed.
 
-Nothing is imported on a node without a GPU. A value that NVML does not give, or a GPU does not support, is absent.
+Nothing is imported on a node without a GPU. A value that NVML does not give, or a GPU does not support, is absent. What
+does not change is asked of nvidia-smi, which every driver brings.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,3 +109,15 @@ def opened(gpus: Callable[[Any], list[NvidiaGpu]]) -> list[NvidiaGpu]:
         return gpus(nvml)
     except nvml.NVMLError:
         return []
+
+
+def nvidia_smi(query: str, fields: Sequence[str], timeout_s: float = 60.0) -> list[dict[str, str]] | None:
+    """Return these fields of each visible GPU as nvidia-smi prints them; None if it is missing or fails."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    command = ["nvidia-smi", f"{query}={','.join(fields)}", "--format=csv,noheader,nounits"]
+    try:
+        printed = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True).stdout
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    return [dict(zip(fields, map(str.strip, line.split(",")), strict=False)) for line in printed.splitlines() if line]

@@ -130,20 +130,20 @@ def nodes_of_run(planned: int) -> dict[str, Any]:
     }
 
 
-def transports_of_run(network: Network, nccl_log: Path) -> tuple[list[str], list[str]]:
-    """Return the transports of all ranks' collectives, and NCCL's devices; none for a single rank, or without a log.
+def transports_of_run(network: Network, nccl_log: Path) -> tuple[list[str], list[str], list[str]]:
+    """Return transports of all ranks' collectives, NCCL's devices and version; none for one rank, or without a log.
 
     Every rank calls it, after a step: NCCL connects ranks when they first need it. `nccl_log` is this rank's own. Raise
     ConfigError on all ranks if one of them found another network than the one asked for.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        return [], []
-    own, devices = read_nccl(nccl_log) if "nccl" in dist.get_backend() else (gloo_transports(), [])
-    *found, wrong = zip(*gather((own, devices, mismatch(network, own, devices))), strict=True)
+        return [], [], []
+    own, devices, versions = read_nccl(nccl_log) if "nccl" in dist.get_backend() else (gloo_transports(), [], [])
+    *found, wrong = zip(*gather((own, devices, versions, mismatch(network, own, devices))), strict=True)
     if any(wrong):
         raise ConfigError(next(f"rank {rank}: {text}" for rank, text in enumerate(wrong) if text))
-    transports, adapters = (sorted({each for of_rank in lists for each in of_rank}) for lists in found)
-    return transports, adapters
+    transports, adapters, libraries = (sorted({each for of_rank in lists for each in of_rank}) for lists in found)
+    return transports, adapters, libraries
 
 
 def largest_of_ranks(own: Sequence[float], device: torch.device) -> list[float]:

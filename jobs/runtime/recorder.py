@@ -184,9 +184,10 @@ class Recorder:
 
         Raise ConfigError on all ranks if they are not those that the run asks for.
         """
-        transports, devices = transports_of_run(self.run.network, self.nccl_log)
+        transports, devices, libraries = transports_of_run(self.run.network, self.nccl_log)
         if self.writes and transports:
-            self.event("transport", attempt=self.attempt, step=step, ways=transports, devices=devices)
+            found = {"ways": transports, "devices": devices, "library": ", ".join(libraries) or None}
+            self.event("transport", attempt=self.attempt, step=step, **found)
 
     def evaluated(self, step: int, values: Mapping[Metric, float]) -> None:
         """Record an evaluation after a step, without values that are not finite; its load is not that of steps."""

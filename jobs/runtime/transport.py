@@ -29,6 +29,7 @@ DEVICE = re.compile(r"/\d+(?:\(\d+\))?(?=/GDRDMA$|$)")
 NETWORK = re.compile(r"NCCL INFO (NET/\w+) : Using (\[0\]\S+)")
 DEVICES = re.compile(r"(Bootstrap|NET/IB|NET/Socket) ?: Using (.*)")
 PORT = re.compile(r"\[\d+\](\S+:\d+/(?:IB|RoCE))\b")
+VERSION = re.compile(r"\b([NR]CCL) version {0,9}:? {0,9}(\d+\.\d[\w.+-]{0,40})")
 # An interface followed by its address.
 INTERFACE = re.compile(r"(?:^| |\])([\w.@-]{1,40}):\S+<\d+>")
 
@@ -47,21 +48,26 @@ def listen_to_nccl(log: Path, environment: MutableMapping[str, str] = os.environ
         environment.update(nccl_environment(log))
 
 
-def read_nccl(log: Path) -> tuple[list[str], list[str]]:
-    """Return the transports and devices that NCCL has logged, and remove its log; empty if it logged nothing."""
+def read_nccl(log: Path) -> tuple[list[str], list[str], list[str]]:
+    """Return the transports, devices and version that NCCL has logged, and remove its log; empty if it logged none."""
     try:
         text = read_text(log)
         log.unlink()
     except OSError:
         # The file is missing or cannot be read, which must not end the training.
-        return [], []
-    return nccl_transports(text), nccl_devices(text)
+        return [], [], []
+    return nccl_transports(text), nccl_devices(text), nccl_versions(text)
 
 
 def nccl_devices(log: str) -> list[str]:
     """Return the adapters or interfaces of NCCL's network: `mlx5_0:1/RoCE`, `eth0`."""
     lists = (devices_of(line)[1] for line in log.splitlines() if " NCCL INFO NET/" in line)
     return sorted({device for devices in lists for device in devices})
+
+
+def nccl_versions(log: str) -> list[str]:
+    """Return the names and versions of the libraries that wrote a log: `NCCL 2.26.2+cuda12.4`, `RCCL 2.18.3+hip6.0`."""
+    return sorted({f"{name} {version}" for name, version in VERSION.findall(log)})
 
 
 def devices_of(line: str) -> tuple[str | None, list[str]]:

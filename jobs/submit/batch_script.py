@@ -20,6 +20,7 @@ from jobs.plan.time_limit import stop_before_limit_s, within
 from jobs.rundir import BATCH_STARTED, NOT_STARTED, RunDir, SweepDir
 from jobs.schema import Run
 from jobs.submit import container
+from jobs.submit.container import rank_python
 from jobs.submit.environment import unset_line
 from jobs.submit.trust.integrity import check_lines
 
@@ -207,11 +208,6 @@ def checked_lines(run: Run) -> list[str]:
 def check(line: str) -> str:
     """Return the shell line that ends the script if the line before it failed."""
     return f"check $? {shlex.quote(' '.join(line.split()))}"
-
-
-def rank_python(run: Run) -> str:
-    """Return the Python command of a rank, as shell words."""
-    return " ".join([*container.command(run), run.cluster.python or shlex.quote(sys.executable)])
 
 
 def sweep_path(run: Run) -> str:

@@ -32,6 +32,7 @@ from jobs.plan.rules.memory import prediction_fits
 from jobs.rundir import RunDir, SweepDir, append_event, write_json
 from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import Run
+from jobs.submit import container
 from jobs.submit.code_store import link_code, remove_unused_code, snapshot_code
 from jobs.submit.preview import gives_way, remove_preview
 from jobs.submit.provenance import provenance
@@ -124,6 +125,10 @@ def write_runs(made: Prepared, points: list[Point]) -> None:
         code = snapshot_code(sweep)
         made.new_code.extend({code} - set(known))
         facts = provenance(code.name)
+        for run in (point.run for point in points if point.run.cluster.container is not None):
+            if makes_samples_later(run) and not run.launcher.kind.is_preview:
+                # The stage that fills it runs in the container, where it is mounted.
+                Path(run.data.cache_dir).mkdir(parents=True, exist_ok=True)
         # In the sweep itself: a rename never leaves a file system.
         with tempfile.TemporaryDirectory(prefix=".preparing-", dir=sweep.path) as staging:
             for point, found in zip(points, made.samples, strict=True):
@@ -202,7 +207,9 @@ def write_run(directory: RunDir, point: Point, samples: Samples | None, facts: d
     directory.path.mkdir(mode=0o700)
     write_file(directory.config, dump_run(run))
     write_json(directory.plan, plan_of(run, samples) | (samples.planned() if samples else {}))
-    write_json(directory.provenance, facts | {"overrides": point.overrides} | dict(point.facts))
+    image = container.identity(run.cluster.container)
+    known = facts if image is None else facts | {"container": image}
+    write_json(directory.provenance, known | {"overrides": point.overrides} | dict(point.facts))
     if samples is not None:
         directory.data.symlink_to(samples.directory)
     # Made before any node looks for it: NFS may answer for a while that it is still missing.

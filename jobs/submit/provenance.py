@@ -11,6 +11,7 @@ from typing import Any
 
 import jobs
 from jobs.rundir import now
+from jobs.versions import installed
 
 RECORDED_VERSIONS = ("slurmscale", "torch", "litgpt", "lightning", "hydra-core", "submitit", "numpy")
 
@@ -23,25 +24,12 @@ def provenance(code: str) -> dict[str, Any]:
         "user": getpass.getuser(),
         "command": sys.argv,
         "code_digest": code.removeprefix("code-"),
-        "versions": {"python": sys.version.split()[0], **installed_versions()},
+        "versions": {"python": sys.version.split()[0], **installed(RECORDED_VERSIONS)},
     }
     commit = git("rev-parse", "HEAD")
     if commit:
         facts["git"] = {"commit": commit, "dirty": bool(git("status", "--porcelain"))}
     return facts
-
-
-def installed_versions() -> dict[str, str]:
-    """Return the versions of installed packages from their metadata; imports nothing."""
-    from importlib import metadata  # noqa: PLC0415 (only to submit: it brings email)
-
-    found = {}
-    for name in RECORDED_VERSIONS:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def git(*arguments: str) -> str | None:

@@ -23,8 +23,9 @@ from jobs.plan.rules.stages import OF_EACH_RUN, stages_of, stages_of_each_run
 from jobs.rundir import RunDir, SweepDir, read_events
 from jobs.schema import Run
 from jobs.submit import slurm_call, slurm_commands
-from jobs.submit.batch_script import batch_script, rank_python, stage_resources, starting_after, task_script
+from jobs.submit.batch_script import batch_script, stage_resources, starting_after, task_script
 from jobs.submit.cancellation import ForeignJobsError, cancel_jobs
+from jobs.submit.container import rank_python
 from jobs.submit.intents import stage_task, submit_marked
 from jobs.submit.submissions import latest_submissions
 

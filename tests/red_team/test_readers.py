@@ -84,6 +84,7 @@ EXCEPTIONS = {
     },
     "jobs/runtime/node_load.py": {KERNEL: ["file.read_text"]},
     "jobs/runtime/node_use.py": {KERNEL: ["file.read_text"]},
+    "jobs/runtime/system.py": {KERNEL: ["file.read_text"]},
     "jobs/runtime/storage_io.py": {
         KERNEL: ["(PROC / 'self/mountstats').read_text", "(PROC / process / 'io').read_text", "listed.read_text",
                  "file.read_text"]

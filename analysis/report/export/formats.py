@@ -8,21 +8,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from analysis.report.figures.style import Figure
-from analysis.report.runs_columns import Row
-from analysis.scaling.groups import Group
+from analysis.report.export.tables import tables_of
 from jobs.errors import ReportError
 from jobs.files import is_file
 
-# The optional packages of each format; pyproject's extra `paper` names them too.
+if TYPE_CHECKING:
+    from analysis.report.content import Report
+
+# The modules that each format needs; pyproject's extras `paper` and `office` have their packages.
 PACKAGES: dict[str, Sequence[str]] = {
     "parquet": ("pyarrow",),
     "svg": ("matplotlib",),
     "png": ("matplotlib",),
     "latex": (),
+    "docx": ("docx", "matplotlib"),
+    "xlsx": ("openpyxl", "matplotlib", "PIL"),
 }
 IMAGES = ("svg", "png")
+OFFICE = ("docx", "xlsx")
+# All tables in one document: without it, the others are not of a report.
+ALL_TABLES = "tables/all.tex"
+SINGLE = ("runs.parquet", "points.tex", "report.docx", "report.xlsx")
 
 
 def chosen_formats(words: Iterable[str]) -> list[str]:
@@ -39,40 +47,62 @@ def chosen_formats(words: Iterable[str]) -> list[str]:
             )
         missing = [package for package in PACKAGES[name] if find_spec(package) is None]
         if missing:
+            wanted = "'slurmscale[office]'" if name in OFFICE else " ".join(missing)
             raise ReportError(
-                f"--format {name} needs {' and '.join(missing)}, not installed here. Run `pip install "
-                f"{' '.join(missing)}`, or leave {name} out of --format."
+                f"--format {name} needs {' and '.join(missing)}, not installed here. Run `pip install {wanted}`, or "
+                f"leave {name} out of --format."
             )
     return chosen
 
 
-def exported(
-    formats: Iterable[str], rows: Sequence[Row], groups: Sequence[Group], figures: Sequence[Figure]
-) -> dict[str, str | bytes]:
+def exported(formats: Iterable[str], content: Report) -> dict[str, str | bytes]:
     """Return the files of these formats, by their names in the report's folder."""
     formats = list(formats)
     files: dict[str, str | bytes] = {}
     if "parquet" in formats:
         from analysis.report.export.parquet import runs_parquet
 
-        files["runs.parquet"] = runs_parquet(rows)
+        files["runs.parquet"] = runs_parquet(content.rows)
     if images := [name for name in formats if name in IMAGES]:
         from analysis.report.export.paper import drawn
 
-        files |= drawn(figures, images)
+        files |= drawn(content.all_figures, images)
+    # Both take every table.
+    tables = tables_of(content) if {"latex", *OFFICE} & set(formats) else []
     if "latex" in formats:
-        from analysis.report.export.latex import latex_table
+        from analysis.report.export.latex import all_tables, any_table, latex_table
 
-        files["points.tex"] = latex_table(groups)
+        files["points.tex"] = latex_table(content.digest.groups)
+        files |= {f"tables/{table.name}.tex": any_table(table) for table in tables}
+        files[ALL_TABLES] = all_tables(tables)
+    if office := [name for name in formats if name in OFFICE]:
+        from analysis.report.export.paper import drawn
+
+        pictures = drawn(content.all_figures, ["png"])
+        figures = [
+            (each, data)
+            for each in content.all_figures
+            if (data := pictures.get(f"figures/{each.name}.png")) is not None
+        ]
+        if "docx" in office:
+            from analysis.report.export.document import document
+
+            files["report.docx"] = document(content, tables, figures)
+        if "xlsx" in office:
+            from analysis.report.export.workbook import workbook
+
+            files["report.xlsx"] = workbook(content, tables, figures)
     return files
 
 
 def exports_in(folder: Path) -> list[str]:
     """Return the files of any format that reports wrote into a folder, by their names there."""
-    names = [name for name in ("runs.parquet", "points.tex") if is_file(folder / name)]
+    names = [name for name in SINGLE if is_file(folder / name)]
     # Without the captions that every export writes, the figures are not of a report.
     if is_file(folder / "figures/captions.txt"):
         names += sorted(
             f"figures/{path.name}" for kind in (*IMAGES, "txt") for path in folder.glob(f"figures/*.{kind}")
         )
+    if is_file(folder / ALL_TABLES):
+        names += sorted(f"tables/{path.name}" for path in folder.glob("tables/*.tex"))
     return names

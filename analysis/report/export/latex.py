@@ -1,6 +1,6 @@
-r"""The table of points for a paper: a LaTeX float in booktabs style, to `\input`.
+r"""Tables for a paper: LaTeX floats in booktabs style, to `\input`.
 
-Values that all points share are in the caption.
+That of points has values that all of them share in its caption. Long tables are a longtable, which no float contains.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.formatting import ABSENT, one_line
+from analysis.report.export.tables import Table
 from analysis.report.figures.style import word
 from analysis.report.points_table import PLACE_COLUMNS, point_table
 from analysis.scaling.groups import Group
@@ -40,6 +41,11 @@ HEAD = r"""% \usepackage{booktabs}
 """
 # Commands before the tabular, as pandas takes them.
 SMALL = [{"selector": "footnotesize", "props": ":{};"}, {"selector": "setlength", "props": r":{\tabcolsep}{4pt};"}]
+PACKAGES = "% \\usepackage{array,booktabs,longtable}\n"
+# Rows of a table on one page; the letters of a cell that does not wrap; the share of the line for those that do.
+MOST_ROWS_OF_FLOAT = 40
+LONGEST_CELL = 28
+TEXT_SHARE = 0.6
 EMPTY = "% No run can be used: there is no point to show.\n"
 
 
@@ -79,6 +85,44 @@ def latex_table(groups: Sequence[Group]) -> str:
         hrules=True,
     )
     return f"{HEAD}{source}"
+
+
+def any_table(table: Table) -> str:
+    """Return a table of the page as LaTeX source; text wraps, and a column of numbers is aligned at its right."""
+    kinds = [kind_of([row[i] for row in table.rows if i < len(row)]) for i in range(len(table.headings))]
+    words = sum(kind == "p" for kind in kinds)
+    width = f"p{{{TEXT_SHARE / max(1, words):.2f}\\linewidth}}"
+    columns = "".join(rf">{{\raggedright\arraybackslash}}{width}" if kind == "p" else kind for kind in kinds)
+    head = " & ".join(two_lines(heading) for heading in table.headings)
+    body = "".join(f"{' & '.join(map(escaped, row))} \\\\\n" for row in table.rows)
+    text = ". ".join(filter(None, (table.heading, table.note)))
+    caption = rf"\caption{{{escaped(text)}}}\label{{tab:{table.name}}}"
+    if len(table.rows) > MOST_ROWS_OF_FLOAT:
+        opened = f"\\begin{{longtable}}{{@{{}}{columns}@{{}}}}\n{caption} \\\\\n"
+        again = f"\\toprule\n{head} \\\\\n\\midrule\n\\endhead\n"
+        return f"{PACKAGES}{{\\footnotesize\n{opened}{again}{body}\\bottomrule\n\\end{{longtable}}}}\n"
+    return (
+        f"{PACKAGES}\\begin{{table*}}\n\\centering\n{caption}\n\\footnotesize\n\\setlength{{\\tabcolsep}}{{4pt}}\n"
+        f"\\begin{{tabular}}{{@{{}}{columns}@{{}}}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}\\bottomrule\n"
+        "\\end{tabular}\n\\end{table*}\n"
+    )
+
+
+def kind_of(cells: Sequence[str]) -> str:
+    """Return the alignment of a column: right of numbers, p of long text, else left."""
+    if max(map(len, cells), default=0) > LONGEST_CELL:
+        return "p"
+    return "r" if all(cell == ABSENT or re.match(r"-?\d", cell) for cell in cells) else "l"
+
+
+def all_tables(tables: Sequence[Table]) -> str:
+    """Return a document with all tables, to be set as it is."""
+    inputs = "".join(f"\\input{{{table.name}}}\n\\clearpage\n" for table in tables)
+    return (
+        "\\documentclass[landscape]{article}\n\\usepackage[margin=15mm]{geometry}\n"
+        "\\usepackage{array,booktabs,longtable}\n\\usepackage[utf8]{inputenc}\n"
+        f"\\begin{{document}}\n{inputs}\\end{{document}}\n"
+    )
 
 
 def two_lines(heading: str) -> str:

@@ -58,6 +58,8 @@ class Section:
     rows: Sequence[Sequence[str]]
     figure: Figure | None = None
     """Drawn above the table."""
+    of_text: bool = False
+    """Its columns are words, not numbers."""
 
 
 @dataclass(frozen=True)

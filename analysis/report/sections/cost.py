@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from analysis.formatting import listed, plural, shown, significant, title
-from analysis.metrics.cost import held_time_s
+from analysis.formatting import listed, plural, shown, significant, title, unit, without_unit
+from analysis.metrics.cost import currency_of, held_time_s, lacks_energy
 from analysis.metrics.energy import LONGEST_GAP_S, Energy
 from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
@@ -16,9 +16,11 @@ from jobs.metrics import Metric
 
 HEADING = "Cost"
 # Columns that are left out if no run has a value.
-OPTIONAL = (m.TOKENS_TRAINED, m.RANK_TIME_PER_TOKEN, m.RELATIVE_COST, m.SERVICE_UNITS, m.ENERGY, m.ENERGY_PER_TOKEN)
-SUMMED = (m.NODE_TIME, m.RANK_TIME, m.TOKENS_TRAINED, m.SERVICE_UNITS, m.ENERGY)
-EXPLAINED = (m.NODE_TIME, m.RELATIVE_COST, m.SERVICE_UNITS, m.ENERGY, m.ENERGY_PER_TOKEN)
+OPTIONAL = (m.TOKENS_TRAINED, m.RANK_TIME_PER_TOKEN, m.RELATIVE_COST, m.SERVICE_UNITS, m.ENERGY, m.ENERGY_PER_TOKEN,
+            m.PRICE, m.PRICE_PER_EPOCH, m.PRICE_PER_TOKEN)  # fmt: skip
+SUMMED = (m.NODE_TIME, m.RANK_TIME, m.TOKENS_TRAINED, m.SERVICE_UNITS, m.ENERGY, m.PRICE)
+MONEY = (m.PRICE, m.PRICE_PER_EPOCH, m.PRICE_PER_TOKEN, m.PRICE_PER_OUTPUT_TOKEN)
+EXPLAINED = (m.NODE_TIME, m.RELATIVE_COST, m.SERVICE_UNITS, m.ENERGY, m.ENERGY_PER_TOKEN, *MONEY)
 MOST_NAMED = 4
 
 
@@ -45,7 +47,7 @@ def cost_section(digest: Digest) -> Section | None:
 
 
 def heading(metric: Metric, runs: Sequence[RunResult]) -> str:
-    """Return a metric's heading, with `GPU` or `CPU rank` for ranks if all runs agree."""
+    """Return a metric's heading, with `GPU` or `CPU rank` for ranks if all runs agree, and prices with the currency."""
     devices = {DEVICES.get(str(run.started.get("device")), "") for run in runs}
     unit = "GPU" if devices == {"GPU"} else "CPU rank" if devices == {"CPU"} else "Rank"
     hours = {
@@ -53,7 +55,20 @@ def heading(metric: Metric, runs: Sequence[RunResult]) -> str:
         m.RANK_TIME: f"{unit}-hours",
         m.RANK_TIME_PER_TOKEN: f"{unit}-hours per 1e9 tokens",
     }
-    return hours.get(metric) or title(metric)
+    return hours.get(metric) or priced(metric, runs)
+
+
+def priced(metric: Metric, runs: Sequence[RunResult]) -> str:
+    """Return a metric's heading, for prices with their currencies: `Price (EUR)`, `Price (EUR per 1e6 tokens)`."""
+    if metric not in MONEY:
+        return title(metric)
+    per = unit(metric)
+    return f"{without_unit(metric)} ({' or '.join(currencies(metric, runs))}{f' {per}' if per else ''})"
+
+
+def currencies(metric: Metric, runs: Sequence[RunResult]) -> list[str]:
+    """Return the currencies of the runs that have a price."""
+    return sorted({currency_of(run) for run in runs if metric in run.values})
 
 
 def note(runs: Sequence[RunResult], metrics: Sequence[Metric]) -> str:
@@ -68,6 +83,8 @@ def summed(metric: Metric, runs: Sequence[RunResult]) -> float | None:
     if metric is m.RANK_TIME_PER_TOKEN:
         spent_s, tokens = summed(m.RANK_TIME, runs), summed(m.TOKENS_TRAINED, runs)
         return spent_s / tokens if spent_s is not None and tokens else None
+    if metric is m.PRICE and len(currencies(metric, runs)) > 1:
+        return None
     values = [run.values[metric] for run in runs if metric in run.values]
     return math.fsum(values) if metric in SUMMED and len(values) == len(runs) else None
 
@@ -78,6 +95,8 @@ def counted_in(run: RunResult) -> str:
     words = plural(run.attempts, "start") if run.log is None else "hours of initialization and time to train"
     if m.RANK_TIME not in run.values:
         words = f"no hours: {'time' if held_time_s(run) is None else 'number of nodes or ranks'} not known"
+    if m.PRICE in run.values:
+        words += f"; price in {currency_of(run)}" + (" without energy, which was not read" if lacks_energy(run) else "")
     words += f", with {shown(m.LOST_TIME, lost_s)} s of lost work" if lost_s else ""
     return words + (f"; {energy_words(run.energy)}" if run.energy else "")
 

@@ -20,6 +20,7 @@ from analysis.report.sections.goodput import goodput_section
 from analysis.report.sections.images import image_section
 from analysis.report.sections.laws import fits_section
 from analysis.report.sections.log_figures import log_figures_section
+from analysis.report.sections.methodology import methodology_section, reproduction_section
 from analysis.report.sections.mfu import utilization_section
 from analysis.report.sections.mlperf import mlperf_section
 from analysis.report.sections.node_use import node_use_section
@@ -37,9 +38,11 @@ from analysis.report.sections.storage_tests import (
     storage_test_headlines,
 )
 from analysis.report.sections.stragglers import straggler_section
+from analysis.report.sections.system import system_section
 from analysis.report.sections.training_cost import training_cost_section
 
 SECTIONS: Sequence[Callable[[Digest], Section | None]] = (
+    system_section,
     published_section,
     image_section,
     fits_section,
@@ -68,6 +71,8 @@ SECTIONS: Sequence[Callable[[Digest], Section | None]] = (
     profile_section,
     kernel_section,
     log_figures_section,
+    methodology_section,
+    reproduction_section,
 )
 HEADLINES = (benchmark_headlines, evaluation_headlines, serving_headlines, storage_test_headlines)
 """The headline's sentences on work other than training."""

@@ -7,6 +7,7 @@ from analysis.parsers import log_metrics as a
 from analysis.report.digest import Digest
 from analysis.report.figures.serving import replicas_figure
 from analysis.report.figures.style import Section
+from analysis.report.sections.cost import priced
 from analysis.run import hardware, last_event
 from analysis.scaling.serving import LoadPoint, degrees, frontier, replicas
 from jobs import metrics as m
@@ -15,6 +16,7 @@ SPREADS = (a.OUTPUT_TOKENS_PER_S, a.REQUESTS_PER_S, a.GOOD_REQUESTS_PER_S, m.OUT
 MEDIANS = (
     m.RANK_TIME_PER_OUTPUT_TOKEN,
     m.SERVICE_UNITS_PER_OUTPUT_TOKEN,
+    m.PRICE_PER_OUTPUT_TOKEN,
     a.TIME_TO_FIRST_TOKEN["median"],
     a.TIME_TO_FIRST_TOKEN["p99"],
     a.INTER_TOKEN_LATENCY["median"],
@@ -31,7 +33,7 @@ def load_section(digest: Digest) -> Section | None:
         return None
     points = [point for line in lines for point in line.points]
     known = [[metric for metric in metrics if any(p.spread(metric) for p in points)] for metrics in (SPREADS, MEDIANS)]
-    best = frontier(lines)
+    best, runs = frontier(lines), [run for point in points for run in point.runs]
     rows = [
         [
             line.label,
@@ -47,9 +49,9 @@ def load_section(digest: Digest) -> Section | None:
         "One row per configuration and load: the median of its repeats, with the smallest and the largest. Runs with "
         "failed requests are in no median. Pareto: no other row of equal hardware, model and requests has both more "
         "output tokens per rank and a lower latency (99th percentile). "
-        + " ".join(f"{metric.name}: {metric.definition}" for metric in known[1] if metric in MEDIANS[:2])
+        + " ".join(f"{metric.name}: {metric.definition}" for metric in known[1] if metric in MEDIANS[:3])
     )
-    headings = ("Configuration", "Load", *map(title, [*known[0], *known[1]]), "Repeats")
+    headings = ("Configuration", "Load", *(priced(each, runs) for each in [*known[0], *known[1]]), "Repeats")
     return Section("Serving by load", note.strip(), headings, rows)
 
 

@@ -6,12 +6,14 @@ For a proposal for compute time: tokens in, hours and GPU-hours out, each with i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from analysis.formatting import ABSENT, plural, shown, significant
+from analysis.metrics.cost import currency_of, gpu_second_price, joule_price, lacks_energy
 from analysis.report.digest import Digest, Training
 from analysis.report.figures.style import Section, word
 from analysis.report.sections.cost import heading
+from analysis.run import RunResult
 from analysis.scaling.groups import Group, Point
 from analysis.scaling.laws import Fit, reason_for_none
 from jobs import metrics as m
@@ -49,7 +51,12 @@ def training_cost_section(digest: Digest) -> Section | None:
     if not rows:
         return None
     hours = heading(m.RANK_TIME, [run for group in lines for run in group.runs])
-    headings = ("Line", "Ranks", "n", "Hours", hours, f"{hours}, interval", "Node-hours", "By")
+    money = list(dict.fromkeys(currency_of(run) for group in lines for run in group.runs if has_price(run)))
+    headings = ["Line", "Ranks", "n", "Hours", hours, f"{hours}, interval", "Node-hours", "By"]
+    if money:
+        headings.insert(-1, f"Price ({' or '.join(money)})")
+    else:
+        rows = [[*row[:-2], row[-1]] for row in rows]
     tokens = significant(training.tokens, 4)
     note = (
         f"{word(lines)}: {tokens} tokens ({tokens_words(training)}). {NOTE[0].upper()}{NOTE[1:]} Another number: "
@@ -81,7 +88,9 @@ def measured_row(group: Group, point: Point, tokens: float) -> list[str]:
     low, high = rate.interval or (rate.low, rate.high)
     by = "confidence interval of the median" if rate.interval else "smallest to largest repeat"
     words = f"measured, {by}" if rate.n > 1 else "measured once, so there is no interval"
-    efficiency = group.efficiency(point)
+    efficiency, energy = group.efficiency(point), point.spread(m.ENERGY_PER_TOKEN)
+    if any(map(lacks_energy, point.runs)):
+        words += ", price without energy"
     return [
         group.label,
         f"{point.ranks:,}",
@@ -92,6 +101,7 @@ def measured_row(group: Group, point: Point, tokens: float) -> list[str]:
         if rate.n > 1
         else ABSENT,
         number(hours * point.nodes) if point.nodes else ABSENT,
+        price(point.runs, hours * point.ranks, tokens * energy.median if energy else None),
         words + (f", {shown(m.EFFICIENCY, efficiency.median)} % efficiency" if efficiency else ""),
     ]
 
@@ -99,7 +109,7 @@ def measured_row(group: Group, point: Point, tokens: float) -> list[str]:
 def predicted_row(group: Group, ranks: int, tokens: float, fits: Sequence[Fit]) -> list[str]:
     """Return the row of a number of ranks that was not measured, by the law that fits the line best."""
     fit = next((fit for fit in fits if fit.holds), None)
-    empty = [group.label, f"{ranks:,}", "0", *[ABSENT] * 4]
+    empty = [group.label, f"{ranks:,}", "0", *[ABSENT] * 5]
     if fit is None:
         why = reason_for_none(group) if not fits else "no law is near every point"
         return [*empty, f"not measured, and no law to predict it: {why}"]
@@ -118,9 +128,27 @@ def predicted_row(group: Group, ranks: int, tokens: float, fits: Sequence[Fit]) 
         number(rank_hours),
         interval,
         ABSENT,
+        price(group.runs, rank_hours, None),
         f"predicted by {fit.law.name}'s law, {where} the measured {plural(len(fit.ranks), 'point')}; the interval is "
-        "that of the fit, as if the law were true",
+        "that of the fit, as if the law were true"
+        + (", price without energy" if any(joule_price(run) for run in group.runs) else ""),
     ]
+
+
+def has_price(run: RunResult) -> bool:
+    """Return True if the time of a run, or its energy, has a price."""
+    return gpu_second_price(run) is not None or joule_price(run) is not None
+
+
+def price(runs: Iterable[RunResult], rank_hours: float, energy_j: float | None) -> str:
+    """Return the money of these hours and this energy, if all of the runs have the same prices; else a dash."""
+    prices = {(gpu_second_price(run), joule_price(run), currency_of(run)) for run in runs}
+    if len(prices) > 1:
+        return ABSENT
+    ((of_second, of_joule, _),) = prices
+    parts = [rank_hours * HOUR_S * of_second] if of_second is not None else []
+    parts += [energy_j * of_joule] if of_joule is not None and energy_j is not None else []
+    return number(sum(parts)) if parts else ABSENT
 
 
 def number(value: float) -> str:

@@ -18,8 +18,8 @@ from jobs.plan.rules.rule import counted
 from jobs.plan.time_limit import stop_before_limit_s
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
-from jobs.submit.batch_script import environment_lines, integrity_lines, rank_python, sweep_path
-from jobs.submit.container import refuse_pyxis
+from jobs.submit.batch_script import environment_lines, integrity_lines, sweep_path
+from jobs.submit.container import rank_python, refuse_pyxis
 from jobs.submit.launchers.launcher import Launch, Launcher, Runs, script_lines
 
 # PBS parses directives neither like a shell nor like Slurm; names and paths of sites need no other characters.

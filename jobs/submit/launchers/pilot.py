@@ -22,10 +22,10 @@ from jobs.submit.batch_script import (
     environment_lines,
     gpus_per_node,
     integrity_lines,
-    rank_python,
     resources,
     srun_arguments,
 )
+from jobs.submit.container import rank_python
 from jobs.submit.intents import run_task, submit_marked
 from jobs.submit.job_state import JobState
 from jobs.submit.launchers.launcher import Launch, Runs

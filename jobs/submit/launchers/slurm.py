@@ -13,7 +13,6 @@ from jobs.schema import Run
 from jobs.submit import slurm_call, slurm_commands, stages
 from jobs.submit.accounting import accounting_of
 from jobs.submit.batch_script import (
-    rank_python,
     resources,
     script_text,
     shared_resources,
@@ -21,6 +20,7 @@ from jobs.submit.batch_script import (
     task_script,
 )
 from jobs.submit.cancellation import cancel_jobs
+from jobs.submit.container import rank_python
 from jobs.submit.intents import run_task, submit_marked
 from jobs.submit.job_state import UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher, Runs, script_lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,9 @@ from analysis.report.report import report
 from analysis.run import RunResult
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
+from jobs.cli import main
 from jobs.ranges import out_of_range
+from jobs.schema import Run
 from tests.support.fake_events import clock, compute, killed_once, meet, submit
 from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started, step
 
@@ -125,6 +128,61 @@ def test_a_token_costs_more_where_ranks_are_added_in_vain(tmp_path: Path) -> Non
     ]
     with (tmp_path / "runs.csv").open() as file:
         assert {row["name"]: row["relative_cost"] for row in csv.DictReader(file)} == {"one": "1.0", "two": "1.5"}
+
+
+def paid(run: Run, **prices: Any) -> Run:
+    """Return the run on a cluster with prices."""
+    return replace(run, cluster=replace(run.cluster, **prices))
+
+
+def test_money_is_that_of_gpu_hours_and_of_energy_with_the_share_of_the_data_centre(tmp_path: Path) -> None:
+    run = paid(a_run(), price_per_gpu_hour=2.5, price_per_kwh=0.3, pue=1.4, currency="EUR")
+    run = replace(run, job=replace(run.job, epochs=2))
+    held_s = 36.0
+    for name, power in (("read", True), ("unread", False)):
+        directory = prepared(tmp_path, replace(run, name=name))
+        meet(directory, 4, startup=4, ranks=1, device="cuda", device_name="NVIDIA H200")
+        compute(directory, 1, 6)
+        ended(directory, time=clock(held_s))
+        if power:  # 400 W
+            lines = [f"2026/01/02 03:00:{second:02d}.000, 0, 400.00 W" for second in range(42)]
+            (directory.path / "power-n.csv").write_text("timestamp, index, power.draw [W]\n" + "\n".join(lines) + "\n")
+    values = {name: run.values for name, run in priced(tmp_path).items()}
+    of_gpu = 2.5 * held_s / 3600
+    of_energy = 0.3 * 1.4 * 400 * held_s / 3.6e6
+    assert values["unread"][m.PRICE] == pytest.approx(of_gpu)
+    assert values["read"][m.PRICE] == pytest.approx(of_gpu + of_energy, rel=0.02)
+    assert values["unread"][m.PRICE_PER_TOKEN] == pytest.approx(of_gpu / 6144)
+    assert values["unread"][m.PRICE_PER_EPOCH] == pytest.approx(of_gpu * values["unread"][m.EPOCH_TIME] / held_s)
+    headings, *rows = section(tmp_path)
+    assert headings[-4:-1] == ["Price (EUR)", "Price/epoch (EUR)", "Price/token (EUR per 1e6 tokens)"]
+    assert {row[0]: row[-1] for row in rows}["unread"] == "1 start; price in EUR without energy, which was not read"
+    text = (tmp_path / "report.md").read_text().split("## Cost of a training of 1B tokens")[1]
+    assert "Price (EUR)" in text
+    assert "price without energy" in text
+
+
+def test_without_a_price_or_on_cpus_no_money_is_shown(tmp_path: Path) -> None:
+    finished_run(tmp_path, paid(a_run("cpu"), price_per_gpu_hour=2.0))
+    finished_run(tmp_path, a_run("gpu"), device="cuda", device_name="NVIDIA H200")
+    assert not [name for name, run in priced(tmp_path).items() if m.PRICE in run.values]
+    report([tmp_path], None)
+    assert "Price" not in (tmp_path / "report.md").read_text()
+
+
+def test_plan_shows_the_price_of_the_time_limit_and_of_the_prediction(capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["plan", "cluster=xe9680_h100", "model=llama2_7b", "parallelism=fsdp_full", "nodes=1", "job=pretrain",
+             "job.micro_batch_size=1", "scaling.global_batch_size=64", "wall_time_min=30"]  # fmt: skip
+    assert main([*where, "cluster.price_per_gpu_hour=2.5", "cluster.currency=EUR"]) == 0
+    text = capsys.readouterr().out
+    assert "price <=" in text
+    assert "10.00 EUR" in text
+    assert "price (EUR)" in text
+    assert "at most 4.0 GPU-hours and 10.00 EUR without energy" in text
+    assert main(where) == 0
+    assert "price" not in capsys.readouterr().out
+    assert main([*where, "cluster.pue=0.8"]) == 2
+    assert "cluster.pue=0.8 is below 1. Set cluster.pue=1 or more." in capsys.readouterr().err
 
 
 def test_runs_that_are_not_used_are_reported_to_have_cost_too(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,20 @@ def test_a_load_costs_the_ranks_and_nodes_that_it_holds() -> None:
     assert values[m.RANK_TIME_PER_OUTPUT_TOKEN] == pytest.approx(2 / 100)
     assert values[m.SERVICE_UNITS_PER_OUTPUT_TOKEN] == pytest.approx(9 / 3600 / 100)
     assert cost_of_tokens(served("y", 4, 1.0, 1.0), None) == {}
+    assert m.PRICE_PER_OUTPUT_TOKEN not in values
+
+
+def test_a_load_on_gpus_has_the_price_of_a_million_tokens() -> None:
+    def paid(run: RunResult) -> RunResult:
+        cluster = {"price_per_gpu_hour": 3.6, "currency": "EUR"}
+        run = replace(run, config={**run.config, "cluster": cluster}, events=({"event": "started", "device": "cuda"},))
+        return replace(run, values={**run.values, **cost_of_tokens(run, run.values[a.OUTPUT_TOKENS_PER_S])})
+
+    section = load_section(Digest([paid(run) for run in a_sweep()]))
+    assert section is not None
+    column = section.headings.index("Price/output token (EUR per 1e6 tokens)")
+    # Two GPUs at 3.60 an hour, 0.002 a second, for 10,000 s.
+    assert next(row for row in section.rows if row[1] == "4")[column] in {"20.00", "13.33"}
 
 
 def test_the_table_by_load_has_the_spread_of_repeats_and_names_doubts_and_frontier() -> None:

@@ -58,6 +58,7 @@ ILLEGAL = (
     "model.experts=4",
     "model.experts=4 model.experts_per_token=5",
     "cluster.service_units_per_node_hour=0",
+    "cluster.pue=0.5",
     "cluster=xe9680_h100 ranks_per_node=16 scaling.global_batch_size=64",
     "cluster.max_nodes=2 nodes=4",
     "cluster.max_wall_time_min=30",

@@ -55,22 +55,22 @@ node1:701:732 [1] NCCL INFO Channel 01/0 : 1[1] -> 2[0] [send] via NET/IB/3/GDRD
 
 
 @pytest.mark.parametrize(
-    ("log_text", "ways", "devices"),
+    ("log_text", "ways", "devices", "versions"),
     [
-        (RANK_0, ["NET/Socket", "P2P/CUMEM"], ["bond0", "hsn0"]),
-        (RANK_1, ["NET/IB/GDRDMA", "SHM"], ["mlx5_0:1/RoCE", "mlx5_1:1/RoCE"]),
+        (RANK_0, ["NET/Socket", "P2P/CUMEM"], ["bond0", "hsn0"], ["NCCL 2.26.2+cuda12.8"]),
+        (RANK_1, ["NET/IB/GDRDMA", "SHM"], ["mlx5_0:1/RoCE", "mlx5_1:1/RoCE"], []),
         # On one node NCCL looks for a network, and sends nothing over it.
-        ("".join(RANK_0.splitlines(keepends=True)[:5]), [], ["bond0", "hsn0"]),
+        ("".join(RANK_0.splitlines(keepends=True)[:5]), [], ["bond0", "hsn0"], ["NCCL 2.26.2+cuda12.8"]),
     ],
 )
 def test_what_nccl_logged_is_read_once_whatever_the_device_and_its_file_goes(
-    log_text: str, ways: list[str], devices: list[str], tmp_path: Path
+    log_text: str, ways: list[str], devices: list[str], versions: list[str], tmp_path: Path
 ) -> None:
     log = RunDir(tmp_path).nccl_log(3)
     log.write_text(log_text)
-    assert read_nccl(log) == (ways, devices)
+    assert read_nccl(log) == (ways, devices, versions)
     assert list(tmp_path.iterdir()) == []
-    assert read_nccl(log) == ([], [])
+    assert read_nccl(log) == ([], [], [])
 
 
 def test_nccl_is_asked_to_log_into_a_file_of_the_rank_unless_somebody_asked_before(tmp_path: Path) -> None:

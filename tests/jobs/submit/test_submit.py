@@ -18,6 +18,7 @@ from jobs.ranks import node_name, started_after_boot_s
 from jobs.run_events import run_events
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, code_store, load_run, now, read_records
 from jobs.submit import prepare
+from jobs.submit.container import CODE_FIRST
 from jobs.submit.job_state import JobState
 from jobs.submit.launchers.local import LAUNCHER
 from jobs.submit.states import State, states
@@ -248,7 +249,9 @@ def test_the_cluster_decides_header_setup_and_container(tmp_path: Path) -> None:
         "export NCCL_DEBUG=INFO",
     ):
         assert line in script.splitlines()
-    assert "'--container-image=/images/a b.sqsh' --container-mounts=/data:/data python3 -u -m jobs.run" in script
+    mounts = f"{tmp_path}:{tmp_path},{tmp_path}/cache:{tmp_path}/cache,/data:/data"
+    image = f"'--container-image=/images/a b.sqsh' --container-mounts={mounts}"
+    assert f"{image} {CODE_FIRST} python3 -u -m jobs.run" in script
     assert "wckey" not in script
 
 

@@ -59,7 +59,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_formats_add_files_beside_the_three_that_are_always_written(written: Path) -> None:
     names = {path.name for path in written.iterdir()}
-    assert names == {"report.html", "report.md", "runs.csv", "runs.parquet", "points.tex", "figures"}
+    assert names == {"report.html", "report.md", "runs.csv", "runs.parquet", "points.tex", "figures", "tables"}
     figure_names = {path.name for path in (written / "figures").iterdir()}
     assert {"tokens_per_s.svg", "tokens_per_s.png", "time-split.svg", "loss.png", "captions.txt"} <= figure_names
 
@@ -76,7 +76,8 @@ def test_exports_of_an_earlier_report_are_named_and_left(tmp_path: Path, capsys:
     )
     (tmp_path / "figures/captions.txt").write_text("")
     report([tmp_path / "demo"], tmp_path)
-    assert capsys.readouterr().err.endswith(": runs.parquet, points.tex, figures/captions.txt, figures/mine.svg\n")
+    named = capsys.readouterr().err
+    assert ": runs.parquet, points.tex, figures/captions.txt, figures/mine.svg, tables/all.tex, tables/" in named
 
 
 def test_the_command_line_takes_lists_more_than_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,7 +94,7 @@ def test_an_unknown_format_is_refused_with_those_that_there_are(
     assert main(["report", str(tmp_path / "demo"), "-o", str(tmp_path / "out"), "--format", "png,pdf"]) == 2
     assert capsys.readouterr().err == (
         "slurmscale report: --format pdf: there is no such format. Pass one or several of parquet, svg, png, latex, "
-        "with commas between; report.html, report.md and runs.csv are always written.\n"
+        "docx, xlsx, with commas between; report.html, report.md and runs.csv are always written.\n"
     )
     assert not (tmp_path / "out").exists()
 
