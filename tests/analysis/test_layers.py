@@ -31,6 +31,7 @@ ROOMS = (
 )
 # Functions over all runs, lines or logs, which the digest of a report calls once.
 ONCE = {
+    "comparisons",
     "fits_of",
     "leaderboards",
     "load_lines",

@@ -12,6 +12,7 @@ from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
 from analysis.report.sections.benchmarks import benchmark_headlines, measurement_sections
 from analysis.report.sections.checkpoints import checkpoint_section
+from analysis.report.sections.choices import choice_section
 from analysis.report.sections.cost import cost_section
 from analysis.report.sections.customization import customization_section
 from analysis.report.sections.data import data_section
@@ -40,6 +41,7 @@ from analysis.report.sections.stragglers import straggler_section
 from analysis.report.sections.training_cost import training_cost_section
 
 SECTIONS: Sequence[Callable[[Digest], Section | None]] = (
+    choice_section,
     published_section,
     image_section,
     fits_section,
