@@ -38,13 +38,17 @@ NOT_COMPARED = {
     # MLPerf's name of a system contains its size.
     "system.name",
 }
+# The section `report`: how runs are shown.
+TABLE = "report"
 # The network connects nodes: a run on one node is a point of the line of every network.
 NETWORK = "network."
 
 
 def compared(run: RunResult) -> dict[str, Any]:
     """Return the settings that are equal within a line, by dotted keys, and the device that was found."""
-    settings = {key: value for key, value in run.settings.items() if key not in NOT_COMPARED}
+    settings = {
+        key: value for key, value in run.settings.items() if key not in NOT_COMPARED and not key.startswith(TABLE)
+    }
     return settings | {"device": run.started.get("device_name")}
 
 

@@ -20,7 +20,7 @@ from analysis.identity import batch, compared, place
 from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
 from analysis.scaling.groups import BATCHES, MICRO_BATCH, NAMING, Group, Point, differing_keys, distinct_labels
-from analysis.scaling.places import differ
+from analysis.scaling.places import EVERYTHING, differ, span
 from analysis.scaling.serving import LoadLine, configuration
 from analysis.untrusted import as_list, canonical, printed_number
 from jobs import metrics as m
@@ -71,6 +71,11 @@ class Comparison:
     def differs(self) -> bool:
         """Return True if the two points can be distinguished (analysis.scaling.places)."""
         return differ(self.point, self.reference)
+
+    @property
+    def is_open(self) -> bool:
+        """Return True if nothing is known of the noise: a point is one run without step times."""
+        return EVERYTHING in (span(self.point), span(self.reference))
 
 
 def comparisons(groups: Iterable[Group], loads: Iterable[LoadLine], tested: Iterable[RunResult]) -> list[Comparison]:

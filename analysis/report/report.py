@@ -22,6 +22,7 @@ from analysis.report.markdown import markdown
 from analysis.report.page import page
 from analysis.report.provenance import MOST_LISTED
 from analysis.report.runs_table import to_csv
+from analysis.report.sections.study import study_sections
 from analysis.report.sections.training_cost import training_of
 from analysis.report.value_tables import measurements_frame, profile_frame
 from analysis.report.value_tables import to_csv as values_csv
@@ -105,7 +106,7 @@ def files_of(content: Report, formats: Iterable[str]) -> dict[str, str | bytes]:
         files["profile.csv"] = values_csv(profile_frame(digest.runs))
     if digest.measurements:
         files["measurements.csv"] = values_csv(measurements_frame(digest.measurements))
-    return files | exported(formats, content.rows, digest.groups, content.all_figures)
+    return files | exported(formats, content.rows, digest.groups, content.all_figures, study_sections(digest))
 
 
 def write(files: Mapping[str, str | bytes], folder: Path) -> Path:

@@ -19,6 +19,7 @@ from jobs.plan.rules import (
     predicted_time,
     profile,
     rehearsal,
+    report,
     unused,
     values,
 )
@@ -38,6 +39,7 @@ VALUES: tuple[Rule, ...] = (
     *profile.RULES,
     *contest.RULES,
     *rehearsal.RULES,
+    *report.RULES,
 )
 WARNINGS: tuple[Rule, ...] = (
     *rehearsal.WARNINGS,

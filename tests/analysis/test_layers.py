@@ -40,6 +40,7 @@ ONCE = {
     "relative_costs",
     "scaling_groups",
     "series_of",
+    "studies",
     "systems_of",
 }
 

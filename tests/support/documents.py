@@ -60,10 +60,10 @@ def at(seconds: float) -> str:
 
 def lines(directory: RunDir, run: Run, steps: int, step_time_s: float, samples: int) -> None:
     """Write the steps of a run, all of which take as long; the losses of a configuration are its own."""
-    tokens = samples * run.job.sequence_length
+    tokens = None if run.images else samples * run.job.sequence_length
     for number in range(1, steps + 1):
         loss = 2 + 1 / number + len(directory.name) / 1000
-        counts = {"tokens": tokens, "padded_tokens": tokens, "samples": samples}
+        counts: dict[str, Any] = {"tokens": tokens, "padded_tokens": tokens, "samples": samples}
         step(directory, number, loss=loss, step_time_s=step_time_s, attempt=1, **counts)
 
 

@@ -35,7 +35,8 @@ def suggestions(refusal: str) -> list[Overrides]:
 def alternatives(remedy: str, key: str) -> Iterator[Overrides]:
     """The alternatives of one sentence; a bare value is one more of the key before it, else of the key refused."""
     for part in re.split(r", or |, | or ", remedy):
-        given = {name: PLACEHOLDERS.get(value, value) for name, value in ASSIGNMENT.findall(part)}
+        # The shell takes the quotes away.
+        given = {name: PLACEHOLDERS.get(value, value).strip("'") for name, value in ASSIGNMENT.findall(part)}
         if given:
             *_, key = given
             yield given

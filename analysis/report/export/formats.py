@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from analysis.report.figures.style import Figure
+from analysis.report.figures.style import Figure, Section
 from analysis.report.runs_columns import Row
 from analysis.scaling.groups import Group
 from jobs.errors import ReportError
@@ -47,7 +47,11 @@ def chosen_formats(words: Iterable[str]) -> list[str]:
 
 
 def exported(
-    formats: Iterable[str], rows: Sequence[Row], groups: Sequence[Group], figures: Sequence[Figure]
+    formats: Iterable[str],
+    rows: Sequence[Row],
+    groups: Sequence[Group],
+    figures: Sequence[Figure],
+    tables: Sequence[Section],
 ) -> dict[str, str | bytes]:
     """Return the files of these formats, by their names in the report's folder."""
     formats = list(formats)
@@ -61,15 +65,17 @@ def exported(
 
         files |= drawn(figures, images)
     if "latex" in formats:
-        from analysis.report.export.latex import latex_table
+        from analysis.report.export.latex import latex_section, latex_table
 
         files["points.tex"] = latex_table(groups)
+        files |= {f"study-{i}.tex": latex_section(table, f"study-{i}") for i, table in enumerate(tables, 1)}
     return files
 
 
 def exports_in(folder: Path) -> list[str]:
     """Return the files of any format that reports wrote into a folder, by their names there."""
     names = [name for name in ("runs.parquet", "points.tex") if is_file(folder / name)]
+    names += sorted(path.name for path in folder.glob("study-*.tex"))
     # Without the captions that every export writes, the figures are not of a report.
     if is_file(folder / "figures/captions.txt"):
         names += sorted(

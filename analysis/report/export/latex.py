@@ -1,4 +1,4 @@
-r"""The table of points for a paper: a LaTeX float in booktabs style, to `\input`.
+r"""The tables of points and of studies for a paper: a LaTeX float each in booktabs style, to `\input`.
 
 Values that all points share are in the caption.
 """
@@ -6,12 +6,12 @@ Values that all points share are in the caption.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
 from analysis.formatting import ABSENT, one_line
-from analysis.report.figures.style import word
+from analysis.report.figures.style import Section, word
 from analysis.report.points_table import PLACE_COLUMNS, point_table
 from analysis.scaling.groups import Group
 
@@ -64,17 +64,39 @@ def latex_table(groups: Sequence[Group]) -> str:
         columns=[two_lines(heading) for _, heading in kept],
     )
     same = "".join(f" {heading}: {rows[0][i]}." for i, heading in shared)
+    alignment = "".join("r" if i > 1 else "l" for i, _ in kept)
     caption = (
         f"{word(groups)}: medians over n repeats, below them the smallest and the largest. Speedup and efficiency are "
         f"against the point with the fewest ranks of the same line.{same}"
     )
-    alignment = "".join("r" if i > 1 else "l" for i, _ in kept)
+    return floating(table, caption, "points", alignment)
+
+
+def latex_section(section: Section, label: str) -> str:
+    """Return the table of a study as LaTeX source, without its last column, which is text for the page."""
+    first = next((i for i in range(1, len(section.headings)) if is_numeric(row[i] for row in section.rows)), 1)
+    table = pd.DataFrame(
+        [[cell(text, numeric=i >= first) for i, text in enumerate(row[:-1])] for row in section.rows],
+        columns=list(map(two_lines, section.headings[:-1])),
+    )
+    alignment = "".join("r" if i >= first else "l" for i in range(len(section.headings) - 1))
+    hardware = section.note.partition(":")[0]
+    return floating(table, f"{hardware}: {section.heading}.", label, alignment)
+
+
+def is_numeric(texts: Iterable[str]) -> bool:
+    """Return True if all cells of a column begin with a digit, or are empty."""
+    return all(text[:1].isdigit() or text == ABSENT for text in texts)
+
+
+def floating(table: pd.DataFrame, caption: str, label: str, alignment: str) -> str:
+    """Return a table as a float of the page's width."""
     styled = table.style.hide(axis="index").set_table_styles(SMALL)
     source = styled.to_latex(
         environment="table*",
         position_float="centering",
         caption=escaped(caption),
-        label="tab:points",
+        label=f"tab:{label}",
         column_format=f"@{{}}{alignment}@{{}}",
         hrules=True,
     )

@@ -16,6 +16,7 @@ from analysis.scaling.groups import Point
 
 MOST_CHOICES, MOST_PLACES = 2, 3
 DIGITS = 3
+OPEN = ", noise cannot be ruled out"
 
 
 def choice_headlines(digest: Digest) -> list[str]:
@@ -51,22 +52,29 @@ def clause(own: Sequence[Comparison]) -> str:
     notes = [repeats_of([point for each in own for point in (each.point, each.reference)]), *interval_words(own)]
     if len(own) > MOST_PLACES:
         ranked = sorted(own, key=lambda each: each.ratio.middle)
-        ratios = f"{times(ranked[0])} to {times(ranked[-1])}"
+        ratios = " to ".join(dict.fromkeys((times(ranked[0]), times(ranked[-1]))))
         where = f" in {len(own)} pairs of points"
     elif len(own) > 1:
         each_in_words = [f"{times(each)} ({name}{unlike(each)})" for each, name in zip(own, names, strict=True)]
         ratios = f"{', '.join(each_in_words[:-1])} and {each_in_words[-1]}"
     else:
         ratios = times(first)
-    if not any(each.differs for each in own):
+    if all(each.is_open for each in own):
+        ratios, notes = ratios.replace(OPEN, ""), [*notes, OPEN.removeprefix(", ")]
+    elif not any(each.differs for each in own):
         notes = [f"ratio {ratios.replace(unlike(first), '')}", *notes]
-        return f"{first.choice}={first.value} cannot be distinguished from {first.against}{where} ({', '.join(notes)})"
-    return f"{first.choice}={first.value} is {ratios} times as fast as {first.against}{where} ({', '.join(notes)})"
+        return f"{named(first)} cannot be distinguished from {first.against}{where} ({', '.join(notes)})"
+    return f"{named(first)} is {ratios} times as fast as {first.against}{where} ({', '.join(notes)})"
 
 
 def unlike(each: Comparison) -> str:
     """Return the words for points that cannot be distinguished; empty for others."""
-    return "" if each.differs else ", not distinguishable"
+    return "" if each.differs else OPEN if each.is_open else ", not distinguishable"
+
+
+def named(each: Comparison) -> str:
+    """Return a choice with its value: `network=roce`, `parallelism tensor=2` where it is a setting of a section."""
+    return f"{each.choice}{' ' if '=' in each.value else '='}{each.value}"
 
 
 def times(each: Comparison) -> str:
@@ -102,7 +110,7 @@ def choice_section(digest: Digest) -> Section | None:
         return None
     rows = [
         [
-            f"{each.choice}={each.value}",
+            named(each),
             each.against,
             f"{each.where}, {each.point.place}",
             f"{each.ratio.n[1]:,} and {each.ratio.n[0]:,}",
@@ -129,5 +137,5 @@ def span_words(each: Comparison) -> str:
     ratio = each.ratio
     low, high = (significant(end, DIGITS) for end in ratio.interval or (ratio.low, ratio.high))
     span = f"95 % interval {low} to {high}" if ratio.interval else f"{low} to {high}" if low != high else ""
-    alone = "one run each, compared by their steps" if max(ratio.n) == 1 else ""
+    alone = "one run each, compared by their steps" if max(ratio.n) == 1 and not each.is_open else ""
     return "; ".join(filter(None, (span, alone, unlike(each).removeprefix(", ")))) or ABSENT
