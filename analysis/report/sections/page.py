@@ -29,6 +29,7 @@ from analysis.report.sections.profile import kernel_section, profile_section
 from analysis.report.sections.published import published_section
 from analysis.report.sections.served_loads import load_section, replicas_section, search_section
 from analysis.report.sections.serving import serving_headlines, serving_section
+from analysis.report.sections.sizing import sizing_section
 from analysis.report.sections.startup import startup_section
 from analysis.report.sections.storage import phases_section, storage_section
 from analysis.report.sections.storage_tests import (
@@ -54,6 +55,7 @@ SECTIONS: Sequence[Callable[[Digest], Section | None]] = (
     evaluation_section,
     serving_section,
     search_section,
+    sizing_section,
     load_section,
     replicas_section,
     checkpoint_test_section,
