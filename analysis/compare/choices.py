@@ -12,6 +12,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from analysis.compare.campaign import part_of
@@ -61,7 +62,7 @@ class Comparison:
     point: Point
     reference: Point
 
-    @property
+    @cached_property
     def ratio(self) -> Ratio:
         """The rate with the value divided by that of the reference."""
         own, other = ([run.values[each.rate] for run in each.runs] for each in (self.point, self.reference))
@@ -180,17 +181,17 @@ def pairs(choice: str, keys: Collection[str], measured: Sequence[Measured]) -> l
     alike = [own for own in sets.values() if len(own) > 1]
     names = names_of([{key: own[key] for key in keys} for members in alike for _, own in members], choice)
     named = [[(names[text_of(own, keys)], point) for point, own in members] for members in alike]
-    order = in_order(named)
+    order = {name: i for i, name in enumerate(in_order(named))}
     rests = [
         {key: value for key, value in members[0][1].items() if key not in {*keys, ACCUMULATION}} for members in alike
     ]
     found = []
     for members, where in zip(named, distinct_labels(rests), strict=True):
-        (against, reference), *others = sorted(members, key=lambda each: order.index(each[0]))
+        (against, reference), *others = sorted(members, key=lambda each: order[each[0]])
         found += [
             Comparison(choice, value, against, where, point, reference) for value, point in others if value != against
         ]
-    return sorted(found, key=lambda each: (order.index(each.value), each.where, each.point.ranks))
+    return sorted(found, key=lambda each: (order[each.value], each.where, each.point.ranks))
 
 
 def text_of(settings: Settings, keys: Iterable[str]) -> str:
