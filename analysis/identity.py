@@ -42,11 +42,17 @@ NOT_COMPARED = {
     # MLPerf's name of a system contains its size.
     "system.name",
 }
+# The section `report`: how runs are shown.
+TABLE = "report"
+# The network connects nodes: a run on one node is a point of the line of every network.
+NETWORK = "network."
 
 
 def compared(run: RunResult) -> dict[str, Any]:
     """Return the settings that are equal within a line, by dotted keys, and the device that was found."""
-    settings = {key: value for key, value in run.settings.items() if key not in NOT_COMPARED}
+    settings = {
+        key: value for key, value in run.settings.items() if key not in NOT_COMPARED and not key.startswith(TABLE)
+    }
     return settings | {"device": run.started.get("device_name")}
 
 
@@ -90,16 +96,48 @@ def lines_of(runs: Iterable[RunResult]) -> list[tuple[dict[str, Any], list[RunRe
     configurations: dict[bytes, list[RunResult]] = defaultdict(list)
     for run in runs:
         configurations[canonical(compared(run))].append(run)
-    lines = []
+    families: dict[bytes, list[list[RunResult]]] = defaultdict(list)
     for members in configurations.values():
-        settings = compared(members[0])
-        if is_line(members):
-            lines.append((settings, members))
-            continue
-        ways = [(common, parts(members, common)) for common in COMMON]
-        common, best = min((way for way in ways if all(map(is_line, way[1].values()))), key=lambda way: len(way[1]))
-        lines += [(settings | common(own[0]), own) for own in best.values()]
-    return lines
+        families[canonical(without_network(members[0]))].append(members)
+    return [line for family in families.values() for line in lines_of_family(family)]
+
+
+def without_network(run: RunResult) -> dict[str, Any]:
+    """Return the compared settings of a run except those of its network; all of them for a run of a campaign."""
+    settings = compared(run)
+    # Lines of a campaign are its attempts.
+    named = run.provenance.get("attempt") is not None
+    return settings if named else {key: value for key, value in settings.items() if not key.startswith(NETWORK)}
+
+
+def lines_of_family(family: Sequence[Sequence[RunResult]]) -> list[tuple[dict[str, Any], list[RunResult]]]:
+    """Return the lines of configurations that differ in their network only.
+
+    Configurations that ran on one node only are part of the line of each network that joined nodes, except at places
+    where that network has runs of its own.
+    """
+    single = [members for members in family if all(run.setting("nodes") == 1 for run in members)]
+    if not single or len(single) == len(family):
+        return [line for members in family for line in separated(members)]
+    lines = []
+    for own in family:
+        if own not in single:
+            places = set(map(place, own))
+            lent = [run for members in single for run in members if place(run) not in places]
+            lines += [line for line in separated([*own, *lent]) if any(run in own for run in line[1])]
+    taken = {run.path for _, members in lines for run in members}
+    left = [[run for run in members if run.path not in taken] for members in single]
+    return [*lines, *(line for members in left if members for line in separated(members))]
+
+
+def separated(members: Sequence[RunResult]) -> list[tuple[dict[str, Any], list[RunResult]]]:
+    """Return the runs of one configuration in as few lines as have repeats on equal ranks and nodes only."""
+    settings = compared(members[0])
+    if is_line(members):
+        return [(settings, list(members))]
+    ways = [(common, parts(members, common)) for common in COMMON]
+    common, best = min((way for way in ways if all(map(is_line, way[1].values()))), key=lambda way: len(way[1]))
+    return [(settings | common(own[0]), own) for own in best.values()]
 
 
 def parts(runs: Sequence[RunResult], common: Callable[[RunResult], dict[str, Any]]) -> dict[str, list[RunResult]]:

@@ -83,6 +83,7 @@ MILLISECOND = DisplayUnit("ms", 1e-3)
 KILOWATT_HOUR = DisplayUnit("kWh", 3.6e6)
 MEBIBYTE = DisplayUnit("MiB", 2.0**20)
 GIBIBYTE = DisplayUnit("GiB", 2.0**30)
+GIGABYTE = DisplayUnit("GB", 1e9)
 MEGABYTE_PER_S = DisplayUnit("MB/s", 1e6)
 GIGABYTE_PER_S = DisplayUnit("GB/s", 1e9)
 
@@ -371,7 +372,7 @@ DATA_READ_TIME = Metric(
     "data_read_time_s", "s", "From the start of a pass over all samples to its end; the slowest rank.", Better.low, 3
 )
 CHECKPOINT_SIZE = Metric(
-    "checkpoint_size_bytes", "B", "Size of a checkpoint on disk, summed over all ranks.", digits=4, shown_in=MEBIBYTE
+    "checkpoint_size_bytes", "B", "Size of a checkpoint on disk, summed over all ranks.", digits=4, shown_in=GIGABYTE
 )
 
 # --- one value per attempt, or per attempt, axis and collective (status.jsonl, `layout` event) -------------------

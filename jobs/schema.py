@@ -3,7 +3,8 @@
 The YAML files under conf/ hold the values. Hydra merges them onto these classes and refuses unknown keys and wrong
 types; jobs/plan/rules/ holds the rules between keys, jobs/parallelism.py the keys of `parallelism`,
 jobs/settings/serving.py those of `serving`, jobs/settings/storage.py of `storage`, jobs/settings/images.py of
-`images`. A YAML file must set a key that has no default here. `None` (null in YAML) is the only spelling of "not set".
+`images`, jobs/settings/report.py of `report`. A YAML file must set a key that has no default here. `None` (null in
+YAML) is the only spelling of "not set".
 A user sets a choice by the name of its Enum member.
 The text below a field or member is what `slurmscale explain KEY` prints.
 Treat a `Run` as read-only: OmegaConf cannot compose frozen dataclasses, so nothing enforces it.
@@ -20,6 +21,7 @@ from jobs.parallelism import Parallelism
 from jobs.ranges import AtLeast1, Below1, Count, Nodes, NoneOrMore, NotNegative, Positive, Range
 from jobs.settings.images import ImageTraining
 from jobs.settings.program import Program
+from jobs.settings.report import StudyTable
 from jobs.settings.serving import Server, Serving
 from jobs.settings.storage import StorageTest
 
@@ -1071,6 +1073,8 @@ class Run:
     """Another program that a run starts (job=program); null: another run."""
     images: ImageTraining | None = None
     """Images and network of a run that trains an image classifier (job=image_train); null: another run."""
+    report: StudyTable | None = None
+    """Quantity and table of the study that the run is part of, which `slurmscale report` makes; null: none."""
 
     @property
     def ranks(self) -> int:

@@ -1,7 +1,8 @@
 """Published results, and the conditions under which a run may be compared with them.
 
 published.csv has one row per figure, published_documents.csv one row per document: numbers, settings and citations as
-printed; a cell is empty if the document does not state the value. Tokens/s of all GPUs become those of one GPU. No
+printed; a cell is empty if the document does not state the value. The samples of an epoch are those of the data that it
+names (conf/experiment/README.md). Tokens/s of all GPUs become those of one GPU. No
 FLOP/s are kept: programs count them by different formulas (analysis.metrics.mfu). An MFU is kept if its document
 counts as analysis.metrics.mfu does, 6 N + 12 L a s. The time that H20044 prints for 40 steps cannot include its
 checkpoint: 3.32 minutes less 2:30 would be 2.4 PFLOP/s for each GPU, more than an H100 has.
@@ -28,7 +29,7 @@ from jobs.metrics import Metric
 METRICS = {each.name: each for each in vars(a).values() if isinstance(each, Metric)} | m.REGISTRY
 COUNTS = (
     "parameters", "nodes", "gpus", "tensor", "pipeline",
-    "micro_batch_size", "global_batch_size", "sequence_length", "steps", "epochs",
+    "micro_batch_size", "global_batch_size", "sequence_length", "steps", "epochs", "samples",
 )  # fmt: skip
 # Rates of one GPU, which runs of other sizes reach as well.
 PER_GPU = {m.TOKENS_PER_S_PER_RANK, m.MFU}
@@ -97,6 +98,8 @@ class Published:
     sequence_length: int | None
     steps: int | None
     epochs: int | None
+    samples: int | None
+    """Of an epoch."""
     data: str
     """As in conf/data, if the data must be equal."""
     data_as_published: str
@@ -249,8 +252,22 @@ def obstacle(run: RunResult, figure: Published) -> str | None:
         if theirs is not None and ours != theirs:
             return f"{name} {'unknown' if ours is None else ours}, published {theirs}"
     if figure.epochs is not None:
-        return "the document does not state the number of samples of an epoch"
+        return unequal_epochs(run, figure)
     return None
+
+
+def unequal_epochs(run: RunResult, figure: Published) -> str | None:
+    """Return why an epoch of a run is another one than that of a figure; an incomplete last batch is left out."""
+    drawn, batch = run.values.get(m.SAMPLES_TRAINED), as_number(lookup(run.plan, "global_batch_size"))
+    epochs = as_number(run.setting("job.epochs"))
+    if figure.samples is None:
+        return "the document does not state the number of samples of an epoch"
+    if not drawn or not epochs or not batch:
+        return "the samples of an epoch of the run are unknown"
+    own = drawn / epochs
+    return (
+        None if abs(own - figure.samples) < batch else f"samples of an epoch {own:,.0f}, published {figure.samples:,}"
+    )
 
 
 def measured(run: RunResult, metric: Metric) -> float | None:
@@ -258,7 +275,7 @@ def measured(run: RunResult, metric: Metric) -> float | None:
     if metric is m.CHECKPOINT_WRITE_TIME:
         events = [event for event in run.events if event["event"] == "checkpoint"]
         times_s = [time_s for event in events if (time_s := number(event, metric)) is not None]
-        return statistics.median(times_s) if times_s else None
+        return statistics.median(times_s) if times_s else run.values.get(metric)
     if metric is a.TRAINING_TIME and run.attempts == 1:
         times = [run.values.get(part) for part in LOOP]
         return None if None in times else math.fsum(filter(None, times))

@@ -23,6 +23,7 @@ from analysis.report.runs_columns import Column, Row
 from analysis.report.runs_table import fold, rows_of
 from analysis.report.sections.layouts import memory_and_communication
 from analysis.report.sections.page import sections
+from analysis.report.sections.study import study_sections
 from analysis.report.sections.tuning import tuning_sections
 from analysis.run import hardware
 from jobs import metrics as m
@@ -42,7 +43,7 @@ class Report:
     rows: Sequence[Row]
     figures: Sequence[Figure]
     rankings: Sequence[Section]
-    """Leaderboards, ledgers and tunings, shown before all other measurements."""
+    """Leaderboards, ledgers, tables of studies and tunings, shown before all other measurements."""
     sections: Sequence[Section]
     unknown: Sequence[str]
     """Files of unknown format."""
@@ -102,7 +103,7 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
         warnings=warnings(digest),
         rows=rows_of(digest, failures(digest.runs)),
         figures=figures(digest),
-        rankings=[*campaign_sections(digest.boards), *tuning_sections(digest)],
+        rankings=[*campaign_sections(digest.boards), *study_sections(digest), *tuning_sections(digest)],
         sections=sections(digest),
         unknown=found.unknown,
         account=summary(found.uses),

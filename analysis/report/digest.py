@@ -13,7 +13,9 @@ from pathlib import Path
 
 from analysis.compare.attempt_labels import labelled_by_attempt
 from analysis.compare.campaign import Leaderboard, leaderboards
+from analysis.compare.choices import Comparison, comparisons
 from analysis.compare.loss import loss_doubts
+from analysis.compare.study import Study, studies
 from analysis.load.discover import Found
 from analysis.logs.file import LogFile
 from analysis.logs.measurements import Measurement, Series, measurements, series_of
@@ -105,6 +107,16 @@ class Digest:
     def load_lines(self) -> list[LoadLine]:
         """The served loads, in lines over concurrency or rate."""
         return load_lines(self.runs)
+
+    @cached_property
+    def comparisons(self) -> list[Comparison]:
+        """The values of swept choices, each against another one of its choice."""
+        return comparisons(self.groups, self.load_lines, [run for run in self.runs if run.state == "tested"])
+
+    @cached_property
+    def studies(self) -> list[Study]:
+        """The tables that experiment files ask for."""
+        return studies(self.recorded)
 
     @cached_property
     def storage_tests(self) -> dict[str, list[RunResult]]:

@@ -21,6 +21,7 @@ from analysis.report.digest import Digest, did_other_work
 from analysis.report.doubts import doubt_at, doubt_of
 from analysis.report.leaderboard_text import answer
 from analysis.report.points_table import MOST_SOURCES, source
+from analysis.report.sections.choices import choice_headlines
 from analysis.report.sections.page import HEADLINES
 from analysis.run import UNKNOWN_DEVICE, RunResult, hardware
 from analysis.scaling.groups import LOG_NAME, Group, Point, by_task, preference, rates
@@ -53,7 +54,7 @@ def results(digest: Digest, groups: Sequence[Group]) -> list[str]:
     sentences = [score(line) for line in scored]
     if not groups:
         missing = [] if sentences or (others and not runs) else [no_headline(runs, measured=bool(digest.measurements))]
-        return [*sentences, *missing, *others]
+        return [*sentences, *missing, *others, *choice_headlines(digest)]
     # The score of a system is more than its throughput, which the table of results has.
     covered = {run.path for line in scored for system in line for run in system.results}
     every = list(by_task(groups).values())
@@ -65,6 +66,7 @@ def results(digest: Digest, groups: Sequence[Group]) -> list[str]:
         *sentences,
         *(result(task, start) for task, start in zip(tasks, starts, strict=True) if task not in together),
         *([unscaled(together)] if together else []),
+        *choice_headlines(digest),
         *lessons(tasks),
         # Without runs of other work: the warnings name those that shared a machine.
         *doubts(tasks, side_by_side(runs)),
@@ -246,7 +248,7 @@ def result(groups: Sequence[Group], start: str) -> str:
 
 def among(point: Point, points: Sequence[Point]) -> str:
     """Return the standing of the highest of some points of a unit: fastest only if repeats tell it from all others."""
-    others = [each for each in points if each is not point]
+    others = [each for each in points if each != point]
     if not others:
         return ""
     if equal := rivals(point, points):
@@ -284,7 +286,8 @@ def reach(group: Group, name: str) -> str:
     work = "throughput only, not the same work at each point" if group.unequal_work else f"{group.mode} scaling"
     about = f"{work}, {runs_in_words([reference, point])}"
     if speedup is None:
-        return f"{name} keeps {percent} {span} ({about})"
+        gain = shown(m.SPEEDUP, point.throughput.median / reference.throughput.median)
+        return f"{name} keeps {percent} {span} ({gain} times the {per_second(point.rate)}, {about})"
     times = f"{shown(m.SPEEDUP, speedup.median)} times"
     if is_gain(group):
         return f"{name} speeds up {times} {span} ({percent}, {about})"

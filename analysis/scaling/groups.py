@@ -30,6 +30,9 @@ NAMING = {"name", "mode", "kind"}
 STRONG, WEAK = "strong", "weak"
 CHANGING, UNKNOWN = "changing batch", "unknown batch"
 LOG_NAME = "the run in "
+MICRO_BATCH = "job.micro_batch_size"
+# As configured, and as analysis.identity names that of a line.
+BATCHES = ("scaling.global_batch_size", "scaling.sequences_per_rank", "global_batch_size", "batch_per_rank")
 # Units of a line's speed, by preference: the first that all its runs have.
 RATES = (m.TOKENS_PER_S, a.SAMPLES_PER_S, a.STEPS_PER_S)
 
@@ -237,7 +240,7 @@ def distinct_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
         namesakes[" ".join(names) or str(values.get("model.name"))].append(i)
     labels = [""] * len(settings)
     for label, members in namesakes.items():
-        keys = differing_keys([settings[i] for i in members])
+        keys = labelling_keys([settings[i] for i in members])
         for i in members:
             known = [(key.split(".")[-1], settings[i].get(key)) for key in keys]
             parts = [f"{value}" if key in NAMING else f"{key}={value}" for key, value in known if value is not None]
@@ -247,18 +250,44 @@ def distinct_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the keys whose values differ, without those that the name of their section implies."""
-
-    def combinations(*keys: str) -> int:
-        return len({str([each.get(key) for key in keys]) for each in settings})
-
-    differing = [key for key in sorted({key for each in settings for key in each}) if combinations(key) > 1]
+    known = sorted({key for each in settings for key in each})
+    differing = [key for key in known if combinations(settings, key) > 1]
     names = {key.split(".")[0]: key for key in differing if key.split(".")[-1] in NAMING}
-    implied = {
+    return [
         key
         for key in differing
-        if (name := names.get(key.split(".")[0], key)) != key and combinations(name, key) == combinations(name)
-    }
-    return [key for key in differing if key not in implied]
+        if (name := names.get(key.split(".")[0], key)) == key or not implies(settings, name, key)
+    ]
+
+
+def combinations(settings: Sequence[Mapping[str, Any]], *keys: str) -> int:
+    """Return the number of different values that some keys have together."""
+    return len({str([each.get(key) for key in keys]) for each in settings})
+
+
+def implies(settings: Sequence[Mapping[str, Any]], key: str, other: str) -> bool:
+    """Return True if the value of one key decides that of another one."""
+    return combinations(settings, key, other) == combinations(settings, key)
+
+
+def labelling_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the differing keys that name lines: no path and no micro-batch that another one of them decides."""
+    keys = differing_keys(settings)
+    paths = {key for key in keys if any(is_path(each.get(key)) for each in settings)}
+    return [
+        key
+        for key in keys
+        if not any(
+            implies(settings, other, key)
+            for other in keys
+            if (key in paths and other not in paths) or (key == MICRO_BATCH and other in BATCHES)
+        )
+    ]
+
+
+def is_path(value: object) -> bool:
+    """Return True for an absolute path."""
+    return isinstance(value, str) and value.startswith("/")
 
 
 def by_task(groups: Sequence[Group]) -> dict[tuple[str, str, str, bool], list[Group]]:

@@ -89,12 +89,12 @@ def highest(points: Iterable[Point]) -> Point | None:
 
 def rivals(point: Point, points: Sequence[Point]) -> list[Point]:
     """Return the other believed points of the same unit that cannot be distinguished from a point."""
-    return [each for each in comparable(point, points) if each is not point and not differ(point, each)]
+    return [each for each in comparable(point, points) if each != point and not differ(point, each)]
 
 
 def comparable(point: Point, points: Iterable[Point]) -> list[Point]:
-    """Return the believed points whose rate has the unit of a point."""
-    return [each for each in points if not each.doubtful and each.rate is point.rate]
+    """Return the believed points whose rate has the unit of a point, each once: lines may share one (identity)."""
+    return [each for each in dict.fromkeys(points) if not each.doubtful and each.rate is point.rate]
 
 
 def places(points: Sequence[Point]) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from jobs import parallelism, schema
 from jobs.plan.synonyms import meant
 from jobs.schema import Run
-from jobs.settings import images, program, serving, storage
+from jobs.settings import images, program, report, serving, storage
 
 # The groups of conf/: each choice is a file.
 GROUPS = frozenset(
@@ -154,7 +154,7 @@ def mapping_of(name: str) -> Key | None:
 def meanings() -> dict[type, dict[str, str]]:
     """Return the text of each class of the schema (key "") and of its fields or members, read from the source."""
     found: dict[type, dict[str, str]] = {}
-    for module in (schema, parallelism, serving, storage, program, images):
+    for module in (schema, parallelism, serving, storage, program, images, report):
         for owner in ast.parse(inspect.getsource(module)).body:
             if isinstance(owner, ast.ClassDef):
                 found[getattr(module, owner.name)] = {"": one_line(ast.get_docstring(owner) or "")} | texts_of(owner)

@@ -20,6 +20,7 @@ from jobs.plan.rules import (
     predicted_time,
     profile,
     rehearsal,
+    report,
     unused,
     values,
 )
@@ -39,6 +40,7 @@ VALUES: tuple[Rule, ...] = (
     *profile.RULES,
     *contest.RULES,
     *rehearsal.RULES,
+    *report.RULES,
 )
 WARNINGS: tuple[Rule, ...] = (
     *rehearsal.WARNINGS,

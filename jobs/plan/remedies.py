@@ -23,7 +23,8 @@ def remedies(refusal: str) -> list[dict[str, str]]:
 def alternatives(remedy: str, key: str) -> Iterator[dict[str, str]]:
     """Yield the alternatives of a sentence; a bare value is one more of the key before it, else of the key refused."""
     for part in re.split(r", or |, | or ", remedy):
-        given = dict(ASSIGNMENT.findall(part))
+        # A shell takes the quotation marks away.
+        given = {name: value.strip("'") for name, value in ASSIGNMENT.findall(part)}
         if given:
             *_, key = given
             yield given

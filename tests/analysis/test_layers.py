@@ -31,6 +31,7 @@ ROOMS = (
 )
 # Functions over all runs, lines or logs, which the digest of a report calls once.
 ONCE = {
+    "comparisons",
     "fits_of",
     "leaderboards",
     "load_lines",
@@ -39,6 +40,7 @@ ONCE = {
     "relative_costs",
     "scaling_groups",
     "series_of",
+    "studies",
     "systems_of",
 }
 

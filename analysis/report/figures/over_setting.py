@@ -9,12 +9,10 @@ from typing import Any
 
 from analysis.compare.campaign import part_of
 from analysis.identity import compared, place
-from analysis.scaling.groups import Group, distinct_labels
+from analysis.scaling.groups import BATCHES, MICRO_BATCH, Group, distinct_labels
 from analysis.untrusted import canonical
 
-# As configured, and as analysis.identity names that of a line.
-BATCH_SIZES = ("scaling.global_batch_size", "scaling.sequences_per_rank", "global_batch_size", "batch_per_rank")
-MICRO_BATCH_SIZE, SEQUENCE_LENGTH = "job.micro_batch_size", "job.sequence_length"
+SEQUENCE_LENGTH = "job.sequence_length"
 
 
 @dataclass(frozen=True)
@@ -31,13 +29,13 @@ class Axis:
 AXES = (
     Axis(
         "Global batch (sequences)",
-        frozenset({*BATCH_SIZES, MICRO_BATCH_SIZE}),
+        frozenset({*BATCHES, MICRO_BATCH}),
         lambda group: group.points[0].global_batch_size,
     ),
     Axis(
         "Micro-batch (sequences)",
-        frozenset({MICRO_BATCH_SIZE}),
-        lambda group: group.runs[0].setting(MICRO_BATCH_SIZE),
+        frozenset({MICRO_BATCH}),
+        lambda group: group.runs[0].setting(MICRO_BATCH),
     ),
     Axis(
         "Sequence length (tokens)",

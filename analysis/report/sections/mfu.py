@@ -18,12 +18,12 @@ SHARED = "In all rows with an MFU"
 def utilization_section(digest: Digest) -> Section | None:
     """Return a row for each run with an MFU, and one for each reason that runs have none; None if there are none.
 
-    Logs without an MFU are included only if they contain the model's shape or FLOPs: image models do not. Runs on CPUs
-    have none, because conf/gpu has the peaks of GPUs only.
+    Logs without an MFU are included only if they contain the model's shape or FLOPs: image models do not, and runs on
+    images have no MFU. Runs on CPUs have none, because conf/gpu has the peaks of GPUs only.
     """
     known, reasons = [], defaultdict(list)
     for run in digest.used:
-        if (found := run.utilization) is None:
+        if (found := run.utilization) is None or run.setting("images") is not None:
             continue
         if found.values:
             known.append((run, found))

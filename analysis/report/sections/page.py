@@ -12,6 +12,7 @@ from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
 from analysis.report.sections.benchmarks import benchmark_headlines, measurement_sections
 from analysis.report.sections.checkpoints import checkpoint_section
+from analysis.report.sections.choices import choice_section
 from analysis.report.sections.cost import cost_section
 from analysis.report.sections.customization import customization_section
 from analysis.report.sections.data import data_section
@@ -29,6 +30,7 @@ from analysis.report.sections.profile import kernel_section, profile_section
 from analysis.report.sections.published import published_section
 from analysis.report.sections.served_loads import load_section, replicas_section, search_section
 from analysis.report.sections.serving import serving_headlines, serving_section
+from analysis.report.sections.sizing import sizing_section
 from analysis.report.sections.startup import startup_section
 from analysis.report.sections.storage import phases_section, storage_section
 from analysis.report.sections.storage_tests import (
@@ -42,6 +44,7 @@ from analysis.report.sections.system import system_section
 from analysis.report.sections.training_cost import training_cost_section
 
 SECTIONS: Sequence[Callable[[Digest], Section | None]] = (
+    choice_section,
     system_section,
     published_section,
     image_section,
@@ -55,6 +58,7 @@ SECTIONS: Sequence[Callable[[Digest], Section | None]] = (
     evaluation_section,
     serving_section,
     search_section,
+    sizing_section,
     load_section,
     replicas_section,
     checkpoint_test_section,

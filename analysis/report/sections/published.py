@@ -23,7 +23,14 @@ NOT_STATED = "not stated"
 
 def published_section(digest: Digest) -> Section | None:
     """Return a row for each point and each figure published of its experiment or settings; None if there are none."""
-    points = [(group, point, figures_for(point.runs[0])) for group in digest.groups for point in group.points]
+    # Lines may share a point (analysis.identity).
+    first = {point: group for group in reversed(digest.groups) for point in group.points}
+    points = [
+        (group, point, figures_for(point.runs[0]))
+        for group in digest.groups
+        for point in group.points
+        if first[point] is group
+    ]
     rows = [row for group, point, figures in points for row in rows_of(group, point, figures)]
     if not rows:
         return None
@@ -49,7 +56,7 @@ def rows_of(group: Group, point: Point, figures: Sequence[Published]) -> Iterato
         values = [value for run in point.runs if (value := measured(run, figure.metric)) is not None]
         spread = Spread.of(values) if values else None
         against = obstacle(point.runs[0], figure)
-        differs = " ".join(differences(point, figure))
+        differs = " ".join(differences(point.runs, figure))
         words = (
             "The loss is not believed." if point.doubtful else "",
             "" if spread else "Not measured by this run.",
@@ -75,10 +82,10 @@ def ratio(spread: Spread) -> str:
     return middle if low == high else f"{middle} ({low} to {high})"
 
 
-def differences(point: Point, figure: Published) -> Iterator[str]:
-    """Yield the differences of a point from a published figure, except in their task: the machines first."""
-    run = point.runs[0]
-    yield f"{hardware(point.runs)} ({run.started.get('device_name', 'unnamed')}); published: {machine(figure)}."
+def differences(runs: Sequence[RunResult], figure: Published) -> Iterator[str]:
+    """Yield the differences of repeats from a published figure, except in their task: the machines first."""
+    run = runs[0]
+    yield f"{hardware(runs)} ({run.started.get('device_name', 'unnamed')}); published: {machine(figure)}."
     settings = {
         "Software": (software(run), figure.software),
         "Precision": (run.setting("job.precision"), figure.precision),

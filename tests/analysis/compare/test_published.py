@@ -302,10 +302,7 @@ def test_an_epoch_of_unknown_length_has_no_ratio(tmp_path: Path) -> None:
     without, with_roce = rows(tmp_path / "any")
     assert (without["Measured"], without["Published"], with_roce["Published"]) == ("400.0", "1,220", "1,071")
     assert without["Measured / published"] == with_roce["Measured / published"] == "—"
-    assert (
-        "No ratio: the document does not state the number of samples of an epoch."
-        in without["Differences, and the source"]
-    )
+    assert "No ratio: the samples of an epoch of the run are unknown." in without["Differences, and the source"]
     assert "RoCE not enabled" in without["Differences, and the source"]
     asked = [*overrides, "network=roce", "cluster=xe9680_mi300x"]
     trained(tmp_path / "roce", of_experiment(*asked), asked, step_time_s=30.0)

@@ -58,11 +58,11 @@ def test_the_report_has_a_row_of_each_run_that_saved_or_could_not_with_the_first
     text = (tmp_path / "report.md").read_text()
     section = text[text.index("## Checkpoints") :].split("\n## ")[0].splitlines()
     assert section[2] == (
-        "| Run | Written | Checkpoint size (MiB) | Checkpoint stall (s) | Checkpoint stall share (%) | "
+        "| Run | Written | Checkpoint size (GB) | Checkpoint stall (s) | Checkpoint stall share (%) | "
         "Checkpoint bandwidth (GB/s) | Failed |"
     )
     assert len(section) == 5
-    assert section[4].startswith("| saving | 3 | 2,861 | 0.200 | 4.44 | 1.50 (0.500 to 2.00) | 1: OSError: ")
+    assert section[4].startswith("| saving | 3 | 3.000 | 0.200 | 4.44 | 1.50 (0.500 to 2.00) | 1: OSError: ")
     assert "No space left on device" in section[4]
     assert len(section[4]) < 250
     never, row = csv.DictReader((tmp_path / "runs.csv").read_text().splitlines())
@@ -91,7 +91,7 @@ def test_a_checkpoint_without_a_size_or_a_time_has_no_bandwidth(tmp_path: Path) 
     values = only(tmp_path).values
     assert m.CHECKPOINT_BANDWIDTH not in values
     assert values[m.CHECKPOINT_SIZE] == 1e9
-    assert "| run | 5 | 953.7 | — | — | — | none |" in markdown(tmp_path)
+    assert "| run | 5 | 1.000 | — | — | — | none |" in markdown(tmp_path)
 
 
 def markdown(path: Path) -> str:

@@ -14,7 +14,9 @@ from analysis.metrics.serving import cost_of_tokens, read_served
 from analysis.parsers import log_metrics as a
 from analysis.report.digest import Digest
 from analysis.report.figures.serving import serving_figures
+from analysis.report.sections.choices import choice_headlines
 from analysis.report.sections.served_loads import load_section, replicas_section
+from analysis.report.sections.sizing import sizing_section
 from analysis.run import RunResult
 from analysis.scaling.serving import frontier, load_lines
 from jobs import metrics as m
@@ -160,3 +162,23 @@ def test_a_load_without_times_or_samples_has_counters_only(tmp_path: Path) -> No
     assert load.values == {}
     assert load.share(load.replicas[0]) == 1
     assert read_served(RunDir(tmp_path), {}).replicas == []
+
+
+def test_loads_and_layouts_are_worth_what_their_pairs_show() -> None:
+    assert choice_headlines(Digest(a_sweep())) == [
+        "On equal ranks, serving.concurrency=8 is 1.13 (tensor=1) and 1.90 (tensor=2) times as fast as 4 on 2 ranks on "
+        "1 node (n = 1 to 2, noise cannot be ruled out); parallelism tensor=1 is 1.50 (concurrency=4) and 0.895 "
+        "(concurrency=8) times as fast as tensor=2 on 2 ranks on 1 node (n = 1 to 2, noise cannot be ruled out)."
+    ]
+
+
+def test_a_search_sizes_servers_for_users() -> None:
+    values = {m.HIGHEST_CONCURRENCY: 50.0}
+    found = replace(served("s", 4, 9.0, 1.0, replicas=2), values=values)
+    none = replace(served("none", 4, 9.0, 1.0), values={m.HIGHEST_CONCURRENCY: 0.0})
+    section = sizing_section(Digest([found, none]))
+    assert section is not None
+    assert section.headings[2:6] == ("Users of a replica", "64 users", "256 users", "1,024 users")
+    # 25 users each: 64 of them take 3 replicas of one rank, and servers have 2 ranks.
+    assert [list(row[2:7]) for row in section.rows] == [["25", "3 on 2", "11 on 6", "41 on 21", "164 on 82"]]
+    assert sizing_section(Digest([none])) is None

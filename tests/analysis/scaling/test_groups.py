@@ -291,6 +291,7 @@ def test_the_answer_names_line_mode_repeats_and_doubt_and_leaves_intervals_to_th
     assert headlines(Digest(runs, scaling_groups(runs, loss_doubts(runs)))) == [
         "CPU: tiny with ddp speeds up 1.39 times from 1 to 2 ranks (69.4 % efficiency, strong scaling, n = 2 each); it "
         "reaches 1,564 tokens/s, the fastest of 3 points.",
+        "On equal ranks, parallelism=ddp is 2.20 times as fast as fsdp_full on 1 rank on 1 node (n = 2).",
         "DOUBTFUL: ddp: repeats lie far apart. See the warnings.",
     ]
 
@@ -301,14 +302,18 @@ def test_without_a_scaling_axis_the_answer_is_throughput_only(tmp_path: Path) ->
     assert answer_in(tmp_path) == (
         "CPU: tiny with fsdp_full reaches 2,048 tokens/s on 1 rank on 1 node (one run), the highest of 2 points, 2.00 "
         "times the lowest (one run each, compared by their steps); no configuration ran on several numbers of ranks, "
-        "so there is no speedup or efficiency."
+        "so there is no speedup or efficiency. On equal ranks, parallelism=fsdp_full is 2.00 times as fast as ddp on "
+        "1 rank on 1 node (n = 1)."
     )
 
 
 def test_weak_scaling_is_answered_by_efficiency(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("n1", weak=True), step_time_s=1.0, tokens=1000)
     finished_run(tmp_path, a_run("n2", weak=True, nodes=2), step_time_s=1.25, tokens=2000)
-    assert "tiny with ddp keeps 80.0 % efficiency from 1 to 2 ranks (weak scaling" in answer_in(tmp_path)
+    assert (
+        "tiny with ddp keeps 80.0 % efficiency from 1 to 2 ranks (1.60 times the tokens/s, weak scaling"
+        in answer_in(tmp_path)
+    )
 
 
 def test_throughputs_of_different_models_are_not_ranked(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ LORA = FINETUNE.replace("finetune_full", "finetune_lora")
 PRETRAIN = "engine=litgpt parallelism=single ranks_per_node=1 engine.compile=true"
 FLOAT8 = f"{H100} engine.float8=true engine.compile=true job.precision=bfloat16"
 PP8 = "ranks_per_node=4 parallelism=pp parallelism.pipeline=4 model=llama2_7b"
+STUDY = "experiment=llama2_500_steps"
 # A point for every refusal; those without another mistake of their own come first in a rule.
 ZERO = "engine=deepspeed data=docstrings parallelism=zero"
 SERVE = "job=serve engine=vllm ranks_per_node=2 serving.concurrency=4"
@@ -266,6 +267,12 @@ ILLEGAL = (
     f"{SERVE} serving.search.most_concurrency=8",
     f"{SERVE} serving.search.most_concurrency=2 serving.limits.request_latency_s=1",
     "stages=all_and_serve data.held_out_samples=8",
+    f"{STUDY} report.quantity=[useful_time,total_time_s]",
+    f"{STUDY} report.quantity=[] report.rows=[]",
+    f"{STUDY} report.rows=[model.name,node]",
+    f"{STUDY} report.columns=[network]",
+    f"{STUDY} report.units='{{total_time_s: fortnight}}'",
+    f"{STUDY} report.units='{{useful_time: min}}'",
 )
 # No override corrects what these refuse; of a program, its file does (tests/jobs/work/program).
 WITHOUT = {config_holds_no_secret, sbatch_variables.agree_with_keys, *program_rules.VALUES}
