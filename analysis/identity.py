@@ -44,8 +44,11 @@ NOT_COMPARED = {
 }
 # The section `report`: how runs are shown.
 TABLE = "report"
-# The network connects nodes: a run on one node is a point of the line of every network.
-NETWORK = "network."
+# Settings of the network between nodes: a run on one node is a point of the line of every such network. A library of
+# collectives and its variables act inside a node, too.
+BETWEEN_NODES = frozenset(
+    f"network.{key}" for key in ("name", "transport", "adapters", "interface", "gid_index", "plugin")
+)
 
 
 def compared(run: RunResult) -> dict[str, Any]:
@@ -98,16 +101,15 @@ def lines_of(runs: Iterable[RunResult]) -> list[tuple[dict[str, Any], list[RunRe
         configurations[canonical(compared(run))].append(run)
     families: dict[bytes, list[list[RunResult]]] = defaultdict(list)
     for members in configurations.values():
-        families[canonical(without_network(members[0]))].append(members)
+        # Lines of a campaign are its attempts.
+        alone = members[0].provenance.get("attempt") is not None
+        families[canonical(compared(members[0]) if alone else without_network(members[0]))].append(members)
     return [line for family in families.values() for line in lines_of_family(family)]
 
 
 def without_network(run: RunResult) -> dict[str, Any]:
-    """Return the compared settings of a run except those of its network; all of them for a run of a campaign."""
-    settings = compared(run)
-    # Lines of a campaign are its attempts.
-    named = run.provenance.get("attempt") is not None
-    return settings if named else {key: value for key, value in settings.items() if not key.startswith(NETWORK)}
+    """Return the compared settings of a run except those of the network between nodes."""
+    return {key: value for key, value in compared(run).items() if key not in BETWEEN_NODES}
 
 
 def lines_of_family(family: Sequence[Sequence[RunResult]]) -> list[tuple[dict[str, Any], list[RunResult]]]:

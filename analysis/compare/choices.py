@@ -17,7 +17,7 @@ from typing import Any
 
 from analysis.compare.campaign import part_of
 from analysis.compare.core import Ratio
-from analysis.identity import batch, compared, place
+from analysis.identity import batch, compared, place, without_network
 from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
 from analysis.scaling.groups import BATCHES, MICRO_BATCH, NAMING, Group, Point, differing_keys, distinct_labels
@@ -99,10 +99,16 @@ def of_trainings(groups: Iterable[Group]) -> list[Measured]:
     points = dict.fromkeys(point for group in groups for point in group.points if not point.doubtful)
     first = {point: point.runs[0] for point in points}
     return [
-        (point, compared(run) | (batch(run) if run.log else {}) | {ACCUMULATION: run.plan.get(ACCUMULATION)})
+        (point, settings_of(run))
         for point, run in first.items()
         if part_of(run) is None and run.provenance.get("trial") is None
     ]
+
+
+def settings_of(run: RunResult) -> dict[str, Any]:
+    """Return the settings of a training that choices are among; on one node there is no network between nodes."""
+    own = without_network(run) if run.setting("nodes") == 1 else compared(run)
+    return own | (batch(run) if run.log else {}) | {ACCUMULATION: run.plan.get(ACCUMULATION)}
 
 
 def of_loads(lines: Iterable[LoadLine]) -> list[Measured]:
@@ -179,8 +185,7 @@ def pairs(choice: str, keys: Collection[str], measured: Sequence[Measured]) -> l
         rest = [(key, value) for key, value in settings.items() if key not in {*keys, *apart}]
         sets[canonical([rest, point.ranks, point.nodes, point.rate.name])].append((point, settings))
     alike = [own for own in sets.values() if len(own) > 1]
-    names = names_of([{key: own[key] for key in keys} for members in alike for _, own in members], choice)
-    named = [[(names[text_of(own, keys)], point) for point, own in members] for members in alike]
+    named = [named_points(members, keys, choice) for members in alike]
     order = {name: i for i, name in enumerate(in_order(named))}
     rests = [
         {key: value for key, value in members[0][1].items() if key not in {*keys, ACCUMULATION}} for members in alike
@@ -194,26 +199,23 @@ def pairs(choice: str, keys: Collection[str], measured: Sequence[Measured]) -> l
     return sorted(found, key=lambda each: (order[each.value], each.where, each.point.ranks))
 
 
-def text_of(settings: Settings, keys: Iterable[str]) -> str:
-    """Return the values of some keys as text."""
-    return str([(key, settings[key]) for key in sorted(keys)])
+def named_points(members: Sequence[Measured], keys: Collection[str], choice: str) -> list[tuple[str, Point]]:
+    """Return the points of a set with the names of their values of a choice: `roce`, `16`, `tp tensor=2`."""
+    settings = [{key: own[key] for key in keys} for _, own in members]
+    differing = differing_keys(settings)
+    batches = [key for key in BATCHES if key in differing and all(own[key] is not None for own in settings)]
+    leading = [key for key in differing if not key.startswith(FOLLOWERS.get(choice, ()))]
+    shown = batches[:1] if choice == "global_batch_size" and batches else leading or differing
+    return [
+        (" ".join(value_in_words(key, own[key], alone=key in {choice, *batches}) for key in shown), point)
+        for (point, _), own in zip(members, settings, strict=True)
+    ]
 
 
-def names_of(settings: Sequence[Settings], choice: str) -> dict[str, str]:
-    """Return the name of each value of a choice, by its text: `roce`, `16`, `tp tensor=2`."""
-    keys = differing_keys(settings)
-    batches = [key for key in BATCHES if key in keys and all(own[key] is not None for own in settings)]
-    leading = [key for key in keys if not key.startswith(FOLLOWERS.get(choice, ()))]
-    shown = batches[:1] if choice == "global_batch_size" and batches else leading or keys
-    return {
-        text_of(own, own): " ".join(
-            str("none" if own[key] is None else own[key])
-            if key in {choice, *batches} or key.split(".")[-1] in NAMING
-            else f"{key.split('.')[-1]}={own[key]}"
-            for key in shown
-        )
-        for own in settings
-    }
+def value_in_words(key: str, value: Any, *, alone: bool) -> str:
+    """Return a value, with the last word of its key unless this is the choice or names its section."""
+    text, last = "none" if value is None else str(value), key.rpartition(".")[2]
+    return text if alone or last in NAMING else f"{last}={text}"
 
 
 def in_order(sets: Sequence[Sequence[tuple[str, Point]]]) -> list[str]:

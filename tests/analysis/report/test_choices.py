@@ -18,7 +18,7 @@ from analysis.run import RunResult
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
 from tests.support.documents import roce_study
-from tests.support.fake_runs import a_run, finished_run, with_parallelism
+from tests.support.fake_runs import a_run, finished_run
 
 
 def built(*paths: Path) -> Report:
@@ -92,8 +92,8 @@ def a_point(name: str, config: dict[str, Any], rate: float, *overrides: str, acc
         ({"scaling": {"global_batch_size": 1}, "job": {"micro_batch_size": 1}},
          {"scaling": {"global_batch_size": 16}, "job": {"micro_batch_size": 16}}, ["global_batch_size=16 1"]),
         # A setting that the name of a section stands for, and one that an override sets beside it.
-        ({"network": {"name": "tcp", "transport": "tcp"}}, {"network": {"name": "roce", "transport": "roce"}},
-         ["network=roce tcp"]),
+        ({"nodes": 2, "network": {"name": "tcp", "transport": "tcp"}},
+         {"nodes": 2, "network": {"name": "roce", "transport": "roce"}}, ["network=roce tcp"]),
         ({"parallelism": {"name": "ddp", "tensor": 1}}, {"parallelism": {"name": "tp", "tensor": 2}}, []),
         # Weights and tokenizer are those of the model; the path behind a label is that of the storage.
         ({"job": {"init_from": "/w/m"}}, {"model": {"name": "n"}, "job": {"init_from": "/w/n"}}, ["model=n m"]),
@@ -124,13 +124,22 @@ def test_micro_batches_of_their_own_are_no_part_of_the_global_batch() -> None:
     }
 
 
-def test_a_network_with_a_single_node_of_its_own_keeps_it(tmp_path: Path) -> None:
+def test_a_network_is_worth_nothing_on_one_node_and_a_library_of_collectives_may_be(tmp_path: Path) -> None:
     for nodes in (1, 2):
-        for name in ("a", "b"):
-            run = replace(a_run(f"{name}{nodes}", nodes=nodes), network=replace(a_run().network, name=name))
-            finished_run(tmp_path, with_parallelism(run, name="ddp"), step_time_s=1 / nodes)
-    groups = built(tmp_path).digest.groups
-    assert [[run.name for run in group.runs] for group in groups] == [["a1", "a2"], ["b1", "b2"]]
+        for name, library in (("a", None), ("b", None), ("msccl", "/lib/librccl.so")):
+            network = replace(a_run().network, name=name, library=library)
+            run = replace(a_run(f"{name}{nodes}", nodes=nodes), network=network)
+            finished_run(tmp_path, run, step_time_s={"a": 1.0, "b": 1.5, "msccl": 2.0}[name] / nodes)
+    content = built(tmp_path)
+    assert [[run.name for run in group.runs] for group in content.digest.groups] == [
+        ["a1", "a2"], ["b1", "b2"], ["msccl1", "msccl2"],
+    ]  # fmt: skip
+    assert sorted((row[0], row[1], row[2].split(" on ")[1], row[5]) for row in rows(content)) == [
+        ("network library=none", "library=/lib/librccl.so", "1 node", "1.33"),
+        ("network library=none", "library=/lib/librccl.so", "1 node", "2.00"),
+        ("network=a", "msccl", "2 nodes", "2.00"),
+        ("network=b", "msccl", "2 nodes", "1.33"),
+    ]
 
 
 def test_lines_are_named_after_labels_and_not_after_what_these_decide() -> None:
