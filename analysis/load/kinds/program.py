@@ -71,7 +71,7 @@ def with_log(run: RunResult, frozen: Run, directory: RunDir) -> RunResult:
     file = file_of(frozen, directory, frozen.program.log.file, frozen.program.log.step)
     place = working_directory(frozen, directory)
     root = place if file.is_relative_to(place) else file.parent
-    # A pattern has a file for each attempt, if the program begins another one when it continues.
+    # A pattern has a file for each attempt, or of ranks of which not the first one prints the steps.
     files = sorted(root.glob(str(file.relative_to(root))), key=lambda each: each.stat().st_mtime)
     if not files:
         raise UnusableError("unmeasured", f"finished, but program.log: there is no {file}")
@@ -79,13 +79,13 @@ def with_log(run: RunResult, frozen: Run, directory: RunDir) -> RunResult:
         found = log_runs(map(read_log_file, files), root, {root: declared_facts(frozen)})
     except ReportError as error:
         raise UnusableError("unreadable", str(error)) from error
-    # The last attempt has the steps of those that it continues.
-    newest = [run for run in found if run.log is not None and run.log.path == files[-1]]
-    if not newest:
+    # The last attempt has the steps of those that it continues; ranks may have files without a step.
+    of_file = {run.log.path: run for run in found if run.log is not None}
+    log = next((of_file[each] for each in reversed(files) if each in of_file), None)
+    if log is None:
         raise UnusableError(
-            "unmeasured", f"finished, but program.log: {files[-1]} has no step of a training in a known format"
+            "unmeasured", f"finished, but program.log: {file} has no step of a training in a known format"
         )
-    log = newest[0]
     if log.state == "unmeasured" and frozen.program.merit is not None:
         # A merit of the program's own needs no rate of the log.
         log = replace(log, state=run.state, reason=None)

@@ -130,6 +130,23 @@ def test_a_log_has_a_file_for_each_attempt_and_the_last_one_counts(site: Path, t
     assert max(found.losses) == 40
 
 
+def test_a_log_of_all_ranks_is_that_of_the_rank_that_prints_the_steps(site: Path, tmp_path: Path) -> None:
+    line = (
+        " iteration %8d/      20 | consumed samples: %d | elapsed time per iteration (ms): 500.0 | "
+        "learning rate: 1.0E-04 | global batch size:     4 | lm loss: 2.0E+00 |"
+    )
+    steps = "range(1, 21) if os.environ['RANK'] == '1' else ()"
+    write = f"import os\nfor step in {steps}:\n    print('{line}' % (step, 4 * step))\n"
+    program(site, steps={"go": {"command": GO, "start": "rank"}}, files={"go.py": write}, params={}, parameters={},
+            metrics={}, gates={}, merit=None, log={"file": "{run_directory}/program/go-*.log"})  # fmt: skip
+    run = made(tmp_path, "ranks_per_node=2")
+    finished(run, ranks=2)
+    found = read_run(run.path)
+    assert found.used, found.reason
+    assert found.values[m.STEP_TIME_MEDIAN] == pytest.approx(0.5)
+    assert found.plan["global_batch_size"] == 4
+
+
 def test_a_merit_of_its_own_needs_no_rate_of_the_log(site: Path, tmp_path: Path) -> None:
     lines = "\n".join(
         f"print({{'loss': {3 - step / 10}, 'learning_rate': 0.1, 'epoch': {step}.0}})" for step in range(9)
