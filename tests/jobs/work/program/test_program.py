@@ -128,6 +128,9 @@ def test_a_log_has_a_file_for_each_attempt_and_the_last_one_counts(site: Path, t
     assert found.used, found.reason
     assert found.values[m.STEP_TIME_MEDIAN] == pytest.approx(0.5)
     assert max(found.losses) == 40
+    report([tmp_path / "test"], tmp_path / "report")
+    page = (tmp_path / "report/report.html").read_text()
+    assert "In logs of other programs, the first reported step" in page
 
 
 def test_a_log_of_all_ranks_is_that_of_the_rank_that_prints_the_steps(site: Path, tmp_path: Path) -> None:
