@@ -334,6 +334,7 @@ def test_two_ranks_of_a_lightning_script_are_killed_and_each_attempt_has_its_own
     assert len(found.losses) >= 50, "the earlier attempt's steps count if its losses are those of the same work"
     assert found.losses[max(found.losses)] < found.losses[min(found.losses)]
     assert m.STEP_TIME_MEDIAN in found.values
+    assert found.plan["global_batch_size"] == 8, "four samples of each rank"
 
 
 @pytest.mark.long
