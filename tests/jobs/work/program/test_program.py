@@ -424,7 +424,7 @@ def test_a_program_that_cannot_run_as_described_is_refused_with_the_remedy(
 
 
 def test_a_job_without_a_program_asks_for_one() -> None:
-    assert "job=program starts a program, and none is chosen. Set program=hf_trainer, " in refusal("job=program")
+    assert "job=program starts a program, and none is chosen. Set program=gromacs, " in refusal("job=program")
 
 
 def test_a_key_that_a_name_uses_is_read_and_a_parameter_stays_as_it_was_typed(site: Path) -> None:
