@@ -5,7 +5,7 @@
 #     tests/install.sh browser    chromium, which opens the report
 #     tests/install.sh serving    load balancers and ApacheBench
 #     tests/install.sh storage    fio
-#     tests/install.sh solvers    HPC Challenge, LAMMPS and Open MPI
+#     tests/install.sh solvers    HPC Challenge, LAMMPS, GROMACS, OpenFOAM, NWChem and Open MPI
 #     tests/install.sh locale     sources of the Turkish locale, and time zones: CI runs in both
 #
 # Exit status: 0 all programs are installed, 3 they cannot be installed here (stderr has the reason).
@@ -32,8 +32,8 @@ storage)
     PACKAGES=(fio)
     ;;
 solvers)
-    PROGRAMS=(hpcc lmp mpirun)
-    PACKAGES=(hpcc lammps openmpi-bin)
+    PROGRAMS=(hpcc lmp gmx_mpi simpleFoam nwchem mpirun /usr/share/doc/openfoam-examples/examples)
+    PACKAGES=(hpcc lammps gromacs openfoam openfoam-examples nwchem openmpi-bin)
     ;;
 locale)
     PROGRAMS=(localedef /usr/share/i18n/locales/tr_TR /usr/share/zoneinfo/Pacific/Apia)

@@ -49,9 +49,11 @@ def page(content: Report) -> str:
     plots = {
         figure.name: published_values(figure.plot.to_plotly_json()) for figure in content.all_figures if figure.plot
     }
-    own = [row.run for row in content.used if row.run.log is None and row.run.steady_steps]
+    measured = [row.run for row in content.used if row.run.steady_steps]
+    # The log of a program's training is read by the rules of logs.
+    own = [run for run in measured if run.log is None and "unmeasured_steps" in run.config["job"]]
     unmeasured = sorted({run.config["job"]["unmeasured_steps"] for run in own})
-    of_logs = any(row.run.log is not None for row in content.used)
+    of_logs = len(own) < len(measured) or any(row.run.log is not None for row in content.used)
     # Neither contains a closing script tag.
     scripts = [resource("plotly.js/plotly-basic.min.js"), resource("page.js")] if plots else []
     return template.render(

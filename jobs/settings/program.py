@@ -173,7 +173,8 @@ class TrainingLog:
     step: str | None = None
     """Step that prints it; null: the last one."""
     file: str | None = None
-    """File with it, relative to the working directory, with {names}; null: what the step printed on its first rank."""
+    """File with it, or the pattern of a file for each attempt (csv/version_*/metrics.csv) or each rank
+    ({run_directory}/program/train-*.log), with {names}; null: what the step printed on its first rank."""
     facts: dict[str, str] = field(default_factory=dict)
     """Facts that the log does not contain, by the keys of facts.yaml, such as global_batch_size; with {names}."""
 

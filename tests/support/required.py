@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib.util import find_spec
 from typing import NoReturn
 
@@ -22,6 +23,16 @@ def need_bitsandbytes() -> None:
     """Skip the test where weights cannot be quantized."""
     if find_spec("bitsandbytes") is None:
         skip_or_fail("bitsandbytes is not installed: pip install --editable '.[qlora]'.")
+
+
+def python_of(package: str) -> str:
+    """Return a Python that has the package of a foreign trainer, which CI has not: this one, or that of a variable."""
+    variable = f"SLURMSCALE_{package.upper()}_PYTHON"
+    if python := os.environ.get(variable):
+        return python
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: set {variable} to the Python of an environment that has it.")
+    return sys.executable
 
 
 def need_dali() -> None:

@@ -32,7 +32,7 @@ from jobs.errors import ReportError, SuiteError
 from jobs.files import parse_yaml
 from jobs.rundir import RunDir, load_run
 from jobs.schema import Run
-from jobs.work.program.names import known_values, used_sections
+from jobs.work.program.names import known_values, used_sections, working_directory
 from jobs.work.program.words import text_of
 
 
@@ -74,18 +74,26 @@ def with_log(run: RunResult, frozen: Run, directory: RunDir) -> RunResult:
     assert frozen.program is not None
     assert frozen.program.log is not None
     file = file_of(frozen, directory, frozen.program.log.file, frozen.program.log.step)
+    place = working_directory(frozen, directory)
+    root = place if file.is_relative_to(place) else file.parent
+    # A pattern has a file for each attempt, or of ranks of which not the first one prints the steps.
+    files = sorted(root.glob(str(file.relative_to(root))), key=lambda each: each.stat().st_mtime)
+    if not files:
+        raise UnusableError("unmeasured", f"finished, but program.log: there is no {file}")
     try:
-        facts = declared_facts(frozen)
-        found = log_runs([read_log_file(file)], file.parent, {file.parent: facts})
+        found = log_runs(map(read_log_file, files), root, {root: declared_facts(frozen)})
     except ReportError as error:
         raise UnusableError("unreadable", str(error)) from error
-    except FileNotFoundError as error:
-        raise UnusableError("unmeasured", f"finished, but program.log: there is no {file}") from error
-    if not found:
+    # The last attempt has the steps of those that it continues; ranks may have files without a step.
+    of_file = {run.log.path: run for run in found if run.log is not None}
+    log = next((of_file[each] for each in reversed(files) if each in of_file), None)
+    if log is None:
         raise UnusableError(
-            "unmeasured", f"finished, but program.log: {file} has no step of a training in a format that is known"
+            "unmeasured", f"finished, but program.log: {file} has no step of a training in a known format"
         )
-    log = found[0]
+    if log.state == "unmeasured" and frozen.program.merit is not None:
+        # A merit of the program's own needs no rate of the log.
+        log = replace(log, state=run.state, reason=None)
     if log.reason is not None:
         raise UnusableError(log.state, f"program.log: {log.reason}")
     name = frozen.program.name

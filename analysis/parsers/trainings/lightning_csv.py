@@ -20,6 +20,7 @@ COLUMNS: tuple[tuple[re.Pattern[str], Kind, Metric], ...] = (
     (re.compile(r"(?:train(?:ing)?[_/])?loss(?:_step)?"), Kind.step, m.LOSS),
     (re.compile(r"lr(?:-[\w/-]+)?|learning_rate"), Kind.step, m.LEARNING_RATE),
     (re.compile(r"grad(?:ient)?_norm(?:_step)?"), Kind.step, m.GRADIENT_NORM),
+    (re.compile(r"global_batch_size"), Kind.step, a.GLOBAL_BATCH_SIZE),
     (re.compile(r"iter_time"), Kind.step, a.MICRO_BATCH_TIME),
     (re.compile(r"(?:train\|)?device/flops_per_sec"), Kind.step, a.FLOPS_PER_S_PER_RANK),
     (re.compile(r"(?:train(?:ing)?[_/])?loss_epoch"), Kind.summary, a.MEAN_LOSS),

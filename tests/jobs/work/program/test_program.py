@@ -110,6 +110,64 @@ def test_without_a_merit_the_wall_time_of_all_steps_is_compared(site: Path, tmp_
     assert found.values[m.PROGRAM_TIME] >= 0.3
 
 
+def test_a_log_has_a_file_for_each_attempt_and_the_last_one_counts(site: Path, tmp_path: Path) -> None:
+    write = (
+        "import os\nfrom pathlib import Path\n"
+        "for version in range(2):\n"
+        "    table = Path(f'csv/version_{{version}}/metrics.csv')\n"
+        "    table.parent.mkdir(parents=True)\n"
+        "    rows = [f'0,{{step}},{2 - version - step / 100},0.5' for step in range(20 * version, 20 * version + 20)]\n"
+        "    table.write_text('\\n'.join(['epoch,step,loss,step_time_s', *rows]) + '\\n')\n"
+        "    os.utime(table, (version + 1, version + 1))\n"
+    )
+    program(site, steps={"go": {"command": GO}}, files={"go.py": write}, params={}, parameters={}, metrics={}, gates={},
+            merit=None, log={"file": "csv/version_*/metrics.csv"})  # fmt: skip
+    run = made(tmp_path)
+    finished(run)
+    found = read_run(run.path)
+    assert found.used, found.reason
+    assert found.values[m.STEP_TIME_MEDIAN] == pytest.approx(0.5)
+    assert max(found.losses) == 40
+    report([tmp_path / "test"], tmp_path / "report")
+    page = (tmp_path / "report/report.html").read_text()
+    assert "In logs of other programs, the first reported step" in page
+
+
+def test_a_log_of_all_ranks_is_that_of_the_rank_that_prints_the_steps(site: Path, tmp_path: Path) -> None:
+    line = (
+        " iteration %8d/      20 | consumed samples: %d | elapsed time per iteration (ms): 500.0 | "
+        "learning rate: 1.0E-04 | global batch size:     4 | lm loss: 2.0E+00 |"
+    )
+    steps = "range(1, 21) if os.environ['RANK'] == '1' else ()"
+    write = f"import os\nfor step in {steps}:\n    print('{line}' % (step, 4 * step))\n"
+    program(site, steps={"go": {"command": GO, "start": "rank"}}, files={"go.py": write}, params={}, parameters={},
+            metrics={}, gates={}, merit=None, log={"file": "{run_directory}/program/go-*.log"})  # fmt: skip
+    run = made(tmp_path, "ranks_per_node=2")
+    finished(run, ranks=2)
+    found = read_run(run.path)
+    assert found.used, found.reason
+    assert found.values[m.STEP_TIME_MEDIAN] == pytest.approx(0.5)
+    assert found.plan["global_batch_size"] == 4
+
+
+def test_a_merit_of_its_own_needs_no_rate_of_the_log(site: Path, tmp_path: Path) -> None:
+    lines = "\n".join(
+        f"print({{'loss': {3 - step / 10}, 'learning_rate': 0.1, 'epoch': {step}.0}})" for step in range(9)
+    )
+    rate = {"pattern": "rate (.*)", "unit": "1/s", "better": "high", "definition": "A rate."}
+    program(site, steps={"go": {"command": GO}}, files={"go.py": f"{lines}\nprint('rate 5')\n"}, params={},
+            parameters={}, metrics={"rate": rate}, gates={}, merit=None, log={})  # fmt: skip
+    without = made(tmp_path)
+    finished(without)
+    assert read_run(without.path).reason == "program.log: it reports neither step time nor throughput"
+    run = made(tmp_path, "program.merit=rate", "name=merit")
+    finished(run)
+    found = read_run(run.path)
+    assert found.used, found.reason
+    assert found.rate is not None
+    assert (found.rate.name, len(found.losses)) == ("rate", 9)
+
+
 def test_a_process_that_fails_names_its_step_and_ends_those_of_all_ranks(site: Path, tmp_path: Path) -> None:
     fails = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit('no mesh for rank 1')\ntime.sleep(600)\n"
     program(site, files={"count.py": fails})
@@ -403,7 +461,7 @@ def test_a_program_that_cannot_run_as_described_is_refused_with_the_remedy(
 
 
 def test_a_job_without_a_program_asks_for_one() -> None:
-    assert "job=program starts a program, and none is chosen. Set program=hf_trainer, " in refusal("job=program")
+    assert "job=program starts a program, and none is chosen. Set program=gromacs, " in refusal("job=program")
 
 
 def test_a_key_that_a_name_uses_is_read_and_a_parameter_stays_as_it_was_typed(site: Path) -> None:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import random
 import re
 import shutil
 import signal
+import subprocess
 import sys
+from array import array
 from pathlib import Path
 
 import pytest
 
 from analysis.load.run_directory import read_run
 from analysis.report.report import report
+from analysis.run import RunResult
+from jobs import metrics as m
 from jobs.rundir import RunDir
+from jobs.work.program.names import known_values, words_of
+from jobs.work.program.words import text_of
 from jobs.work.work import work_of
 from tests.support.composing import CONF, one, options
 from tests.support.real_run import FORK, make_run, printed, rank, train
-from tests.support.required import skip_or_fail
+from tests.support.required import python_of, skip_or_fail
 from tests.support.serving import model_directory, vllm_python, with_random_weights
 from tests.support.waiting import wait_until
 
@@ -36,6 +44,37 @@ rows = torch.randint(0, 320, (64, 32), generator=torch.Generator().manual_seed(1
 Trainer(model, arguments, train_dataset=[{"input_ids": row, "labels": row} for row in rows]).train(
     resume_from_checkpoint=arguments.resume_from_checkpoint
 )
+"""
+
+LIGHTNING = """\
+import torch
+from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.cli import LightningCLI
+
+torch.set_num_threads(1)
+
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 1)
+
+    def training_step(self, batch, index):
+        loss = torch.nn.functional.mse_loss(self.layer(batch[0]), batch[1])
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-2)
+
+
+class Data(LightningDataModule):
+    def train_dataloader(self):
+        x = torch.randn(4096, 8, generator=torch.Generator().manual_seed(1))
+        return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True)), 4)
+
+
+LightningCLI(Model, Data)
 """
 
 
@@ -61,6 +100,23 @@ def prepare_solver(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def started(run: RunDir, ranks: int) -> None:
     assert train(run) == [0] * ranks, printed(run)
     run.plan.write_text("{}")
+
+
+def killed_and_continued(run: RunDir, ranks: int, checkpoint: str, step: str = "train") -> RunResult:
+    """A run whose ranks are killed when a checkpoint exists, and that is then started again."""
+    first = [FORK.Process(target=rank, args=(run.path, number, ranks, "first")) for number in range(ranks)]
+    for process in first:
+        process.start()
+    wait_until(lambda: list(run.work.glob(checkpoint)))
+    for process in first:
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    started(run, ranks)
+    assert f"step {step} continues from" in printed(run)
+    found = read_run(run.path)
+    assert found.attempts == 2
+    return found
 
 
 @pytest.mark.long
@@ -133,6 +189,104 @@ def test_hpc_challenge_solves_on_one_and_two_ranks(tmp_path: Path, monkeypatch: 
     assert "GFLOP/s (hpl flops)" in page
 
 
+@pytest.mark.long
+def test_gromacs_scales_and_is_killed_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare_solver("gmx_mpi", monkeypatch)
+    chosen = (
+        "job=program", "program=gromacs", "program.params.mpirun=mpirun --oversubscribe", "program.params.box_nm=2.5",
+        # A short run has not lost the energy of its start.
+        "program.params.steps=1000", "program.gates.conserved.at_most=0.05",
+    )  # fmt: skip
+    for ranks in (1, 2):
+        run = make_run(tmp_path, *chosen, f"ranks_per_node={ranks}", f"name=r{ranks}", small=False)
+        started(run, ranks)
+        found = read_run(run.path)
+        assert found.used, found.reason
+    report([tmp_path / "test"], tmp_path / "report")
+    page = (tmp_path / "report/report.md").read_text()
+    assert re.search(r"CPU: gromacs .* from 1 to 2 ranks \(.* % efficiency, strong scaling, one run each", page)
+    often = ("program.params.steps=20000", "program.params.checkpoint_min=0.02")
+    run = make_run(tmp_path / "killed", *chosen, *often, "ranks_per_node=1", small=False)
+    found = killed_and_continued(run, 1, "dynamics.cpt", step="dynamics")
+    assert found.used, found.reason
+
+
+@pytest.mark.long
+def test_openfoam_divides_a_case_solves_it_and_puts_it_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare_solver("simpleFoam", monkeypatch)
+    monkeypatch.setenv("WM_PROJECT_DIR", "/usr/share/openfoam")
+    case = Path("/usr/share/doc/openfoam-examples/examples/incompressible/simpleFoam/pitzDaily")
+    for ranks in (1, 2):
+        run = make_run(
+            tmp_path, "job=program", "program=openfoam", f"program.params.case={case}", "program.params.end=100",
+            "program.params.mpirun=mpirun --oversubscribe", f"ranks_per_node={ranks}", f"name=r{ranks}", small=False,
+        )  # fmt: skip
+        started(run, ranks)
+        found = read_run(run.path)
+        assert found.used, found.reason
+        assert {metric.name: value for metric, value in found.values.items()}["last_time"] == 100
+        assert (run.work / "100/p").exists() or (run.work / "100/p.gz").exists()
+    report([tmp_path / "test"], tmp_path / "report")
+    page = (tmp_path / "report/report.md").read_text()
+    assert re.search(r"CPU: openfoam .* from 1 to 2 ranks \(.* % efficiency, strong scaling, one run each", page)
+    short = make_run(
+        tmp_path / "short", "job=program", "program=openfoam", f"program.params.case={case}", "program.params.end=2",
+        "ranks_per_node=1", small=False,
+    )  # fmt: skip
+    started(short, 1)
+    assert read_run(short.path).state == "gate missed", "two iterations are no solution"
+
+
+WATER = """\
+start water
+geometry units angstrom
+  O 0.0 0.0 0.117790
+  H 0.0 0.755453 -0.471161
+  H 0.0 -0.755453 -0.471161
+end
+basis "ao basis" spherical noprint
+  * library cc-pvdz
+end
+dft
+  direct
+  xc b3lyp
+  iterations {iterations}
+end
+task dft energy
+"""
+
+
+@pytest.mark.long
+def test_nwchem_scales_and_a_calculation_that_does_not_converge_counts_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare_solver("nwchem", monkeypatch)
+    for iterations, name in ((50, "water"), (2, "short")):
+        (tmp_path / f"{name}.nw").write_text(WATER.format(iterations=iterations))
+
+    def computed(name: str, ranks: int, *more: str) -> RunResult:
+        run = make_run(
+            tmp_path, "job=program", "program=nwchem", f"program.params.input={tmp_path}/{name}.nw",
+            "program.params.mpirun=mpirun --oversubscribe", f"ranks_per_node={ranks}", f"name={name}{ranks}", *more,
+            small=False,
+        )  # fmt: skip
+        train(run)
+        run.plan.write_text("{}")
+        return read_run(run.path)
+
+    for ranks in (1, 2):
+        found = computed("water", ranks)
+        assert found.used, found.reason
+        values = {metric.name: value for metric, value in found.values.items()}
+        assert values["energy_hartree"] == pytest.approx(-76.42039, abs=1e-4)
+    report([tmp_path / "test"], tmp_path / "report")
+    page = (tmp_path / "report/report.md").read_text()
+    assert re.search(r"CPU: nwchem .* from 1 to 2 ranks \(.* % efficiency, strong scaling, one run each", page)
+    assert not computed("short", 1).used
+
+
 def trained(where: Path, ranks: int) -> RunDir:
     """A run of Hugging Face's Trainer on CPU ranks."""
     script = where / "train.py"
@@ -160,16 +314,84 @@ def test_two_ranks_of_hugging_faces_trainer_train_together_and_its_log_is_the_re
 @pytest.mark.long
 def test_a_script_of_hugging_face_is_killed_and_continues_from_its_checkpoint(tmp_path: Path) -> None:
     # One rank: this version's trainer cannot load a checkpoint of several CPU ranks.
-    run = trained(tmp_path, ranks=1)
-    first = FORK.Process(target=rank, args=(run.path, 0, 1, "first"))
-    first.start()
-    wait_until((run.work / "output/checkpoint-4/trainer_state.json").exists)
-    first.kill()
-    first.join()
-    assert first.exitcode == -signal.SIGKILL
-    started(run, 1)
-    assert "step train continues from" in printed(run)
-    found = read_run(run.path)
+    found = killed_and_continued(trained(tmp_path, ranks=1), 1, "output/checkpoint-4/trainer_state.json")
     # The trainer divides by all steps, those before the interruption included: its rates are no result.
     assert found.reason == "program.log: it reports neither step time nor throughput"
-    assert found.attempts == 2
+
+
+@pytest.mark.long
+def test_two_ranks_of_a_lightning_script_are_killed_and_each_attempt_has_its_own_table(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LIGHTNING)
+    run = make_run(
+        tmp_path, "job=program", "program=lightning", f"program.params.script={script}", "ranks_per_node=2",
+        f"program.params.python={sys.executable}", "program.params.accelerator=cpu", "program.params.precision=32-true",
+        "program.params.max_steps=60", "program.params.save_steps=10", small=False,
+    )  # fmt: skip
+    found = killed_and_continued(run, 2, "checkpoints/*step=10.ckpt")
+    assert found.used, found.reason
+    assert len(list(run.work.glob("csv/version_*/metrics.csv"))) == 2
+    assert len(found.losses) >= 50, "the earlier attempt's steps count if its losses are those of the same work"
+    assert found.losses[max(found.losses)] < found.losses[min(found.losses)]
+    assert m.STEP_TIME_MEDIAN in found.values
+    assert found.plan["global_batch_size"] == 8, "four samples of each rank"
+
+
+@pytest.mark.long
+def test_trl_is_killed_and_its_rate_is_that_of_the_last_start(tmp_path: Path) -> None:
+    # One rank: a process of several may hang when it ends, since gloo and the GIL of PyTorch 2.13 wait for each other.
+    python = python_of("trl")
+    model = with_random_weights(model_directory(tmp_path / "model"))
+    (tmp_path / "data").mkdir()
+    rows = (json.dumps({"text": " ".join(["the cat sat on the mat"] * 4)}) for _ in range(64))
+    (tmp_path / "data/train.jsonl").write_text("\n".join(rows))
+    run = make_run(
+        tmp_path, "job=program", "program=trl", f"program.params.model={model}",
+        f"program.params.dataset={tmp_path}/data",
+        f"program.params.python={python}", "program.params.backend=gloo", "program.params.use_cpu=true",
+        "program.params.bf16=false", "job.micro_batch_size=2", "job.sequence_length=64", "program.params.max_steps=12",
+        "program.params.save_steps=4", "ranks_per_node=1", small=False,
+    )  # fmt: skip
+    found = killed_and_continued(run, 1, "output/checkpoint-4/trainer_state.json")
+    assert found.used, found.reason
+    assert found.losses[max(found.losses)] < found.losses[min(found.losses)]
+    values = {metric.name: value for metric, value in found.values.items()}
+    tokens_of_a_step = 2 * 64
+    assert 0 < values["trained_tokens_per_s"] * values["time_s"] <= 8 * tokens_of_a_step
+
+
+@pytest.mark.long
+def test_two_ranks_of_olmo_core_are_killed_and_continue(tmp_path: Path) -> None:
+    python = python_of("olmo_core")
+    tokens = array("I", random.Random(1).choices(range(1000), k=64 * 65))
+    (tmp_path / "tokens.npy").write_bytes(tokens.tobytes())
+    run = make_run(
+        tmp_path, "job=program", "program=olmo_core", f"program.params.data={tmp_path}/tokens.npy",
+        f"program.params.python={python}", "program.params.model=olmo2_1M", "program.params.autocast=float32",
+        "program.params.compile=False", "program.params.max_steps=12", "program.params.save_steps=4",
+        "program.params.global_batch_size=8", "job.micro_batch_size=2", "job.sequence_length=64", "ranks_per_node=2",
+        small=False,
+    )  # fmt: skip
+    found = killed_and_continued(run, 2, "checkpoints/step4/.metadata.json")
+    assert found.used, found.reason
+    assert len(found.losses) == 12
+    assert found.values[m.TOKENS_PER_S] == pytest.approx(2 * found.values[m.TOKENS_PER_S_PER_RANK], rel=0.01)
+
+
+@pytest.mark.long
+def test_torchtitan_itself_understands_the_options_of_its_program_file() -> None:
+    # It trains on GPUs only.
+    python = python_of("torchtitan")
+    run = one(
+        "job=program", "program=torchtitan", "program.params.config=llama3_debugmodel", "job.sequence_length=64"
+    ).run
+    assert run.program is not None
+    values = known_values(run)
+    words = [text_of(word, values) for word in words_of(run.program, run.program.steps["train"].command)]
+    assert words[1:3] == ["-m", "torchtitan.train"]
+    parse = (
+        "import sys; from torchtitan.config import ConfigManager; given = ConfigManager().parse_args(sys.argv[1:]);"
+        "print(given.training.steps, given.training.seq_len, given.checkpoint.enable, given.debug.seed)"
+    )
+    done = subprocess.run([python, "-c", parse, *words[3:]], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "50 64 True 1234"
