@@ -226,7 +226,9 @@ def excluded(runs: Sequence[RunResult]) -> str:
 
 def repeats(digest: Digest, runs: Sequence[RunResult]) -> str:
     """Return the number of repeats, and how they are summarized."""
-    counts = sorted({point.throughput.n for group in digest.groups for point in group.points if point.runs[0] in runs})
+    ours = {run.path for run in runs}
+    points = (point for group in digest.groups for point in group.points)
+    counts = sorted({point.throughput.n for point in points if point.runs[0].path in ours})
     if not counts:
         return ""
     few = "one run" if counts == [1] else f"{counts[0]} to {counts[-1]} runs" if counts[1:] else f"{counts[0]} runs"
@@ -238,7 +240,8 @@ def repeats(digest: Digest, runs: Sequence[RunResult]) -> str:
 
 def left_out(digest: Digest) -> str:
     """Return the number of runs that are not used, by state."""
-    unused = [run for run in digest.runs if run not in digest.recorded]
+    recorded = {run.path for run in digest.recorded}
+    unused = [run for run in digest.runs if run.path not in recorded]
     if not unused:
         return f"None of {plural(len(digest.runs), 'run')}."
     states = ", ".join(f"{count:,} {state}" for state, count in sorted(Counter(run.state for run in unused).items()))
