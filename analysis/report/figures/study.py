@@ -56,7 +56,7 @@ def study_figure(study: Study, number: str = "") -> Figure | None:
         ticks="",
     )
     largest = max(spread.high for spread in measured.values()) / size
-    plot.update_xaxes(title_text=plot_text(quantity.heading), range=[0, 1.15 * largest], showgrid=True)
+    plot.update_xaxes(title_text=plot_text(quantity.heading), range=[0, 1.35 * largest], showgrid=True)
     bars = len(study.rows) * step
     plot.update_layout(
         **legend(len(study.columns) if several else 0) | {"height": 120 + 26 * max(3, bars)}, bargap=0.25
