@@ -42,7 +42,7 @@ def received(tmp_path: Path) -> Path:
 def test_a_report_replaces_a_link_at_the_name_of_its_file(name: str, victim: Path, tmp_path: Path) -> None:
     sweep = received(tmp_path)
     (sweep / name).symlink_to(victim)
-    assert main(["report", str(sweep), "--format", "parquet,latex"]) == 0
+    assert main(["report", str(sweep), "--format", "parquet,latex,docx,xlsx"]) == 0
     assert victim.read_text() == VICTIM
     assert not (sweep / name).is_symlink()
 

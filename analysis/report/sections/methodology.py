@@ -37,7 +37,8 @@ def methodology_section(digest: Digest) -> Section | None:
     runs = own(digest)
     if not runs:
         return None
-    trained = [run for run in runs if run.steady_steps]
+    # The steps of a program are read from its log, by the rules of logs.
+    trained = [run for run in runs if run.steady_steps and run.setting("job.unmeasured_steps") is not None]
     rows = [
         ["Model", of_each(runs, model)],
         ["Start", of_each(trained, weights)],
