@@ -31,11 +31,18 @@ from jobs.schema import Mlp, Model, Norm, RopeScaling
 from jobs.secrets import strings
 
 # LitGPT's table does not contain it; Hugging Face's config.json does (tie_word_embeddings).
-TIED = re.compile(r"(Llama-3\.2-[13]B|Qwen2\.5-(Coder-|Math-)?(0\.5|1\.5|3)B|SmolLM2-|OLMo-1B)")
+TIED = re.compile(r"(Llama-3\.2-[13]B|Qwen2\.5-(Coder-|Math-)?(0\.5|1\.5|3)B|Qwen3-(0\.6|1\.7|4)B|SmolLM2-|OLMo-1B)")
 # Names, sources and sizes before padding: they change no arithmetic. `padded_vocab_size` is compared.
 NAMES = {"name", "hf_config", "vocab_size", "padding_multiple"}
 # Architectures of Hugging Face with the arithmetic of Llama, whose differences are read below.
-ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM")
+ARCHITECTURES = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "MixtralForCausalLM",
+    "Phi3ForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+)
 
 
 def model_file(what: str, output: Path | None) -> str:
@@ -97,6 +104,7 @@ def from_litgpt(name: str) -> Model:
             mlp=Mlp[theirs.mlp_class_name],
             bias=theirs.bias,
             attention_bias=theirs.attn_bias,
+            norm_qk=theirs.norm_qk,
             parallel_residual=theirs.parallel_residual,
             rope_base=theirs.rope_base,
             rope_fraction=theirs.rotary_percentage,
@@ -169,6 +177,7 @@ def from_config_json(path: Path) -> Model:
         refuse_other_arithmetic(path, given)
         heads, hidden = given["num_attention_heads"], given["hidden_size"]
         rope, experts = rope_of(given), given.get("num_local_experts", 0)
+        qwen3 = given["architectures"] == ["Qwen3ForCausalLM"]
         return checked(
             name=file_name(path.absolute().parent.name),
             source=given.get("_name_or_path") or str(path),
@@ -176,8 +185,8 @@ def from_config_json(path: Path) -> Model:
             heads=heads,
             kv_heads=given.get("num_key_value_heads") or heads,
             hidden_size=hidden,
-            # Absent or null in older files.
-            head_size=given.get("head_dim") or hidden // heads,
+            # Absent or null in older files; transformers' Qwen 3 has heads of 128 without it.
+            head_size=given.get("head_dim") or (128 if qwen3 else hidden // heads),
             intermediate_size=given["intermediate_size"],
             vocab_size=given["vocab_size"],
             max_sequence_length=given["max_position_embeddings"],
@@ -185,6 +194,7 @@ def from_config_json(path: Path) -> Model:
             mlp=Mlp.LLaMAMoE if experts else Mlp.LLaMAMLP,
             # Qwen2 always has a bias on query, key and value, and no key of its config.json states it.
             attention_bias=given["architectures"] == ["Qwen2ForCausalLM"],
+            norm_qk=qwen3,
             rope_base=int(rope.get("rope_theta", 10000)),
             rope_fraction=rope.get("partial_rotary_factor", 1.0),
             rope_scaling=RopeScaling(
