@@ -176,6 +176,48 @@ def test_a_model_file_trains(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         (LLAMA | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling of type yarn, not llama3"),
         (LLAMA | {"rope_parameters": {"rope_type": "longrope"}}, "rope_scaling of type longrope, not llama3"),
         (LLAMA | {"architectures": ["Gemma2ForCausalLM"]}, "architectures=Gemma2ForCausalLM, not one of"),
+        (
+            {
+                "architectures": ["Gemma3ForConditionalGeneration"],
+                "vision_config": {"hidden_size": 1152},
+                "text_config": {
+                    "hidden_size": 2560,
+                    "num_hidden_layers": 34,
+                    "sliding_window": 1024,
+                    "sliding_window_pattern": 6,
+                    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+                    "query_pre_attn_scalar": 256,
+                },
+            },
+            "sliding_window=1024 in some layers; rope_scaling of type linear, not llama3; a scale of attention of its "
+            "own (query_pre_attn_scalar); images (vision_config); scaled embeddings, norms by 1 + weight, norms after",
+        ),
+        (
+            LLAMA
+            | {
+                "architectures": ["GptOssForCausalLM"],
+                "sliding_window": 128,
+                "swiglu_limit": 7.0,
+                "layer_types": ["sliding_attention", "full_attention"],
+            },
+            "sliding_window=128 in some layers; a limited SwiGLU (swiglu_limit); attention sinks, biases of experts",
+        ),
+        (
+            LLAMA
+            | {
+                "architectures": ["DeepseekV3ForCausalLM"],
+                "kv_lora_rank": 512,
+                "n_shared_experts": 1,
+                "first_k_dense_replace": 3,
+                "num_nextn_predict_layers": 1,
+            },
+            "multi-head latent attention (kv_lora_rank); shared experts (n_shared_experts); dense first layers "
+            "(first_k_dense_replace); multi-token prediction (num_nextn_predict_layers): slurmscale's model does not",
+        ),
+        (
+            QWEN3 | {"architectures": ["Qwen3MoeForCausalLM"], "moe_intermediate_size": 768, "num_experts": 128},
+            "experts of a width of their own (moe_intermediate_size); a router whose weights may not be normalized",
+        ),
         (LLAMA | {"architectures": ["BertModel"]}, "architectures=BertModel, not one of LlamaForCausalLM"),
         ({"a": 1}, "is not the configuration of a language model: KeyError 'architectures'"),
     ],
