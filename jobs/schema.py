@@ -96,6 +96,8 @@ class Model:
     """Add a bias to the linear layers."""
     attention_bias: bool = False
     """Add a bias to query, key and value only (Qwen2.5)."""
+    norm_qk: bool = False
+    """Normalize each head of queries and keys before the rotation, one scale for all heads (Qwen3)."""
     parallel_residual: bool = False
     """Add attention and feed-forward to the same input (GPT-NeoX), not one after the other."""
     rope_base: int = 10000

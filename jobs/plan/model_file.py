@@ -31,11 +31,46 @@ from jobs.schema import Mlp, Model, Norm, RopeScaling
 from jobs.secrets import strings
 
 # LitGPT's table does not contain it; Hugging Face's config.json does (tie_word_embeddings).
-TIED = re.compile(r"(Llama-3\.2-[13]B|Qwen2\.5-(Coder-|Math-)?(0\.5|1\.5|3)B|SmolLM2-|OLMo-1B)")
+TIED = re.compile(r"(Llama-3\.2-[13]B|Qwen2\.5-(Coder-|Math-)?(0\.5|1\.5|3)B|Qwen3-(0\.6|1\.7|4)B|SmolLM2-|OLMo-1B)")
 # Names, sources and sizes before padding: they change no arithmetic. `padded_vocab_size` is compared.
 NAMES = {"name", "hf_config", "vocab_size", "padding_multiple"}
 # Architectures of Hugging Face with the arithmetic of Llama, whose differences are read below.
-ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM")
+ARCHITECTURES = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "MixtralForCausalLM",
+    "Phi3ForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+)
+
+# What a key of a config.json stands for, if it is neither null, false, 0 nor empty.
+FEATURES = {
+    "kv_lora_rank": "multi-head latent attention",
+    "n_shared_experts": "shared experts",
+    "shared_expert_intermediate_size": "a shared expert",
+    "first_k_dense_replace": "dense first layers",
+    "moe_intermediate_size": "experts of a width of their own",
+    "n_group": "groups of experts",
+    "scoring_func": "a scoring function of the router",
+    "num_nextn_predict_layers": "multi-token prediction",
+    "swiglu_limit": "a limited SwiGLU",
+    "rope_local_base_freq": "a rotary base per layer",
+    "query_pre_attn_scalar": "a scale of attention of its own",
+    "attn_logit_softcapping": "attention logit softcapping",
+    "final_logit_softcapping": "output logit softcapping",
+    "vision_config": "images",
+}
+# What no key of an architecture's config.json states.
+UNSTATED = {
+    "Gemma": "scaled embeddings, norms by 1 + weight",
+    "Gemma2": "scaled embeddings, norms by 1 + weight, norms after attention and feed-forward",
+    "Gemma3": "scaled embeddings, norms by 1 + weight, norms after attention and feed-forward",
+    "GptOss": "attention sinks, biases of experts and router",
+    "Olmo2": "norms of queries and keys over all heads, norms after attention and feed-forward",
+    "Olmo3": "norms of queries and keys over all heads, norms after attention and feed-forward",
+    "Qwen3Moe": "a router whose weights may not be normalized",
+}
 
 
 def model_file(what: str, output: Path | None) -> str:
@@ -97,6 +132,7 @@ def from_litgpt(name: str) -> Model:
             mlp=Mlp[theirs.mlp_class_name],
             bias=theirs.bias,
             attention_bias=theirs.attn_bias,
+            norm_qk=theirs.norm_qk,
             parallel_residual=theirs.parallel_residual,
             rope_base=theirs.rope_base,
             rope_fraction=theirs.rotary_percentage,
@@ -169,6 +205,7 @@ def from_config_json(path: Path) -> Model:
         refuse_other_arithmetic(path, given)
         heads, hidden = given["num_attention_heads"], given["hidden_size"]
         rope, experts = rope_of(given), given.get("num_local_experts", 0)
+        qwen3 = given["architectures"] == ["Qwen3ForCausalLM"]
         return checked(
             name=file_name(path.absolute().parent.name),
             source=given.get("_name_or_path") or str(path),
@@ -176,8 +213,8 @@ def from_config_json(path: Path) -> Model:
             heads=heads,
             kv_heads=given.get("num_key_value_heads") or heads,
             hidden_size=hidden,
-            # Absent or null in older files.
-            head_size=given.get("head_dim") or hidden // heads,
+            # Absent or null in older files; transformers' Qwen 3 has heads of 128 without it.
+            head_size=given.get("head_dim") or (128 if qwen3 else hidden // heads),
             intermediate_size=given["intermediate_size"],
             vocab_size=given["vocab_size"],
             max_sequence_length=given["max_position_embeddings"],
@@ -185,6 +222,7 @@ def from_config_json(path: Path) -> Model:
             mlp=Mlp.LLaMAMoE if experts else Mlp.LLaMAMLP,
             # Qwen2 always has a bias on query, key and value, and no key of its config.json states it.
             attention_bias=given["architectures"] == ["Qwen2ForCausalLM"],
+            norm_qk=qwen3,
             rope_base=int(rope.get("rope_theta", 10000)),
             rope_fraction=rope.get("partial_rotary_factor", 1.0),
             rope_scaling=RopeScaling(
@@ -230,19 +268,27 @@ def checked(**values: Any) -> Model:
 
 def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
     """Raise ConfigError for a config.json with arithmetic that the schema does not have."""
+    # A model of images and text describes its language model in a group of its own.
+    given = {**given, **(given.get("text_config") or {})}
     architecture = ", ".join(given["architectures"])
     rope_type, window = rope_of(given)["rope_type"], given.get("sliding_window")
     # Qwen2's files name a window that use_sliding_window=false switches off; one as long as the context never slides.
-    slides = window and window < given["max_position_embeddings"] and given.get("use_sliding_window", True)
+    longest = given.get("max_position_embeddings")
+    slides = window and (longest is None or window < longest) and given.get("use_sliding_window", True)
+    by_layer = slides and ("sliding_attention" in (given.get("layer_types") or ()) or "sliding_window_pattern" in given)
     wrong = {
         f"architectures={architecture}, not one of {', '.join(ARCHITECTURES)}": architecture not in ARCHITECTURES,
         f"hidden_act={given.get('hidden_act')}, not silu": given.get("hidden_act", "silu") != "silu",
-        f"sliding_window={window}": slides,
+        f"sliding_window={window}{' in some layers' if by_layer else ''}": slides,
         "attention_bias=true, also on the output": given.get("attention_bias", False),
         "mlp_bias=true": given.get("mlp_bias", False),
         f"rope_scaling of type {rope_type}, not llama3": rope_type not in {"default", "llama3"},
     }
     found = [what for what, is_so in wrong.items() if is_so]
+    if architecture not in ARCHITECTURES:
+        found += [f"{what} ({key})" for key, what in FEATURES.items() if given.get(key)]
+        family = re.sub("For(CausalLM|ConditionalGeneration)$", "", architecture)
+        found += [UNSTATED[family]] if family in UNSTATED else []
     if found:
         raise ConfigError(f"{path} has {'; '.join(found)}: slurmscale's model does not have it. Choose another model.")
 

@@ -86,7 +86,8 @@ class OneRMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         """Return something like x."""
-        ctx.save_for_backward(x, x.new_empty((*x.shape[:-1], 1), dtype=torch.float32), weight)
+        # Like a part of x, sharded as it is: new_empty of a DTensor would be whole on every rank.
+        ctx.save_for_backward(x, torch.empty_like(x[..., :1], dtype=torch.float32), weight)
         return torch.empty_like(x)
 
     @staticmethod

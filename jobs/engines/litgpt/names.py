@@ -26,6 +26,7 @@ def litgpt_fields(model: Model) -> dict[str, Any]:
         "mlp_class_name": model.mlp.name,
         "bias": model.bias,
         "attn_bias": model.attention_bias,
+        "norm_qk": model.norm_qk,
         "lm_head_bias": False,
         "parallel_residual": model.parallel_residual,
         "rope_base": model.rope_base,

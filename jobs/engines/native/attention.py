@@ -51,7 +51,7 @@ class Attention(CausalSelfAttention):  # type: ignore[misc]  # LitGPT publishes 
     ring: bool = False
     """Context parallelism sends keys and values around."""
     rotate = staticmethod(rotated)
-    """(qkv, cos, sin, groups) -> rotated q, rotated k, v; see jobs.engines.native.rotary.rotated."""
+    """(qkv, cos, sin, groups, norms) -> rotated q, rotated k, v; see jobs.engines.native.rotary.rotated."""
 
     def forward(
         self,
@@ -67,7 +67,8 @@ class Attention(CausalSelfAttention):  # type: ignore[misc]  # LitGPT publishes 
         # (mbs, seq, (heads + 2 groups) * size) -> (mbs, seq, heads + 2 groups, size)
         qkv = self.qkv(x).unflatten(-1, (-1, size))
         # Attention wants heads before the sequence: (mbs, heads, seq, size).
-        q, k, v = (each.transpose(1, 2) for each in self.rotate(qkv, cos, sin, groups))
+        norms = (self.norm_q, self.norm_k) if self.config.norm_qk else None
+        q, k, v = (each.transpose(1, 2) for each in self.rotate(qkv, cos, sin, groups, norms))
         # Grouped-query attention: heads / groups query heads share one key and value head.
         if heads > groups and not takes_groups(q, packed=bounds is not None, ring=self.ring):
             k, v = (each.repeat_interleave(heads // groups, dim=1) for each in (k, v))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from jobs.engines.native.attention import Attention
 from jobs.engines.native.norm import FusedRMSNorm
+from jobs.engines.native.rotary import Norms, normalized
 from jobs.errors import ConfigError
 from jobs.runtime.imports import import_liger_alone
 from jobs.schema import Kernels, LigerKernel
@@ -70,11 +71,11 @@ def swiglu(mlp: LLaMAMLP, x: Tensor) -> Tensor:
     return y
 
 
-def rotated(qkv: Tensor, cos: Tensor, sin: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
+def rotated(qkv: Tensor, cos: Tensor, sin: Tensor, groups: int, norms: Norms | None) -> tuple[Tensor, Tensor, Tensor]:
     """Replace jobs.engines.native.rotary.rotated for a rope_fraction of 1: queries and keys in one kernel."""
     from liger_kernel.ops import LigerRopeFunction
 
     # Split as it lies in memory: backward then concatenates whole gradients by one kernel, and none is transposed.
-    q, k, v = qkv.split((qkv.shape[2] - 2 * groups, groups, groups), dim=2)
+    q, k, v = normalized(qkv, groups, norms)
     q, k = LigerRopeFunction.apply(q.transpose(1, 2), k.transpose(1, 2), cos, sin)
     return q.transpose(1, 2), k.transpose(1, 2), v

@@ -6,28 +6,43 @@ by the opposite angle. Values and the unrotated part of a head are not copied.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+Norms = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
+"""The norms of queries and of keys, each along the head size."""
 
-def rotated(qkv: Tensor, cos: Tensor, sin: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
+
+def rotated(qkv: Tensor, cos: Tensor, sin: Tensor, groups: int, norms: Norms | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return rotated queries, rotated keys, and values; each (mbs, seq, its heads, head size).
 
     qkv is LitGPT's fused (mbs, seq, heads + 2 x groups, head size), its last 2 x groups heads being keys and values;
-    cos and sin are (1 or mbs, seq, rotated part of the head). The arithmetic is litgpt.model.apply_rope's.
+    cos and sin are (1 or mbs, seq, rotated part of the head). Queries and keys are normalized first if there are norms.
+    The arithmetic is litgpt.model.apply_rope's.
     """
     if torch.compiler.is_compiling():
-        return turned(qkv, cos, sin, groups)
-    q, k, v = Rotated.apply(qkv, cos, sin, groups)  # type: ignore[no-untyped-call]  # torch has no types for it
+        return turned(qkv, cos, sin, groups, norms)
+    if norms is None:
+        q, k, v = Rotated.apply(qkv, cos, sin, groups)  # type: ignore[no-untyped-call]  # torch has no types for it
+        return q, k, v
+    q, k, v = normalized(qkv, groups, norms)
+    q, k = (Turned.apply(x, cos, sin) for x in (q, k))  # type: ignore[no-untyped-call]  # torch has no types for it
     return q, k, v
 
 
-def turned(qkv: Tensor, cos: Tensor, sin: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
+def normalized(qkv: Tensor, groups: int, norms: Norms | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries and keys after their norms, if there are any, and values."""
+    q, k, v = qkv.split((qkv.shape[2] - 2 * groups, groups, groups), 2)
+    return (q, k, v) if norms is None else (norms[0](q), norms[1](k), v)
+
+
+def turned(qkv: Tensor, cos: Tensor, sin: Tensor, groups: int, norms: Norms | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return what `rotated` returns, without writing in place: the compiler fuses it, and derives its gradient."""
     cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)
-    q, k, v = qkv.split((qkv.shape[2] - 2 * groups, groups, groups), 2)
+    q, k, v = normalized(qkv, groups, norms)
 
     def turn(x: Tensor) -> Tensor:
         part, rest = x.split((cos.shape[-1], x.shape[-1] - cos.shape[-1]), -1)
@@ -59,6 +74,22 @@ class Rotated(torch.autograd.Function):
             turn(part, cos, -sin, into)
         values.copy_(v)
         return gradient, None, None, None
+
+
+class Turned(torch.autograd.Function):
+    """One pass over the heads of a tensor of its own: normalized queries, or keys."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Return x (mbs, seq, heads, head size), rotated."""
+        ctx.save_for_backward(cos, sin)
+        return turn(x, cos, sin, torch.empty_like(x))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient rotated back, laid out as the norm's backward reads it: attention's is transposed."""
+        cos, sin = ctx.saved_tensors
+        return turn(gradient, cos, -sin, gradient.new_empty(gradient.shape)), None, None
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor, into: Tensor) -> Tensor:

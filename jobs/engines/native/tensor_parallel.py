@@ -117,6 +117,10 @@ def layer_plan(layer: Block, between: Replicate | Shard) -> dict[str, ParallelSt
         "attn.qkv": SplitRows(),
         "attn.proj": SplitColumns(output_layouts=between),
     }
+    if layer.attn.config.norm_qk:
+        # A rank normalizes its own heads, (mbs, seq, heads / tp, size), by the scale of all: its gradient is a sum.
+        for name in ("attn.norm_q", "attn.norm_k"):
+            plan[name] = SequenceParallel(sequence_dim=2, use_local_output=True)
     experts = isinstance(layer.mlp, LLaMAMoE)
     for name, module in layer.get_submodule("mlp").named_modules(prefix="mlp"):
         if name.endswith((".fc", ".fc_1", ".fc_2")):

@@ -110,7 +110,7 @@ def float16_is_not_scaled(run: Run) -> str | None:
 
 
 def model_is_dense_and_serial(run: Run) -> str | None:
-    """Refuse parallel residuals and experts."""
+    """Refuse parallel residuals, experts, and norms of queries and keys."""
     if run.model.parallel_residual:
         return (
             f"engine=nemo has no layers with attention and feed-forward side by side (model.parallel_residual, "
@@ -120,6 +120,11 @@ def model_is_dense_and_serial(run: Run) -> str | None:
         return (
             f"engine=nemo does not train mixtures of experts yet ({run.model.name} has {run.model.experts} experts). "
             "Choose a dense model, or set engine=native."
+        )
+    if run.model.norm_qk:
+        return (
+            f"engine=nemo does not normalize queries and keys yet (model.norm_qk, {run.model.name}). Choose another "
+            "model, or set engine=native."
         )
     return None
 

@@ -116,8 +116,12 @@ def norm(run: Run, x: Tokens) -> int:
 
 def copies_input(run: Run) -> bool:
     """Return whether a norm copies its input to float32."""
-    liger = run.engine.kernels is not Kernels.torch and LigerKernel.rms_norm in run.engine.liger_kernels
-    return in_autocast(run) and not autocasts(run) and not liger
+    return in_autocast(run) and not autocasts(run) and not has_fused_norms(run)
+
+
+def has_fused_norms(run: Run) -> bool:
+    """Return whether norms are Liger's kernels."""
+    return run.engine.kernels is not Kernels.torch and LigerKernel.rms_norm in run.engine.liger_kernels
 
 
 def norms(run: Run, x: Tokens) -> int:
@@ -144,20 +148,41 @@ def operands(run: Run, width: int, targets: tuple[LoraTarget, ...], matrices: in
 def attention(run: Run, x: Tokens) -> int:
     """Return what attention keeps: its input, q, k and v, the rotated q and k, log-sum-exps, and its result.
 
+    Norms of queries and keys add their statistics, and copies of q and k where norms copy their input.
+
     For each token hidden + (q + k) + (q + 2 k) + q numbers, with q and k the widths of the heads on a TP rank, and one
     float32 log-sum-exp per head (https://arxiv.org/abs/2307.08691, algorithm 1). Values are a view of the product qkv,
     which therefore stays whole next to the rotated queries and keys.
     """
     model, tensor, lora = run.model, run.parallelism.tensor, run.job.lora
     q, k = (heads * model.head_size // tensor for heads in (model.heads, model.kv_heads))
-    rotated = q + k
-    # Repeated keys and values are copies, and nothing refers to qkv any more.
-    keys_and_values = 2 * q if k < q and not takes_groups(run) else q + 2 * k
+    # Repeated keys and values are copies, and nothing refers to qkv any more, but for norms of its queries and keys.
+    repeated = k < q and not takes_groups(run)
+    normalizes_qkv = model.norm_qk and not copies_heads(run)
+    # Normalized queries and keys are rotated into a tensor each, so that repeated keys free theirs.
+    rotated = q + (0 if model.norm_qk and repeated else k)
+    keys_and_values = (2 * q if repeated else 0) + (q + 2 * k if normalizes_qkv or not repeated else 0)
     # The closing matrix keeps the same result, but for a dropped copy.
     shared = 0 if lora and lora.dropout else q
     result = q + max(0, operands(run, q, (LoraTarget.projection,)) - shared)
     kept = operands(run, model.hidden_size, QKV) + rotated + keys_and_values + result
-    return x.count * (kept * x.width + 4 * model.heads // tensor)
+    return x.count * (kept * x.width + 4 * model.heads // tensor + head_norms(run))
+
+
+def head_norms(run: Run) -> int:
+    """Return the bytes for each token that norms of queries and keys keep besides qkv."""
+    model = run.model
+    if not model.norm_qk:
+        return 0
+    statistics = 4 * (1 if model.norm is Norm.RMSNorm else 2)
+    width = WIDTHS[run.job.precision] if has_fused_norms(run) else 4
+    copies = width * model.head_size if copies_heads(run) else 0
+    return (model.heads + model.kv_heads) // run.parallelism.tensor * (statistics + copies)
+
+
+def copies_heads(run: Run) -> bool:
+    """Return whether norms of queries and keys copy them: in autocast to float32, Liger's to one piece of memory."""
+    return in_autocast(run) or has_fused_norms(run)
 
 
 def feed_forward(run: Run, x: Tokens) -> int:

@@ -101,6 +101,9 @@ def element_bytes(run: Run) -> float:
     residual = passed * model.hidden_size / (p.tensor if sequence_parallel(run) else 1)
     # Read and written; without fusion so is the rotated copy of each head.
     rotary = (2 if fused else 4) * (model.heads + model.kv_heads) * model.head_size / p.tensor
+    if model.norm_qk and not run.engine.compile:
+        # A norm of its own before each rotation, read and written once; compilation makes one kernel of both.
+        rotary += 2 * (model.heads + model.kv_heads) * model.head_size / p.tensor
     # GELU reads and writes. Gate and up are read and their product is written; without fusion silu(gate) is written and
     # read again.
     opening = 2 if model.mlp is Mlp.GptNeoxMLP else 3 if fused else 5

@@ -50,7 +50,7 @@ class Weight:
 
 
 def layer_weights(model: Model) -> list[Weight]:
-    """Return the weights of one layer: attention, the feed-forward (a router and experts), and two norms."""
+    """Return the weights of one layer: attention, the feed-forward (a router and experts), and its norms."""
     heads_width = model.heads * model.head_size
     qkv_width = (model.heads + 2 * model.kv_heads) * model.head_size
     feed_forward = mlp_weights(model)
@@ -61,6 +61,7 @@ def layer_weights(model: Model) -> list[Weight]:
         *linear(model.hidden_size, heads_width, Split.columns, bias=model.bias),
         *feed_forward,
         *norm_weights(model) * 2,
+        *(head_norm_weights(model) * 2 if model.norm_qk else []),
     ]
 
 
@@ -169,6 +170,11 @@ def linear(rows: int, columns: int, split: Split, *, bias: bool) -> list[Weight]
 def norm_weights(model: Model) -> list[Weight]:
     """Return the weights of one normalization: scale, and bias for LayerNorm."""
     return [Weight(model.hidden_size)] * (2 if model.norm is Norm.LayerNorm else 1)
+
+
+def head_norm_weights(model: Model) -> list[Weight]:
+    """Return the weights of the normalization of queries, or of keys: all heads share them."""
+    return [replace(weight, rows=model.head_size) for weight in norm_weights(model)]
 
 
 def embedding_weights(model: Model) -> list[Weight]:

@@ -1,7 +1,7 @@
 """Convert a LitGPT directory to Hugging Face's layout, for servers that read no other.
 
 `python -m jobs.work.serve.conversion LITGPT_DIRECTORY NEW_DIRECTORY`, a process of its own: it needs torch and LitGPT.
-The weights of Llama's and Mixtral's architecture are renamed by LitGPT's own function.
+The weights of Llama's, Mixtral's and Qwen 3's architecture are renamed by LitGPT's own functions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from litgpt.config import Config
-from litgpt.scripts.convert_lit_checkpoint import copy_weights_llama
+from litgpt.scripts.convert_lit_checkpoint import copy_weights_llama, copy_weights_qwen_3
 from safetensors.torch import save_file
 
 from jobs.data.tokenizer import GENERATION_CONFIG, read_json, special_tokens, tokenizer_files
@@ -27,7 +27,7 @@ from jobs.work.serve.weights import LITGPT_CONFIG, LITGPT_WEIGHTS
 def convert(source: Path, target: Path) -> None:
     """Convert a LitGPT directory; the target appears when it is complete.
 
-    Raise ConfigError for an architecture that is neither Llama's nor Mixtral's.
+    Raise ConfigError for an architecture other than Llama's, Mixtral's and Qwen 3's.
     """
     # LitGPT's reader would wait for a FIFO, and expand aliases without a limit.
     read_yaml(source / LITGPT_CONFIG)
@@ -37,7 +37,8 @@ def convert(source: Path, target: Path) -> None:
     opened(source / LITGPT_WEIGHTS).close()
     loaded = torch.load(source / LITGPT_WEIGHTS, map_location="cpu", mmap=True, weights_only=True)
     weights: dict[str, torch.Tensor] = {}
-    copy_weights_llama(config, weights, loaded.get("model", loaded))
+    renamed = copy_weights_qwen_3 if config.norm_qk else copy_weights_llama
+    renamed(config, weights, loaded.get("model", loaded))
     described["torch_dtype"] = str(weights["model.norm.weight"].dtype).removeprefix("torch.")
     aside = target.with_name(f"{target.name}.partial")
     shutil.rmtree(aside, ignore_errors=True)
@@ -74,19 +75,22 @@ def config_json(config: Any, source: Path) -> dict[str, Any]:
             ("parallel_residual", {False}),
             ("bias", {False}),
             ("attn_bias", {False}),
-            ("norm_qk", {False}),
+            # Mixtral has no norms of queries and keys.
+            ("norm_qk", {False} if experts else {False, True}),
+            ("norm_qk_type", {"default"}),
             ("rotary_percentage", {1.0}),
         )
         if getattr(config, name) not in own
     ]
     if others:
         raise ConfigError(
-            f"{source} is not of Llama's or Mixtral's architecture ({', '.join(others)}), and is not converted. Set "
-            "job.init_from to the model in Hugging Face's layout."
+            f"{source} is not of Llama's, Mixtral's or Qwen 3's architecture ({', '.join(others)}), and is not "
+            "converted. Set job.init_from to the model in Hugging Face's layout."
         )
+    architecture = "Mixtral" if experts else "Qwen3" if config.norm_qk else "Llama"
     found = {
-        "architectures": ["MixtralForCausalLM" if experts else "LlamaForCausalLM"],
-        "model_type": "mixtral" if experts else "llama",
+        "architectures": [f"{architecture}ForCausalLM"],
+        "model_type": architecture.lower(),
         "hidden_act": "silu",
         "num_hidden_layers": config.n_layer,
         "num_attention_heads": config.n_head,

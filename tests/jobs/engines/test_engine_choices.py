@@ -246,13 +246,16 @@ class Gated:
         return torch.nn.functional.silu(a) * b
 
 
-def test_the_layers_that_call_fused_kernels_compute_what_litgpts_do(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("norm_qk", [False, True])
+def test_the_layers_that_call_fused_kernels_compute_what_litgpts_do(
+    norm_qk: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Liger's kernels run on GPUs only (test_gpu.py); their arithmetic in torch, and how they are called, here.
     stand_in = ModuleType("liger_kernel.ops")
     stand_in.__dict__.update(LigerRopeFunction=Rotated, LigerRMSNormFunction=Normalized, LigerSiLUMulFunction=Gated)
     monkeypatch.setitem(sys.modules, "liger_kernel", ModuleType("liger_kernel"))
     monkeypatch.setitem(sys.modules, "liger_kernel.ops", stand_in)
-    (point,) = compose(["model=tiny"], multirun=False)
+    (point,) = compose(["model=tiny", f"model.norm_qk={norm_qk}"], multirun=False)
     gpt = empty_model(point.run.model, 16)
     load_sharded(gpt, torch.device("cpu"), values_of(None, 1), tensor=1, tied=False)
     tokens = torch.arange(32).reshape(2, 16)
@@ -270,7 +273,8 @@ def test_the_layers_that_call_fused_kernels_compute_what_litgpts_do(monkeypatch:
     assert not any("rotate" in vars(module) for module in gpt.modules())
     fuse(gpt, list(LigerKernel))
     torch.testing.assert_close(losses_and_gradient(), expected)
-    layer = {f"transformer.h.0.{part}" for part in ("norm_1", "norm_2", "attn", "mlp")}
+    norms = ("norm_1", "norm_2", *(("attn.norm_q", "attn.norm_k") if norm_qk else ()))
+    layer = {f"transformer.h.0.{part}" for part in (*norms, "attn", "mlp")}
     replaced = {name for name, module in gpt.named_modules() if {"forward", "rotate"} & vars(module).keys()}
     assert layer | {"transformer.ln_f"} <= replaced
     assert [name for name, _ in gpt.named_parameters()] == names

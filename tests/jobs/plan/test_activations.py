@@ -29,6 +29,7 @@ LLAMA3 = ("model=llama3_8b", "job.sequence_length=8192")
 ALONE = ("parallelism=single", "ranks_per_node=1", "scaling.global_batch_size=2")
 IN_16_BITS = ("job.precision=bfloat16", "engine.parameters=bfloat16")
 AUTOCAST = ("job.precision=bfloat16",)
+QWEN3 = ("model=qwen3_8b", "job.sequence_length=4096")
 TP = ("parallelism=tp", "parallelism.tensor=8", "scaling.global_batch_size=2")
 FSDP = ("scaling.global_batch_size=16", *AUTOCAST)
 FSDP_FULL = ("parallelism=fsdp_full", "scaling.global_batch_size=16")
@@ -62,6 +63,11 @@ ATTENTION_ONLY = "job.lora.targets=[query,value]"
             ("model=llama2_7b", "job=p_tuning", *ALONE, *IN_16_BITS, "job.sequence_length=2038", "engine.loss=whole"),
             marks=pytest.mark.long,
         ),
+        (*QWEN3, *TP, *IN_16_BITS, "engine.loss=whole"),
+        (*QWEN3, *ALONE, *AUTOCAST, "engine.loss=whole"),
+        pytest.param((*QWEN3, *ALONE, *LORA, "engine.loss=whole"), marks=pytest.mark.long),
+        pytest.param((*QWEN3, *ALONE, "job.precision=float32", "engine.loss=whole"), marks=pytest.mark.long),
+        pytest.param((*QWEN3, *ALONE, *IN_16_BITS, "job.batching=packed"), marks=pytest.mark.long),
         pytest.param(("model=pythia_14m", *ALONE, *IN_16_BITS, "job.sequence_length=512"), marks=pytest.mark.long),
         pytest.param(("model=tiny", *ALONE, *IN_16_BITS, "job.sequence_length=128"), marks=pytest.mark.long),
     ],
@@ -87,6 +93,12 @@ def test_tensors_kept_for_backward_are_those_of_the_engine(overrides: tuple[str,
         pytest.param((*LLAMA3, *ALONE, *IN_16_BITS), marks=pytest.mark.long),
         pytest.param((*LLAMA2, "parallelism=fsdp_full", *FSDP), marks=pytest.mark.long),
         pytest.param((*LLAMA2, "parallelism=fsdp_grad_op", *FSDP, "engine.loss=whole"), marks=pytest.mark.long),
+        (*QWEN3, *TP, *IN_16_BITS),
+        pytest.param((*QWEN3, *ALONE, *AUTOCAST), marks=pytest.mark.long),
+        pytest.param((*QWEN3, "parallelism=fsdp_full", *FSDP), marks=pytest.mark.long),
+        pytest.param(
+            (*QWEN3, *ALONE, *IN_16_BITS, "engine.activation_checkpointing=selective"), marks=pytest.mark.long
+        ),
         pytest.param((*LLAMA3, *TP, *IN_16_BITS, "engine.activation_checkpointing=selective"), marks=pytest.mark.long),
         (*LLAMA2, *FSDP_FULL, *LORA),
         *(

@@ -10,7 +10,12 @@ import pytest
 import torch
 from litgpt.config import Config
 from litgpt.model import GPT
-from litgpt.scripts.convert_hf_checkpoint import copy_weights_hf_llama, copy_weights_phi, copy_weights_qwen_2_5
+from litgpt.scripts.convert_hf_checkpoint import (
+    copy_weights_hf_llama,
+    copy_weights_phi,
+    copy_weights_qwen_2_5,
+    copy_weights_qwen_3,
+)
 
 from jobs.cli import main
 from jobs.engines.litgpt.names import litgpt_fields
@@ -24,7 +29,8 @@ from tests.support.paths import ROOT
 from tests.support.real_run import losses, make_run, printed, train
 from tests.support.training import DEEP
 
-# The facts of https://huggingface.co/meta-llama/Llama-3.2-1B/blob/main/config.json and Qwen/Qwen2.5-0.5B.
+# The facts of https://huggingface.co/meta-llama/Llama-3.2-1B/blob/main/config.json, and of Qwen/Qwen2.5-0.5B and
+# Qwen/Qwen3-0.6B.
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": 2048, "head_dim": 64,
     "intermediate_size": 8192, "max_position_embeddings": 131072, "num_attention_heads": 32, "num_hidden_layers": 16,
@@ -36,6 +42,14 @@ QWEN = {
     "architectures": ["Qwen2ForCausalLM"], "hidden_act": "silu", "hidden_size": 896, "intermediate_size": 4864,
     "max_position_embeddings": 32768, "num_attention_heads": 14, "num_hidden_layers": 24, "num_key_value_heads": 2,
     "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": True,
+    "use_sliding_window": False, "vocab_size": 151936,
+}  # fmt: skip
+
+QWEN3 = {
+    "architectures": ["Qwen3ForCausalLM"], "attention_bias": False, "head_dim": 128, "hidden_act": "silu",
+    "hidden_size": 1024, "intermediate_size": 3072, "max_position_embeddings": 40960, "max_window_layers": 28,
+    "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-6,
+    "rope_scaling": None, "rope_theta": 1000000, "sliding_window": None, "tie_word_embeddings": True,
     "use_sliding_window": False, "vocab_size": 151936,
 }  # fmt: skip
 
@@ -53,7 +67,8 @@ def written(what: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     # Of the model cards: parameters, embeddings included.
     [("Qwen2.5-7B", "qwen25_7b", 7.61e9), ("Qwen2.5-0.5B", "qwen25_05b", 0.494e9),
      ("Llama-3.2-1B", "llama32_1b", 1.24e9), ("phi-4", "phi_4", 14.7e9),
-     ("Qwen2.5-Math-1.5B", "qwen25_math15b", 1.54e9), ("SmolLM2-135M", "smollm2_135m", 0.1345e9)],
+     ("Qwen2.5-Math-1.5B", "qwen25_math15b", 1.54e9), ("SmolLM2-135M", "smollm2_135m", 0.1345e9),
+     ("Qwen3-1.7B-Base", "qwen3_17b_base", 1.72e9)],
 )  # fmt: skip
 def test_a_name_of_litgpt_becomes_a_model_file_of_the_same_shapes(
     name: str, stem: str, published: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -68,7 +83,10 @@ def test_a_name_of_litgpt_becomes_a_model_file_of_the_same_shapes(
     assert main(["model", str(tmp_path / "model" / f"{stem}.yaml")]) == 0
 
 
-@pytest.mark.parametrize(("config", "name"), [(LLAMA, "Llama-3.2-1B"), (QWEN, "Qwen2.5-0.5B")])
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [(LLAMA, "Llama-3.2-1B"), (QWEN, "Qwen2.5-0.5B"), (QWEN3, "Qwen3-0.6B")],
+)
 def test_a_config_json_gives_the_same_model_as_litgpts_name(
     config: dict[str, Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +122,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
     "phi3": {"partial_rotary_factor": 0.5, "pad_token_id": 0, "sliding_window": None},
     "qwen2": {"rope_theta": 1e6, "tie_word_embeddings": True},
+    "qwen3": {"rope_theta": 1e6, "tie_word_embeddings": True, "head_dim": 24},
 }  # fmt: skip
 
 
@@ -121,7 +140,8 @@ def test_the_logits_are_those_of_transformers_for_the_same_weights(name: str, tm
     model = from_config_json(tmp_path / "config.json")
 
     copied: dict[str, torch.Tensor] = {}
-    of_kind = {"phi3": copy_weights_phi, "qwen2": copy_weights_qwen_2_5}.get(kind, copy_weights_hf_llama)
+    copies = {"phi3": copy_weights_phi, "qwen2": copy_weights_qwen_2_5, "qwen3": copy_weights_qwen_3}
+    of_kind = copies.get(kind, copy_weights_hf_llama)
     # LitGPT reads the names of Phi 3's weights only for a model that is called so.
     of_kind(Config(**litgpt_fields(model) | {"name": "Phi-3"}), {}, copied, theirs.state_dict())
     ours, logits = empty_model(model, 48), []
@@ -156,6 +176,48 @@ def test_a_model_file_trains(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         (LLAMA | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling of type yarn, not llama3"),
         (LLAMA | {"rope_parameters": {"rope_type": "longrope"}}, "rope_scaling of type longrope, not llama3"),
         (LLAMA | {"architectures": ["Gemma2ForCausalLM"]}, "architectures=Gemma2ForCausalLM, not one of"),
+        (
+            {
+                "architectures": ["Gemma3ForConditionalGeneration"],
+                "vision_config": {"hidden_size": 1152},
+                "text_config": {
+                    "hidden_size": 2560,
+                    "num_hidden_layers": 34,
+                    "sliding_window": 1024,
+                    "sliding_window_pattern": 6,
+                    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+                    "query_pre_attn_scalar": 256,
+                },
+            },
+            "sliding_window=1024 in some layers; rope_scaling of type linear, not llama3; a scale of attention of its "
+            "own (query_pre_attn_scalar); images (vision_config); scaled embeddings, norms by 1 + weight, norms after",
+        ),
+        (
+            LLAMA
+            | {
+                "architectures": ["GptOssForCausalLM"],
+                "sliding_window": 128,
+                "swiglu_limit": 7.0,
+                "layer_types": ["sliding_attention", "full_attention"],
+            },
+            "sliding_window=128 in some layers; a limited SwiGLU (swiglu_limit); attention sinks, biases of experts",
+        ),
+        (
+            LLAMA
+            | {
+                "architectures": ["DeepseekV3ForCausalLM"],
+                "kv_lora_rank": 512,
+                "n_shared_experts": 1,
+                "first_k_dense_replace": 3,
+                "num_nextn_predict_layers": 1,
+            },
+            "multi-head latent attention (kv_lora_rank); shared experts (n_shared_experts); dense first layers "
+            "(first_k_dense_replace); multi-token prediction (num_nextn_predict_layers): slurmscale's model does not",
+        ),
+        (
+            QWEN3 | {"architectures": ["Qwen3MoeForCausalLM"], "moe_intermediate_size": 768, "num_experts": 128},
+            "experts of a width of their own (moe_intermediate_size); a router whose weights may not be normalized",
+        ),
         (LLAMA | {"architectures": ["BertModel"]}, "architectures=BertModel, not one of LlamaForCausalLM"),
         ({"a": 1}, "is not the configuration of a language model: KeyError 'architectures'"),
     ],

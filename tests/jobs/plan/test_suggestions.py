@@ -181,6 +181,7 @@ ILLEGAL = (
     f"{NEMO} job.precision=float16",
     f"{NEMO} model=pythia_14m",
     f"{NEMO} model=mixtral_8x7b",
+    f"{NEMO} model=qwen3_14b",
     f"{NEMO} parallelism=tp job=finetune_lora data=docstrings job.lora.rank=5",
     f"{NEMO} job=finetune_lora data=docstrings job.lora.targets=[query,mlp]",
     f"{NEMO} job=finetune_lora data=docstrings job.lora.quantize_base=nf4",

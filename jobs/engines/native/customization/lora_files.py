@@ -41,7 +41,7 @@ def write_adapters(run: Run, export: Path) -> None:
         **lora_arguments(lora),
     }
     write_file(export / "hyperparameters.yaml", yaml.safe_dump(metadata))
-    # PEFT names q, k and v apart, as Llama, Mistral, Mixtral and Qwen2 have them.
+    # PEFT names q, k and v apart, as Llama, Mistral, Mixtral, Qwen2 and Qwen3 have them.
     if run.model.mlp not in {Mlp.LLaMAMLP, Mlp.LLaMAMoE}:
         return
     adapters = load_weights(export / LITGPT_FILE)["model"]

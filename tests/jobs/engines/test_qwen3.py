@@ -1,0 +1,220 @@
+"""Qwen 3 (norms of queries and keys) beside transformers' own model, from its files and back to them, in every layout.
+
+One model of transformers with random weights is saved, converted by LitGPT and trained by the native engine; its
+losses, gradients and updates are computed by transformers, sample by sample.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from litgpt.config import Config
+from litgpt.scripts.convert_hf_checkpoint import convert_hf_checkpoint, copy_weights_qwen_3
+from torch import Tensor
+
+from jobs.data.dataset import IGNORED
+from jobs.data.tokenizer import train_bpe
+from jobs.engines.litgpt.names import litgpt_fields
+from jobs.engines.native import trainer
+from jobs.engines.native.load_sharded import full
+from jobs.engines.native.tensor_parallel import as_in_litgpt
+from jobs.plan.model_file import from_config_json
+from jobs.rundir import RunDir, load_run
+from jobs.runtime.steps import learning_rate
+from jobs.work.serve.conversion import convert
+from tests.support.real_run import losses, make_run, printed, rank, train
+from tests.support.tiny_data import SENTENCES, write_json
+from tests.support.training import long
+
+transformers = pytest.importorskip("transformers")
+
+SHAPE = {
+    "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16,
+    "num_key_value_heads": 2, "vocab_size": 320, "max_position_embeddings": 256, "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6, "tie_word_embeddings": False,
+}  # fmt: skip
+MODEL = ("model.layers=2", "model.hidden_size=48", "model.heads=4", "model.kv_heads=2", "model.head_size=16",
+         "model.intermediate_size=80", "model.vocab_size=320", "model.max_sequence_length=256", "model.norm_eps=1e-6",
+         "model.rope_base=1000000", "model.norm_qk=true")  # fmt: skip
+STEPS = 3
+UNEVEN = ("data=alpaca", "data.bpe_vocab_size=300", "job.sequence_length=256", "data.max_samples=null",
+          "job.epochs=null", f"job.steps={STEPS}", "job.clip_norm=null", "job.learning_rate=1e-3",
+          "job.micro_batch_size=2", "scaling.global_batch_size=8")  # fmt: skip
+ONE = ("parallelism=single", "ranks_per_node=1")
+TWO = "ranks_per_node=2"
+PACKED = "job.batching=packed"
+RECORDS = "alpaca.json"
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory as on the hub, which LitGPT has converted in place."""
+    where = tmp_path_factory.mktemp("qwen3") / "Qwen3-Tiny"
+    torch.manual_seed(0)
+    theirs = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SHAPE))
+    with torch.no_grad():
+        for name, weight in theirs.named_parameters():
+            weight.normal_(1.0 if "norm" in name else 0.0, 0.3 if "norm" in name else 0.15)
+    theirs.save_pretrained(where)
+    train_bpe(SENTENCES, 300, where)
+    convert_hf_checkpoint(where, model_name="Qwen3-8B")
+    records = [{"instruction": "Repeat.", "input": "", "output": "word " * (1 + 5 * i % 13)} for i in range(16)]
+    write_json(where / RECORDS, records)
+    return where
+
+
+def starting(published: Path) -> tuple[str, ...]:
+    """Overrides for a run that trains the published model on samples of uneven length."""
+    return (*MODEL, *UNEVEN, f"data.path={published / RECORDS}", f"job.init_from={published}")
+
+
+def rank_that_shows(directory: Path, number: int, world: int, start: str) -> None:
+    """One rank, which writes the samples of its steps, and the gradients of the first one, whole."""
+    initialized, step, clip = trainer.Trainer.__post_init__, trainer.Trainer.step, trainer.clip
+    shown: dict[str, Any] = {"batches": [], "gradients": {}}
+    trainers = []
+
+    def initialize(self: trainer.Trainer) -> None:
+        initialized(self)
+        trainers.append(self)
+
+    def stepped(self: trainer.Trainer, number: int, batch: Any) -> Any:
+        shown["batches"].append([(each.inputs, each.targets) for each in batch.micro_batches])
+        return step(self, number, batch)
+
+    def clipped(*given: Any) -> Tensor:
+        (own,) = trainers
+        if not shown["gradients"]:
+            for name, parameter in own.model.gpt.named_parameters():
+                if parameter.grad is not None:
+                    whole = as_in_litgpt(name, full(parameter.grad), own.model.gpt.config, own.run.parallelism.tensor)
+                    shown["gradients"][name] = whole.clone()
+        return clip(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer.Trainer, "__post_init__", initialize)
+        patch.setattr(trainer.Trainer, "step", stepped)
+        patch.setattr(trainer, "clip", clipped)
+        rank(directory, number, world, start)
+    torch.save(shown, directory / f"shown{number}.pt")
+
+
+def shown_by(run: RunDir) -> list[dict[str, Any]]:
+    return [torch.load(file, weights_only=False) for file in sorted(run.path.glob("shown*.pt"))]
+
+
+class Expected:
+    """Losses of three steps, gradients of the first one and logits after the last one, by transformers."""
+
+    def __init__(self, published: Path, where: Path) -> None:
+        run = make_run(where, *starting(published), *ONE, "name=samples")
+        assert train(run, of_rank=rank_that_shows) == [0], printed(run)
+        ((shown,), config) = shown_by(run), load_run(run.config)
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(published, attn_implementation="eager")
+        assert type(theirs).__name__ == "Qwen3ForCausalLM"
+        optimizer = torch.optim.AdamW(
+            theirs.parameters(), betas=(config.job.beta1, config.job.beta2), weight_decay=config.job.weight_decay
+        )
+        self.losses, self.gradients = [], {}
+        for number, micro_batches in enumerate(shown["batches"], start=1):
+            rows = [
+                (torch.from_numpy(inputs)[None, :length], torch.from_numpy(targets)[:length])
+                for batch in micro_batches
+                for inputs, targets in zip(*batch, strict=True)
+                if (length := 1 + int((targets != IGNORED).nonzero()[0][-1]))
+            ]
+            assert len({len(targets) for _, targets in rows}) > 4, "samples of one length would not test packed rows"
+            labels = sum(int((targets != IGNORED).sum()) for _, targets in rows)
+            each = [F.cross_entropy(theirs(inputs).logits[0], targets, reduction="sum") for inputs, targets in rows]
+            loss = torch.stack(each).sum()
+            (loss / labels).backward()
+            if number == 1:
+                self.gradients = in_litgpt({name: weight.grad.clone() for name, weight in theirs.named_parameters()})
+            optimizer.param_groups[0]["lr"] = learning_rate(config.job, number, STEPS)
+            optimizer.step()
+            optimizer.zero_grad()
+            self.losses.append(loss.item() / labels)
+        self.trained = theirs.eval()
+
+
+def in_litgpt(named: dict[str, Tensor]) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    copy_weights_qwen_3(Config.from_name("Qwen3-8B"), {}, found, named)
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected(published: Path, tmp_path_factory: pytest.TempPathFactory) -> Expected:
+    return Expected(published, tmp_path_factory.mktemp("expected"))
+
+
+LAYOUTS = {
+    "one process": ONE,
+    "one process, packed": (*ONE, PACKED),
+    "compiled": (*ONE, "engine.compile=true"),
+    "compiled, packed": (*ONE, PACKED, "engine.compile=true"),
+    "selective checkpointing": (*ONE, "engine.activation_checkpointing=selective"),
+    "full checkpointing, packed": (*ONE, PACKED, "engine.activation_checkpointing=full"),
+    "DDP": ("parallelism=ddp", TWO),
+    "DDP, packed": ("parallelism=ddp", TWO, PACKED),
+    "FSDP": ("parallelism=fsdp_full", TWO),
+    "FSDP, packed": ("parallelism=fsdp_full", TWO, PACKED),
+    "TP": ("parallelism=tp", TWO),
+    "TP, packed": ("parallelism=tp", TWO, PACKED),
+    "TP without sequence parallelism": ("parallelism=tp", TWO, "parallelism.sequence_parallel=false"),
+    "TP, compiled": ("parallelism=tp", TWO, "engine.compile=true"),
+    "PP": ("parallelism=pp", TWO),
+    "PP, packed": ("parallelism=pp", TWO, PACKED),
+    "TP and FSDP": ("parallelism=tp_fsdp", "parallelism.tensor=2", "ranks_per_node=4"),
+}
+IN_CI = ("one process", "one process, packed", "FSDP, packed", "TP", "PP, packed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", [each if each in IN_CI else long(each) for each in LAYOUTS])
+def test_losses_gradients_and_updates_are_those_of_transformers(
+    layout: str, published: Path, expected: Expected, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, *starting(published), *LAYOUTS[layout], "job.export=true")
+    assert set(train(run, of_rank=rank_that_shows)) == {0}, printed(run)
+    assert losses(run) == pytest.approx(expected.losses, abs=1e-5)
+    gradients = {name: each for shown in shown_by(run) for name, each in shown["gradients"].items()}
+    assert gradients.keys() == expected.gradients.keys()
+    for name, gradient in gradients.items():
+        assert (gradient - expected.gradients[name]).norm() <= 1e-5 * expected.gradients[name].norm(), name
+    # Trained, exported, and back in Hugging Face's layout.
+    convert(run.export, tmp_path / "hf")
+    ours, tokens = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf"), torch.arange(48).reshape(2, 24)
+    assert type(ours).__name__ == "Qwen3ForCausalLM"
+    with torch.no_grad():
+        wanted = expected.trained(tokens).logits
+        torch.testing.assert_close(ours(tokens).logits, wanted, rtol=0, atol=1e-3)
+    assert wanted.std() > 0.5
+    assert litgpt_fields(from_config_json(tmp_path / "hf/config.json")) == litgpt_fields(load_run(run.config).model) | {
+        "name": "hf"
+    }
+
+
+@pytest.mark.slow
+def test_adapters_train_alike_on_two_ranks_and_peft_reads_them(published: Path, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    lora = ("job=finetune_lora", *starting(published), "job.export=true", "job.precision=float32", "job.lora.rank=4")
+    single = make_run(tmp_path, "name=single", *lora, *ONE)
+    two = make_run(tmp_path, "name=two", *lora, "parallelism=tp", TWO)
+    for run in (single, two):
+        assert set(train(run)) == {0}, printed(run)
+    assert losses(two) == pytest.approx(losses(single), abs=1e-5)
+    convert(single.export, tmp_path / "hf")
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    adapted, merged, base = (
+        peft.PeftModel.from_pretrained(load(published), single.export / "peft"), load(tmp_path / "hf"), load(published)
+    )  # fmt: skip
+    tokens = torch.arange(48).reshape(2, 24)
+    with torch.no_grad():
+        found, unlike = adapted(tokens).logits, base(tokens).logits
+        torch.testing.assert_close(merged(tokens).logits, found, rtol=0, atol=1e-4)
+    assert (found - unlike).abs().max() > 0.1
