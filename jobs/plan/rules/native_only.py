@@ -16,7 +16,7 @@ OF_EVERY_ENGINE = {"kind", "activation_checkpointing", "compile", "distributed_o
 NATIVE = {
     "engine": [field.name for field in fields(Engine) if field.name not in OF_EVERY_ENGINE],
     "job": ["batching", "bucket_batches", "weight_decay_on"],
-    "parallelism": ["prefetch", "bucket_mb"],
+    "parallelism": ["prefetch", "reduce_each", "bucket_mb"],
 }
 """Fields that only the native engine supports, by group."""
 

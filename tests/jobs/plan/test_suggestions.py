@@ -90,6 +90,8 @@ ILLEGAL = (
     "parallelism=fsdp_no_shard parallelism.data_shard=2",
     "parallelism.prefetch=1",
     "parallelism=fsdp_no_shard parallelism.prefetch=1",
+    "parallelism.reduce_each=step",
+    "ranks_per_node=4 parallelism=pp_fsdp parallelism.reduce_each=step",
     "parallelism.tensor=8 ranks_per_node=8",
     "parallelism.sequence_parallel=true",
     "parallelism=tp job.sequence_length=33",
