@@ -91,6 +91,8 @@ ILLEGAL = (
     "parallelism.prefetch=1",
     "parallelism=fsdp_no_shard parallelism.prefetch=1",
     "parallelism.reduce_each=step",
+    "job.optimizer=adamw_stochastic",
+    "job.optimizer=adamw_stochastic engine.parameters=bfloat16 job.precision=bfloat16 engine.optimizer_loop=single",
     "ranks_per_node=4 parallelism=pp_fsdp parallelism.reduce_each=step",
     "parallelism.tensor=8 ranks_per_node=8",
     "parallelism.sequence_parallel=true",
