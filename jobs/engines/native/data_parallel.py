@@ -42,6 +42,10 @@ def shard(unit: nn.Module, run: Run, mesh: DeviceMesh) -> None:
     before, after = ([], []) if run.model.tie_embeddings else ends(unit)
     for part in (*before, *layers(unit)):
         fully_shard(part, mesh=data_mesh, mp_policy=policy, reshard_after_forward=frees_weights(run))
+    for part in cast(list[FSDPModule], before):
+        if isinstance(part, nn.Embedding):
+            # The gradient of its weight needs the tokens only, and tokens have none.
+            part.set_unshard_in_backward(unshard_in_backward=False)
     if after:
         # Backward starts with the head, so freeing it would only gather it twice.
         fully_shard(after, mesh=data_mesh, mp_policy=policy, reshard_after_forward=False)

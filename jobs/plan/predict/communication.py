@@ -150,9 +150,10 @@ class ShardExchange:
     """Of that one, which also has what is sent once per step."""
 
 
-def shard_exchange(run: Run, layout: Layout, parameters: float) -> ShardExchange:
+def shard_exchange(run: Run, layout: Layout, parameters: float, in_layers: float) -> ShardExchange:
     """Return the traffic of FSDP or ZeRO 3: weights gathered, gradients scattered.
 
+    FSDP gathers those `in_layers` again for backward: the head stays, and the embedding is not needed.
     In a pipeline torch gathers and scatters once per step (jobs.engines.native.rules).
     """
     group = group_of(layout, (DP_SHARD, CP))
@@ -165,8 +166,10 @@ def shard_exchange(run: Run, layout: Layout, parameters: float) -> ShardExchange
     one = Exchange(group)
     # Weights freed after forward are gathered again for backward. Kept ones are freed at the end of the step, since
     # no weight changes before (jobs.engines.native.data_parallel.prepare_backward).
-    if run.parallelism.strategy is Strategy.zero3 or frees_weights(run):
+    if run.parallelism.strategy is Strategy.zero3:
         each = each.plus(2 * weights, 2)
+    elif frees_weights(run):
+        each = each.plus(weights * (1 + in_layers / parameters), 2)
     else:
         one = one.plus(weights, 1)
     if run.parallelism.reduce_each is ReduceEach.micro_batch:

@@ -154,7 +154,8 @@ def stage_work(
     elements = repeats * layers * sum(each.elements for each in products) + head_repeats * head.elements
     # A tied embedding and head are one tensor, which is updated and exchanged once.
     ends = max(has_embedding, has_head) if run.model.tie_embeddings else has_embedding + has_head
-    held = (layers * size(layer_as_stored(run)) + ends * embedding_parameters(run.model)) / run.parallelism.tensor
+    in_layers = layers * size(layer_as_stored(run)) / run.parallelism.tensor
+    held = in_layers + ends * embedding_parameters(run.model) / run.parallelism.tensor
     trained = held if run.job.trains_all_weights else 0
     return StageWork(
         ranks=ranks,
@@ -169,7 +170,7 @@ def stage_work(
         tensor=c.tensor_exchange(run, layout, layers + has_head / 2),
         context=c.context_exchange(run, layout, layers),
         pipeline=c.pipeline_exchange(run, layout, pipeline_stages_per_rank(run)),
-        shard=c.shard_exchange(run, layout, held),
+        shard=c.shard_exchange(run, layout, held, in_layers),
         replica=c.replica_exchange(run, layout, trained),
     )
 

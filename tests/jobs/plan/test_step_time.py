@@ -26,6 +26,10 @@ H100 = ("cluster=xe9680_h100", "model=llama31_8b", "gpu.memory_gb=null", "job.pr
         "job.sequence_length=4096", "job.micro_batch_size=1", "scaling.global_batch_size=64")  # fmt: skip
 
 
+LAYERS = 1 - 2 * 128_256 * 4_096 / (8_030_261_248 - 4_096)
+"""Share of the weights of Llama 3.1 8B that its layers have."""
+
+
 def of(*overrides: str) -> Run:
     return one(*H100, *overrides).run
 
@@ -95,14 +99,16 @@ def test_a_distributed_optimizer_scatters_gradients_in_float32_and_gathers_weigh
 @pytest.mark.parametrize(
     ("settings", "each", "one"),
     [
-        # Weights in bfloat16, gradients in float32.
-        (("parallelism=fsdp_full",), 2 + 2 + 4, 2 + 2 + 4),
+        # Weights in bfloat16, gradients in float32; those of the layers are gathered again for backward.
+        (("parallelism=fsdp_full",), 2 + 2 * LAYERS + 4, 2 + 2 * LAYERS + 4),
         (("parallelism=fsdp_grad_op",), 4, 2 + 4),
         (("parallelism=fsdp_grad_op", "parallelism.reduce_each=step"), 0, 2 + 4),
-        (("parallelism=fsdp_full", "parallelism.reduce_each=step"), 2 + 2, 2 + 2 + 4),
+        (("parallelism=fsdp_full", "parallelism.reduce_each=step"), 2 + 2 * LAYERS, 2 + 2 * LAYERS + 4),
     ],
 )
-def test_weights_kept_after_forward_are_gathered_once_a_step(settings: tuple[str, ...], each: int, one: int) -> None:
+def test_weights_kept_after_forward_are_gathered_once_a_step(
+    settings: tuple[str, ...], each: float, one: float
+) -> None:
     found = work(*settings, "nodes=2")
     assert found.micro_batches == 4
     (stage,) = found.stages
