@@ -64,6 +64,15 @@ Schedule = Enum(
 """Order of a pipeline's forward and backward passes, by PyTorch's names (torch.distributed.pipelining)."""
 
 
+class ReduceEach(Enum):
+    """Interval of FSDP's reduction of gradients."""
+
+    micro_batch = "micro_batch"
+    """After each micro-batch: only shards of gradients are kept between micro-batches."""
+    step = "step"
+    """Once per step, from sums in float32 that each rank keeps of all weights: 4 bytes for each trained weight."""
+
+
 class StageSplit(Enum):
     """Division of layers among pipeline stages."""
 
@@ -106,6 +115,8 @@ class Parallelism:
     prefetch: Count | None = None
     """Layers whose FSDP weights are gathered ahead, in forward and in backward; null: PyTorch's choice, which is the
     next layer as far as the host is ahead of the device."""
+    reduce_each: ReduceEach = ReduceEach.micro_batch
+    """Interval of FSDP's reduction of gradients; DDP, replicas and pipelines reduce once per step (native)."""
     bucket_mb: Count | None = None
     """Gradients that DDP all-reduces at a time, in MiB; null: PyTorch's 25 (native)."""
     context: Count = 1

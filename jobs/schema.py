@@ -318,7 +318,8 @@ class Engine:
     """Implementation of AdamW's update; null: fused on a GPU, single on a CPU (native)."""
     parameters: Precision = Precision.float32
     """Type of weights, gradients and optimizer state between steps (native, litgpt). bfloat16 halves their memory and
-    loses small updates in rounding; `job.precision` is the type of the arithmetic."""
+    loses small updates in rounding, unless `job.optimizer=adamw_stochastic`; `job.precision` is the type of the
+    arithmetic."""
     hang_timeout_s: Count = 600
     """Longest time of a step, or of reading data or a checkpoint; the watchdog then ends the run and records which
     ranks were behind."""
@@ -409,6 +410,16 @@ class PromptTuning:
     """Inner width of the encoder, of an LSTM in each direction; null: the model's hidden size."""
 
 
+class OptimizerKind(Enum):
+    """Rule of the update."""
+
+    adamw = "adamw"
+    """AdamW."""
+    adamw_stochastic = "adamw_stochastic"
+    """AdamW in float32 arithmetic on bfloat16 weights and moments, rounded stochastically, so that small updates count
+    in the mean; needs `engine.parameters=bfloat16`."""
+
+
 class WeightDecayOn(Enum):
     """Weights that AdamW's weight decay shrinks."""
 
@@ -446,6 +457,8 @@ class Job:
     """Learning rate at the end of the cosine decay."""
     warmup_steps: NoneOrMore
     """Steps of linear warm-up of the learning rate."""
+    optimizer: OptimizerKind = OptimizerKind.adamw
+    """Rule of the update (native; all others: adamw)."""
     weight_decay: Annotated[float, Range(0, 1e3, usual=0.1)]
     """AdamW's weight decay; `weight_decay_on` chooses the weights."""
     weight_decay_on: WeightDecayOn = WeightDecayOn.all

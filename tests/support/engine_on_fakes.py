@@ -228,11 +228,21 @@ def trained(model: ParallelModel, run: Run, live: Live, micro_batches: int) -> H
         return tensor
 
     unpack: Callable[[Tensor], Tensor] = lambda tensor: tensor  # noqa: E731
-    for _ in range(micro_batches):
-        live.peak_bytes = 0
-        with live, torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-            model.execution.forward_backward([full_rows(run)], 1.0)
+    execution: Any = model.execution
+    around = execution.around
+
+    @contextmanager
+    def measured(tokens: list[Tensor]) -> Iterator[None]:
+        live.peak_bytes = live.live_bytes
+        with around(tokens):
+            yield
         held.peaks.append(live.peak_bytes)
+
+    execution.around = measured
+    # One step, since FSDP keeps weights and gradients between its micro-batches.
+    batches = [full_rows(run) for _ in range(micro_batches)]
+    with live, torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        execution.forward_backward(batches, 1.0)
     held.gradients = live.live_bytes
     return held
 

@@ -1,7 +1,7 @@
 """Data parallelism: DDP, and FSDP2 with PyTorch's four sharding strategies.
 
     FULL_SHARD      one shard group of all data-parallel ranks, gathered parameters freed after forward (ZeRO-3)
-    SHARD_GRAD_OP   one shard group, gathered parameters kept until backward (ZeRO-2)
+    SHARD_GRAD_OP   one shard group, gathered parameters kept until the last backward of a step (ZeRO-2)
     NO_SHARD        shard groups of one rank: every rank holds all parameters, gradients are all-reduced
     HYBRID_SHARD    FULL_SHARD within shard groups (by default one per node), gradients all-reduced between them
 
@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from jobs.engines.native.model import ends, layers
 from jobs.engines.native.weights import TYPES
 from jobs.layout import frees_weights
-from jobs.parallelism import DP_REPLICATE, DP_SHARD, SHARD_GROUP_AXES
+from jobs.parallelism import DP_REPLICATE, DP_SHARD, SHARD_GROUP_AXES, ReduceEach
 from jobs.schema import Precision, Run
 
 
@@ -42,6 +42,10 @@ def shard(unit: nn.Module, run: Run, mesh: DeviceMesh) -> None:
     before, after = ([], []) if run.model.tie_embeddings else ends(unit)
     for part in (*before, *layers(unit)):
         fully_shard(part, mesh=data_mesh, mp_policy=policy, reshard_after_forward=frees_weights(run))
+    for part in cast(list[FSDPModule], before):
+        if isinstance(part, nn.Embedding):
+            # The gradient of its weight needs the tokens only, and tokens have none.
+            part.set_unshard_in_backward(unshard_in_backward=False)
     if after:
         # Backward starts with the head, so freeing it would only gather it twice.
         fully_shard(after, mesh=data_mesh, mp_policy=policy, reshard_after_forward=False)
@@ -87,12 +91,19 @@ def replicate(gpt: nn.Module, mesh: DeviceMesh, bucket_mb: int | None) -> Distri
     )
 
 
-def reduce_gradients_now(model: nn.Module, *, now: bool) -> None:
-    """Set before a forward pass whether its backward all-reduces over replicas; False accumulates locally.
+def prepare_backward(model: nn.Module, run: Run, *, last: bool) -> None:
+    """Set before a forward pass what its backward sends and frees; `last` is true in a step's last micro-batch.
 
-    FSDP still reduces within a shard group every time: keeping unsharded gradients would cost the memory it saves.
+    Gradients add up, so one all-reduce over replicas after the last micro-batch has the sum of all. Within a shard
+    group FSDP reduces after each, unless the run pays for unsharded gradients (parallelism.reduce_each).
     """
     if isinstance(model, DistributedDataParallel):
-        model.require_backward_grad_sync = now  # what DDP.no_sync() sets
+        model.require_backward_grad_sync = last  # what DDP.no_sync() sets
     elif isinstance(model, FSDPModule):
-        model.set_requires_all_reduce(now)
+        model.set_requires_all_reduce(last)
+        if run.parallelism.reduce_each is ReduceEach.step:
+            model.set_requires_gradient_sync(last)
+        if not frees_weights(run):
+            # No weight changes before the update. All of them are whole when backward begins, so to keep them for the
+            # next forward pass takes no more memory than that moment does.
+            model.set_reshard_after_backward(last)

@@ -16,6 +16,7 @@ from jobs.schema import (
     LigerKernel,
     Mlp,
     Norm,
+    OptimizerKind,
     Precision,
     Run,
     WeightsReader,
@@ -124,6 +125,24 @@ def narrow_weights_have_narrow_arithmetic(run: Run) -> str | None:
         return (
             f"engine.parameters=bfloat16 keeps weights in bfloat16, and job.precision={run.job.precision.name} "
             "computes in another type. Set engine.parameters=float32, or job.precision=bfloat16."
+        )
+    return None
+
+
+def rounding_has_narrow_weights(run: Run) -> str | None:
+    """Refuse stochastic rounding of weights that are not rounded, and a loop that its update does not have."""
+    if run.job.optimizer is not OptimizerKind.adamw_stochastic:
+        return None
+    if run.engine.parameters is not Precision.bfloat16:
+        return (
+            f"job.optimizer=adamw_stochastic rounds weights to bfloat16, and engine.parameters="
+            f"{run.engine.parameters.name} keeps them in another type. Set engine.parameters=bfloat16 "
+            "job.precision=bfloat16, or job.optimizer=adamw."
+        )
+    if run.engine.optimizer_loop is not None:
+        return (
+            f"engine.optimizer_loop={run.engine.optimizer_loop.name} chooses a loop of PyTorch's AdamW, which "
+            "job.optimizer=adamw_stochastic does not use. Set engine.optimizer_loop=null, or job.optimizer=adamw."
         )
     return None
 
@@ -299,6 +318,7 @@ RULES: tuple[Rule, ...] = (
     gradient_sums_have_a_shard_group,
     there_is_something_to_read_once,
     narrow_weights_have_narrow_arithmetic,
+    rounding_has_narrow_weights,
     packed_rows_are_whole,
     packed_text_has_no_prompt,
     fused_kernels_fit,

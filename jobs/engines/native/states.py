@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.layout import accumulation, frees_weights
-from jobs.parallelism import Strategy
+from jobs.parallelism import ReduceEach, Strategy
 from jobs.plan.predict.activations import WIDTHS
 from jobs.plan.predict.states import Held, States, parameters_by_place, parameters_held, undivided_gradients
 from jobs.schema import Precision, Run
@@ -17,7 +17,8 @@ def states(run: Run) -> States:
 
     A step has two peaks: the update, when gradients are whole; and the start of backward, when FSDP with weights kept
     after forward (SHARD_GRAD_OP) holds those of all ranks in the type of the arithmetic. In a pipeline torch keeps
-    weights and float32 gradients of a stage whole until its last micro-batch (jobs.engines.native.rules).
+    weights and float32 gradients of a stage whole until its last micro-batch (jobs.engines.native.rules);
+    parallelism.reduce_each=step does so with the gradients of FSDP without one.
 
     A run that trains nothing holds its weights in float32 (jobs.work.evaluate.evaluate).
     """
@@ -38,12 +39,14 @@ def states_at(run: Run, held: Held, whole: Held) -> States:
     )
     if p.strategy is not Strategy.fsdp or held == whole:
         return update
-    gathered = narrow * whole.total
+    kept = replace(update, gathered=narrow * whole.total if p.pipeline > 1 or not frees_weights(run) else 0)
     if p.pipeline > 1:
-        backward = replace(update, gradients=4 * whole.trained(run), gathered=gathered)
-    elif not frees_weights(run):
+        backward = replace(kept, gradients=4 * whole.trained(run))
+    elif accumulation(run) == 1:
         # The first micro-batch has no gradients yet.
-        backward = replace(update, gradients=update.gradients if accumulation(run) > 1 else 0, gathered=gathered)
+        backward = replace(kept, gradients=0)
+    elif p.reduce_each is ReduceEach.step:
+        backward = replace(kept, gradients=4 * whole.trained(run))
     else:
-        return update
+        backward = kept
     return max(update, backward, key=lambda states: states.total)

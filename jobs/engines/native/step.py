@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from jobs.data import MicroBatch
-from jobs.engines.native.data_parallel import reduce_gradients_now
+from jobs.engines.native.data_parallel import prepare_backward
+from jobs.schema import Run
 
 Around = Callable[[list[Tensor]], AbstractContextManager[object]]
 """Returns the context of a forward and backward pass over these tokens."""
@@ -29,16 +30,16 @@ class ForwardBackward(Protocol):
 class OneAfterAnother:
     """Run micro-batches one after another through the whole model; reduce gradients over replicas with the last."""
 
-    def __init__(self, model: nn.Module, around: Around) -> None:
+    def __init__(self, model: nn.Module, run: Run, around: Around) -> None:
         self.model = model
+        self.run = run
         self.around = around
 
     def forward_backward(self, micro_batches: list[MicroBatch[Tensor]], scale: float) -> Tensor:
         """Run all micro-batches (ForwardBackward.forward_backward)."""
         total = torch.zeros((), device=micro_batches[0].inputs.device)
         for i, micro_batch in enumerate(micro_batches, start=1):
-            # Gradients add up, so one all-reduce after the last micro-batch has the sum of all.
-            reduce_gradients_now(self.model, now=i == len(micro_batches))
+            prepare_backward(self.model, self.run, last=i == len(micro_batches))
             with self.around([micro_batch.inputs, micro_batch.targets]):
                 loss = self.model(*micro_batch)
                 torch.autograd.backward(loss * scale)

@@ -163,14 +163,22 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     return list(groups.values()) or [[]]
 
 
+def norm_in_float32(gradients: list[Tensor]) -> Tensor:
+    """Return the norm of gradients of any type. torch's get_total_norm has theirs: 8 bits with bfloat16 weights."""
+    norms = torch._foreach_norm(gradients, 2, dtype=torch.float32)  # noqa: SLF001 (as get_total_norm does)
+    total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return total
+
+
 def clip(groups: list[list[nn.Parameter]], max_norm: float | None, pipeline: DeviceMesh, loss_scale: float) -> Tensor:
     """Divide gradients by the loss scale and limit their global norm to max_norm; return the norm before that limit.
 
     norm^2 = sum of squares over the groups of by_mesh (full_tensor sums over their shards), then over pipeline ranks.
     """
     # A pipeline rank without trained parameters has no norm to add.
-    norms = [nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]) for group in groups if group]
-    squares = [(norm.full_tensor() if isinstance(norm, DTensor) else norm).float() ** 2 for norm in norms]
+    found = [[p.grad for p in group if p.grad is not None] for group in groups]
+    norms = [norm_in_float32(gradients) for gradients in found if gradients]
+    squares = [(norm.full_tensor() if isinstance(norm, DTensor) else norm) ** 2 for norm in norms]
     total = torch.stack(squares).sum() if squares else torch.zeros((), device=pipeline.device_type)
     if pipeline.size() > 1:
         dist.all_reduce(total, group=pipeline.get_group())

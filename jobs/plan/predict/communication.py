@@ -12,7 +12,7 @@ from math import prod
 
 from jobs.engines.engine import engine_of
 from jobs.layout import Layout, frees_weights, layout_of, sequence_parallel
-from jobs.parallelism import AXES, CP, DP_REPLICATE, DP_SHARD, PP, TP, Axis, Strategy
+from jobs.parallelism import AXES, CP, DP_REPLICATE, DP_SHARD, PP, TP, Axis, ReduceEach, Strategy
 from jobs.plan.predict.activations import WIDTHS, tokens_of
 from jobs.plan.predict.arrays import smaller
 from jobs.plan.predict.constants import NETWORK_GB_PER_S, StepTimeConstants
@@ -60,6 +60,10 @@ class Exchange:
     group: Group
     wire_bytes: float = 0
     collectives: float = 0
+
+    def plus(self, wire_bytes: float, collectives: float) -> Exchange:
+        """Return it with more traffic of its group."""
+        return Exchange(self.group, self.wire_bytes + wire_bytes, self.collectives + collectives)
 
 
 @dataclass(frozen=True)
@@ -136,19 +140,43 @@ def pipeline_exchange(run: Run, layout: Layout, stages: int) -> Exchange:
     return Exchange(pair, 2 * stages * sent, 2 * stages)
 
 
-def shard_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
-    """Return the traffic of FSDP or ZeRO 3 for a micro-batch: weights gathered, gradients scattered.
+@dataclass(frozen=True)
+class ShardExchange:
+    """Traffic of a shard group in a step."""
 
+    each: Exchange
+    """Of every micro-batch but one."""
+    one: Exchange
+    """Of that one, which also has what is sent once per step."""
+
+
+def shard_exchange(run: Run, layout: Layout, parameters: float, in_layers: float) -> ShardExchange:
+    """Return the traffic of FSDP or ZeRO 3: weights gathered, gradients scattered.
+
+    FSDP gathers those `in_layers` again for backward: the head stays, and the embedding is not needed.
     In a pipeline torch gathers and scatters once per step (jobs.engines.native.rules).
     """
     group = group_of(layout, (DP_SHARD, CP))
     if not gathers_weights(run) or layout.degree(PP) > 1:
-        return Exchange(Group(1, 1))
-    # Forward gathers the weights. Backward gathers them again if they were freed meanwhile, and scatters the gradients.
-    gathers = 2 if run.parallelism.strategy is Strategy.zero3 or frees_weights(run) else 1
-    width = WIDTHS[run.job.precision]
-    reduced = GRADIENT_BYTES if engine_of(run).reduces_in_float32 else width
-    return Exchange(group, (gathers * width + reduced) * group.share * parameters, (gathers + 1))
+        return ShardExchange(Exchange(Group(1, 1)), Exchange(Group(1, 1)))
+    whole = group.share * parameters
+    weights = WIDTHS[run.job.precision] * whole
+    gradients = (GRADIENT_BYTES if engine_of(run).reduces_in_float32 else WIDTHS[run.job.precision]) * whole
+    each = Exchange(group)
+    one = Exchange(group)
+    # Weights freed after forward are gathered again for backward. Kept ones are freed at the end of the step, since
+    # no weight changes before (jobs.engines.native.data_parallel.prepare_backward).
+    if run.parallelism.strategy is Strategy.zero3:
+        each = each.plus(2 * weights, 2)
+    elif frees_weights(run):
+        each = each.plus(weights * (1 + in_layers / parameters), 2)
+    else:
+        one = one.plus(weights, 1)
+    if run.parallelism.reduce_each is ReduceEach.micro_batch:
+        each = each.plus(gradients, 1)
+    else:
+        one = one.plus(gradients, 1)
+    return ShardExchange(each, one.plus(each.wire_bytes, each.collectives))
 
 
 def replica_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
@@ -171,7 +199,7 @@ def replica_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
 
 
 def gathers_weights(run: Run) -> bool:
-    """Return whether weights are sharded over data-parallel ranks and gathered for each micro-batch."""
+    """Return whether weights are sharded over data-parallel ranks and gathered before they are used."""
     if (stage := engine_of(run).zero_stage(run)) is not None:
         return stage == 3
     return layout_of(run).product((DP_SHARD, CP)) > 1 and run.parallelism.strategy is Strategy.fsdp

@@ -60,7 +60,7 @@ class StageWork:
     tensor: c.Exchange
     context: c.Exchange
     pipeline: c.Exchange
-    shard: c.Exchange
+    shard: c.ShardExchange
     replica: c.Exchange
     """Once per step."""
 
@@ -154,7 +154,8 @@ def stage_work(
     elements = repeats * layers * sum(each.elements for each in products) + head_repeats * head.elements
     # A tied embedding and head are one tensor, which is updated and exchanged once.
     ends = max(has_embedding, has_head) if run.model.tie_embeddings else has_embedding + has_head
-    held = (layers * size(layer_as_stored(run)) + ends * embedding_parameters(run.model)) / run.parallelism.tensor
+    in_layers = layers * size(layer_as_stored(run)) / run.parallelism.tensor
+    held = in_layers + ends * embedding_parameters(run.model) / run.parallelism.tensor
     trained = held if run.job.trains_all_weights else 0
     return StageWork(
         ranks=ranks,
@@ -169,7 +170,7 @@ def stage_work(
         tensor=c.tensor_exchange(run, layout, layers + has_head / 2),
         context=c.context_exchange(run, layout, layers),
         pipeline=c.pipeline_exchange(run, layout, pipeline_stages_per_rank(run)),
-        shard=c.shard_exchange(run, layout, held),
+        shard=c.shard_exchange(run, layout, held, in_layers),
         replica=c.replica_exchange(run, layout, trained),
     )
 
@@ -217,7 +218,11 @@ def step_time(work: StepWork, constants: StepTimeConstants) -> StepTime:
     slots = [slot_time(stage, work, constants) for stage in work.stages]
     # Stages run at the same time, and each micro-batch passes all of them: the slowest one sets the rhythm.
     stage, slot = max(zip(work.stages, slots, strict=True), key=lambda each: each[1].total)
-    parts = {each.name: work.micro_batches * getattr(slot, each.name) for each in fields(slot)}
+    one = slot_time(stage, work, constants, stage.shard.one)
+    parts = {
+        each.name: (work.micro_batches - 1) * getattr(slot, each.name) + getattr(one, each.name)
+        for each in fields(slot)
+    }
     parts["data_parallel"] += c.seconds(stage.replica, work.links, constants)
     # An idle slot waits for a micro-batch on other ranks, so it lasts as long as theirs do on average, not the longest.
     parts["bubble"] = work.bubble * mean_slot_s(work, slots)
@@ -233,7 +238,10 @@ def step_time_s(work: StepWork, constants: StepTimeConstants) -> float:
     for stage, slot in zip(work.stages, slots, strict=True):
         longest = larger(longest, slot.total)
         update = stage.optimizer_s / constants.memory_efficiency
-        once = larger(once, c.seconds(stage.replica, work.links, constants) + update)
+        sent = c.seconds(stage.replica, work.links, constants)
+        if stage.shard.one != stage.shard.each:
+            sent += slot_time(stage, work, constants, stage.shard.one).total - slot.total
+        once = larger(once, sent + update)
     return work.micro_batches * longest + work.bubble * mean_slot_s(work, slots) + once + constants.step_s
 
 
@@ -243,8 +251,11 @@ def mean_slot_s(work: StepWork, slots: Sequence[StepTime]) -> float:
     return summed / sum(stage.ranks for stage in work.stages)
 
 
-def slot_time(stage: StageWork, work: StepWork, k: StepTimeConstants) -> StepTime:
-    """Return the time of a forward and backward pass of a micro-batch on a pipeline rank."""
+def slot_time(stage: StageWork, work: StepWork, k: StepTimeConstants, sharded: c.Exchange | None = None) -> StepTime:
+    """Return the time of a forward and backward pass of a micro-batch on a pipeline rank.
+
+    `sharded` is the traffic of its shard group, by default that of every micro-batch but one.
+    """
     matrices = stage.matrix_s / k.matrix_efficiency + stage.matrix_bytes_s / k.memory_efficiency
     attention = stage.attention_s / k.attention_efficiency
     element_wise = stage.element_s / k.memory_efficiency
@@ -253,7 +264,7 @@ def slot_time(stage: StageWork, work: StepWork, k: StepTimeConstants) -> StepTim
     computation = matrices + attention + element_wise
     # FSDP gathers the next layer during this one. TP's and CP's traffic has no such overlap: a layer needs its result.
     hidden = OVERLAP * computation
-    shard = larger(hidden, c.seconds(stage.shard, work.links, k)) - hidden
+    shard = larger(hidden, c.seconds(sharded or stage.shard.each, work.links, k)) - hidden
     device = computation + tensor + context + shard
     # A fit to a published sweep, not a mechanism that is understood (constants.pipeline_peer_latency_s).
     waits = (stage.tensor.group.ranks - 1) * k.pipeline_peer_latency_s if work.pipeline_nodes > 1 else 0.0

@@ -146,8 +146,12 @@ def gathered_copies(run: Run, weights: int) -> int:
 
 
 def freed_in_backward(run: Run) -> int:
-    """Return the gathered weights of head and last layer, which FSDP frees after their backward; in a pipeline none."""
-    if not uses_fsdp(run) or run.parallelism.pipeline > 1:
+    """Return the gathered weights of head and last layer, which FSDP frees after their backward; in a pipeline none.
+
+    Weights kept after forward are freed in the last micro-batch only. With three and more, one in the middle finds
+    gradients and frees nothing.
+    """
+    if not uses_fsdp(run) or run.parallelism.pipeline > 1 or accumulation(run) > 2:
         return 0
     return WIDTHS[run.job.precision] * (in_head(run) + in_layer(run))
 

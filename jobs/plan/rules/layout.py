@@ -15,7 +15,7 @@ from jobs.layout import (
     sequence_parallel,
     shard_degree,
 )
-from jobs.parallelism import MODEL_AXES, TP, Schedule, Sharding, StageSplit, Strategy
+from jobs.parallelism import MODEL_AXES, TP, ReduceEach, Schedule, Sharding, StageSplit, Strategy
 from jobs.plan.rules.rule import Rule, divisors, either, multiples_near
 from jobs.schema import Run
 from jobs.work.work import work_of
@@ -51,6 +51,20 @@ def gathering_ahead_needs_shards(run: Run) -> str | None:
         return (
             f"parallelism.prefetch={p.prefetch} gathers FSDP's weights ahead, and parallelism={p.name} shards none. "
             "Set parallelism.prefetch=null, or parallelism=fsdp_full."
+        )
+    return None
+
+
+def reducing_once_needs_shards(run: Run) -> str | None:
+    """Refuse to choose FSDP's interval where gradients are reduced once per step anyway."""
+    p = run.parallelism
+    if p.reduce_each is ReduceEach.micro_batch:
+        return None
+    if p.strategy is not Strategy.fsdp or p.sharding is Sharding.NO_SHARD or p.pipeline > 1:
+        return (
+            f"parallelism.reduce_each={p.reduce_each.name} is for FSDP's shards without a pipeline; "
+            f"parallelism={p.name} reduces gradients once per step in any case. Set "
+            "parallelism.reduce_each=micro_batch, or parallelism=fsdp_grad_op."
         )
     return None
 
@@ -250,6 +264,7 @@ def sharding_is_the_engines(run: Run) -> str | None:
 RULES: tuple[Rule, ...] = (
     sharding_goes_with_fsdp,
     gathering_ahead_needs_shards,
+    reducing_once_needs_shards,
     tensor_divides_matrices,
     cuts_divide_sequence,
     context_needs_gpus,

@@ -15,8 +15,8 @@ OF_EVERY_ENGINE = {"kind", "activation_checkpointing", "compile", "distributed_o
 """Fields of `engine` that other engines support or have rules for; all others belong to the native engine."""
 NATIVE = {
     "engine": [field.name for field in fields(Engine) if field.name not in OF_EVERY_ENGINE],
-    "job": ["batching", "bucket_batches", "weight_decay_on"],
-    "parallelism": ["prefetch", "bucket_mb"],
+    "job": ["batching", "bucket_batches", "optimizer", "weight_decay_on"],
+    "parallelism": ["prefetch", "reduce_each", "bucket_mb"],
 }
 """Fields that only the native engine supports, by group."""
 

@@ -12,7 +12,7 @@ from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.plan.time_limit import MOST_STOP_S, STOP_S, needed_s, stop_before_limit_s
 from jobs.ranges import out_of_range
 from jobs.rundir import RESERVED, is_reserved
-from jobs.schema import TEXTS, Batching, Job, LoraTarget, Precision, Run, ScalingMode
+from jobs.schema import TEXTS, Batching, EngineKind, Job, LoraTarget, OptimizerKind, Precision, Run, ScalingMode
 from jobs.secrets import config_holds_no_secret
 from jobs.work.work import work_of
 
@@ -399,10 +399,11 @@ def updates_are_rounded(run: Run) -> str | None:
     """Warn of bfloat16 weights, which lose small updates."""
     # 7 stored bits and an implicit one: the gap between numbers is 1/128 of their power of two, half of it is rounded
     # off.
-    if run.engine.parameters is Precision.bfloat16:
+    if run.engine.parameters is Precision.bfloat16 and run.job.optimizer is not OptimizerKind.adamw_stochastic:
+        stochastic = ", or set job.optimizer=adamw_stochastic" if run.engine.kind is EngineKind.native else ""
         return (
             "engine.parameters=bfloat16 keeps 8 bits of each weight: updates below 1/256 of it are lost. Compare its "
-            "losses with engine.parameters=float32."
+            f"losses with engine.parameters=float32{stochastic}."
         )
     return None
 

@@ -26,6 +26,10 @@ H100 = ("cluster=xe9680_h100", "model=llama31_8b", "gpu.memory_gb=null", "job.pr
         "job.sequence_length=4096", "job.micro_batch_size=1", "scaling.global_batch_size=64")  # fmt: skip
 
 
+LAYERS = 1 - 2 * 128_256 * 4_096 / (8_030_261_248 - 4_096)
+"""Share of the weights of Llama 3.1 8B that its layers have."""
+
+
 def of(*overrides: str) -> Run:
     return one(*H100, *overrides).run
 
@@ -92,18 +96,33 @@ def test_a_distributed_optimizer_scatters_gradients_in_float32_and_gathers_weigh
     assert whole.optimizer_s / shared.optimizer_s == pytest.approx(8)
 
 
-def test_full_sharding_gathers_weights_twice_for_every_micro_batch() -> None:
-    (full,), (kept,) = (work(f"parallelism={name}", "nodes=2").stages for name in ("fsdp_full", "fsdp_grad_op"))
-    # Gradients are reduced in float32.
-    assert full.shard.wire_bytes / kept.shard.wire_bytes == pytest.approx((2 + 2 + 4) / (2 + 4))
-    assert full.replica.wire_bytes == 0
+@pytest.mark.parametrize(
+    ("settings", "each", "one"),
+    [
+        # Weights in bfloat16, gradients in float32; those of the layers are gathered again for backward.
+        (("parallelism=fsdp_full",), 2 + 2 * LAYERS + 4, 2 + 2 * LAYERS + 4),
+        (("parallelism=fsdp_grad_op",), 4, 2 + 4),
+        (("parallelism=fsdp_grad_op", "parallelism.reduce_each=step"), 0, 2 + 4),
+        (("parallelism=fsdp_full", "parallelism.reduce_each=step"), 2 + 2 * LAYERS, 2 + 2 * LAYERS + 4),
+    ],
+)
+def test_weights_kept_after_forward_are_gathered_once_a_step(
+    settings: tuple[str, ...], each: float, one: float
+) -> None:
+    found = work(*settings, "nodes=2")
+    assert found.micro_batches == 4
+    (stage,) = found.stages
+    whole = 15 / 16 * (8_030_261_248 - 4_096)
+    assert stage.shard.each.wire_bytes == pytest.approx(each * whole)
+    assert stage.shard.one.wire_bytes == pytest.approx(one * whole)
+    assert stage.replica.wire_bytes == 0
 
 
 def test_a_pipeline_gathers_sharded_weights_once_a_step() -> None:
     found = work("parallelism=pp_fsdp", "parallelism.pipeline=2", "nodes=2")
     embedding, layer = 128_256 * 4_096, (8_030_261_248 - 2 * 128_256 * 4_096 - 4_096) / 32
     for stage in found.stages:
-        assert stage.shard.wire_bytes == 0
+        assert stage.shard.one.wire_bytes == stage.shard.each.wire_bytes == 0
         assert stage.replica.wire_bytes == pytest.approx((4 + 2) * 7 / 8 * (16 * layer + embedding))
 
 
@@ -129,7 +148,8 @@ def test_small_layers_take_as_long_as_the_host_needs_to_launch_them() -> None:
 
 
 def test_both_sums_of_a_step_agree() -> None:
-    for overrides in (("parallelism=ddp",), ("parallelism=tp_pp_fsdp", "nodes=2"), ("parallelism=fsdp_full",)):
+    for overrides in (("parallelism=ddp",), ("parallelism=tp_pp_fsdp", "nodes=2"), ("parallelism=fsdp_full",),
+                      ("parallelism=fsdp_grad_op", "parallelism.reduce_each=step", "nodes=2")):  # fmt: skip
         found = work(*overrides)
         assert step_time_s(found, DEFAULTS) == pytest.approx(step_time(found, DEFAULTS).total, rel=0.01)
 

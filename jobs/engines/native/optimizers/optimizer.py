@@ -35,7 +35,7 @@ class Optimizer(ABC):
         """Return torch's optimizer of parameters, or of groups of them."""
 
 
-def optimizer_of(run: Run) -> Optimizer:  # noqa: ARG001 (a key may choose it)
-    """Return the optimizer of a run: AdamW, which all engines have."""
-    found: Optimizer = imported("jobs.engines.native.optimizers.adamw:OPTIMIZER")
+def optimizer_of(run: Run) -> Optimizer:
+    """Return the optimizer of a run."""
+    found: Optimizer = imported(f"jobs.engines.native.optimizers.{run.job.optimizer.name}:OPTIMIZER")
     return found

@@ -61,6 +61,15 @@ def test_gradients_below_the_limit_are_left_as_they_are(limit: float | None, mes
     torch.testing.assert_close(second.grad, torch.tensor([[12.0]]), rtol=0, atol=0)
 
 
+def test_the_norm_of_bfloat16_gradients_has_the_digits_of_float32(mesh: DeviceMesh) -> None:
+    torch.manual_seed(1)
+    parameters = [gradient(torch.randn(300, 40).bfloat16()) for _ in range(8)]
+    exact = torch.stack([each.grad.double().norm() for each in parameters if each.grad is not None]).norm().item()
+    norm = native.clip([parameters], None, mesh, 1.0)
+    assert norm.dtype is torch.float32
+    assert norm.item() == pytest.approx(exact, rel=1e-5)
+
+
 @pytest.mark.parametrize("scale", [1.0, 8.0, 2.0**16])
 @pytest.mark.parametrize("share", [0.5, 0.01, 0.9])
 def test_gradients_above_the_limit_get_its_norm_whatever_the_loss_scale(

@@ -1,0 +1,78 @@
+"""AdamW with stochastic rounding: bfloat16 weights move as float32 ones do in the mean, and runs resume exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest.mock import patch
+from zlib import crc32
+
+import pytest
+import torch
+from torch import nn
+
+from jobs.engines.native.load_sharded import local_shard
+from jobs.engines.native.optimizers.optimizer import optimizer_of
+from jobs.engines.native.rounded_adamw import RoundedAdamW
+from tests.support.composing import one
+from tests.support.real_run import losses, make_run, printed, rank, train
+from tests.support.training import long, rewind
+
+BFLOAT16 = ("engine.parameters=bfloat16", "job.precision=bfloat16")
+STOCHASTIC = (*BFLOAT16, "job.optimizer=adamw_stochastic")
+STEPS = 30
+
+
+def movement(*overrides: str) -> torch.Tensor:
+    """Return how far the weights of a fine-tuning move while every gradient keeps its sign."""
+    run = one("job.learning_rate=2e-5", "job.min_learning_rate=2e-5", "job.weight_decay=0", *overrides).run
+    torch.manual_seed(1)
+    width = torch.bfloat16 if run.engine.parameters.name == "bfloat16" else torch.float32
+    weight = nn.Parameter((0.02 * torch.randn(1 << 10, 1 << 8)).bfloat16().to(width))
+    before, weight.grad = weight.detach().clone().float(), torch.ones_like(weight)
+    optimizer = optimizer_of(run).build([weight], run, torch.device("cpu"))
+    for _ in range(STEPS):
+        optimizer.step()
+    return before - weight.detach().float()
+
+
+def test_small_updates_of_bfloat16_weights_are_right_in_the_mean() -> None:
+    exact = movement()
+    assert exact.mean().item() == pytest.approx(STEPS * 2e-5, rel=1e-3)
+    assert movement(*BFLOAT16).mean() < 0.5 * exact.mean(), "rounding to nearest loses most of them"
+    assert movement(*STOCHASTIC).mean().item() == pytest.approx(exact.mean().item(), rel=0.01)
+
+
+def observed_rank(directory: Path, number: int, world: int, start: str) -> None:
+    """One rank, which writes the sum of its weights' bits after each update."""
+    update = RoundedAdamW.step
+
+    def observed(self: RoundedAdamW, closure: None = None) -> None:
+        update(self, closure)
+        weights = [local_shard(each).detach().reshape(-1) for group in self.param_groups for each in group["params"]]
+        with (directory / f"weights{number}.txt").open("a") as file:
+            file.write(f"{crc32(torch.cat(weights).view(torch.int16).numpy().tobytes())}\n")
+
+    with patch.object(RoundedAdamW, "step", observed):
+        rank(directory, number, world, start)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallelism", ["ddp", long("fsdp_no_shard"), "fsdp_full"])
+def test_a_resumed_run_rounds_as_an_uninterrupted_one_and_replicas_round_alike(
+    parallelism: str, tmp_path: Path
+) -> None:
+    run = make_run(
+        tmp_path, f"parallelism={parallelism}", "ranks_per_node=2", *STOCHASTIC, "job.checkpoint_every_steps=3"
+    )
+    assert train(run, of_rank=observed_rank) == [0, 0], printed(run)
+    files = sorted(run.path.glob("weights*.txt"))
+    first = [file.read_text().split() for file in files]
+    assert (first[0] == first[1]) == (parallelism != "fsdp_full"), "shards differ, replicas do not"
+    uninterrupted = losses(run)
+    rewind(run, 3)
+    for file in files:
+        file.unlink()
+    assert train(run, of_rank=observed_rank) == [0, 0], printed(run)
+    assert losses(run) == uninterrupted
+    # Before it reads the states torch makes them by an update at rate 0, which changes nothing.
+    assert [file.read_text().split()[1:] for file in files] == [each[3:] for each in first]
