@@ -41,11 +41,13 @@ def test_the_parameter_count_is_that_of_the_model_as_built(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "published"),
-    # Meta's model cards round to these; https://arxiv.org/abs/2307.09288 and https://arxiv.org/abs/2407.21783.
+    # The model cards round to these; https://arxiv.org/abs/2307.09288 and https://arxiv.org/abs/2407.21783.
     [("llama2_7b", 6.74e9), ("llama2_13b", 13.0e9), ("llama2_70b", 69.0e9), ("llama3_8b", 8.03e9),
      ("llama3_70b", 70.6e9), ("llama31_405b", 406e9), ("mixtral_8x7b", 46.7e9), ("mistral_large_2407", 123e9),
      # https://arxiv.org/abs/2505.09388, and the model cards of Qwen.
-     ("qwen3_4b", 4.02e9), ("qwen3_8b", 8.19e9), ("qwen3_14b", 14.8e9), ("qwen3_32b", 32.8e9)],
+     ("qwen3_4b", 4.02e9), ("qwen3_8b", 8.19e9), ("qwen3_14b", 14.8e9), ("qwen3_32b", 32.8e9),
+     ("qwen25_7b", 7.61e9), ("qwen25_72b", 72.7e9), ("llama32_1b", 1.23e9),
+     ("llama32_3b", 3.21e9), ("llama33_70b", 70.6e9), ("phi_4", 14.7e9)],
 )  # fmt: skip
 def test_the_parameter_count_is_the_published_one(name: str, published: float) -> None:
     assert parameters(one(f"model={name}").run.model) == pytest.approx(published, rel=0.005)
