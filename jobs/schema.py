@@ -822,6 +822,9 @@ class Network:
     first step ends with the reason; null: NCCL's choice."""
     adapters: list[str] = field(default_factory=list)
     """RDMA adapters that each node uses, and no others, such as [mlx5_0,mlx5_1] (NCCL_IB_HCA); empty: all."""
+    gb_per_s: Positive | None = None
+    """Bandwidth of this network in one direction for each GPU, which predictions take; null: the cluster's
+    (`cluster.network_gb_per_s`), of fewer adapters than GPUs their share of it."""
     interface: str | None = None
     """IP interface of sockets, by its complete name (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME); null: their choice."""
     gid_index: NoneOrMore | None = None

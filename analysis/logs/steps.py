@@ -156,7 +156,17 @@ def again(step: LogStep, later: Attempt, first: Attempt) -> bool:
         return step.place in {each.place for each in later.steps}
     if later.start is not None and m.STEP in step.values:
         return step.values[m.STEP] > later.start
+    if (begin := later.steps[0].values.get(a.EPOCH)) is not None and m.STEP not in step.values:
+        # Steps without numbers have places that only grow; their epochs go back.
+        epoch = step.values.get(a.EPOCH, -1.0)
+        return epoch > begin or (epoch == begin and epochs_differ(later))
     return step.place >= later.steps[0].place
+
+
+def epochs_differ(attempt: Attempt) -> bool:
+    """Return whether the epochs of an attempt are printed with digits enough to tell its first steps apart."""
+    epochs = [step.values.get(a.EPOCH) for step in attempt.steps[:2]]
+    return len(epochs) == 2 and epochs[0] != epochs[1]
 
 
 def kept_steps(attempts: Sequence[Attempt]) -> list[LogStep]:

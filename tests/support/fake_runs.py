@@ -145,7 +145,7 @@ def prepared(sweep: Path, run: Run, **provenance: Any) -> RunDir:
         "host": "login1",
         "git": {"commit": "0123abcd", "dirty": False},
         "versions": {"python": "3.11.2", "torch": "2.13.0"},
-        "command": ["slurmscale", "submit", "-m", "nodes=1,2"],
+        "command": ["/opt/venv/bin/slurmscale", "submit", "-m", "nodes=1,2"],
         "code_digest": "feedc0de",
     }
     directory.provenance.write_text(json.dumps(facts | provenance))

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from analysis.formatting import counted, listed, one_line, plural
@@ -68,7 +69,8 @@ def reproduction_section(digest: Digest) -> Section | None:
     if not runs:
         return None
     commands = (as_list(run.provenance.get("command")) for run in runs)
-    typed = [shlex.join(map(str, command)) for command in commands if command]
+    # The program is on the PATH of the reader, not at the author's place.
+    typed = [shlex.join([Path(str(first)).name, *map(str, rest)]) for first, *rest in filter(None, commands)]
     commits = [str(commit) for run in runs if (commit := lookup(run.provenance, "git.commit"))]
     dirty = any(lookup(run.provenance, "git.dirty") is True for run in runs)
     rows = [

@@ -76,9 +76,18 @@ class Links:
 
 def links_of(run: Run) -> Links:
     """Return the bandwidths of a run's GPU and cluster."""
-    network = (run.cluster.network_gb_per_s or NETWORK_GB_PER_S) * 1e9
+    network = network_gb_per_s(run) * 1e9
     # A GPU without a link in its file is assumed to exchange in a node as fast as between nodes.
     return Links((run.gpu.link_gb_per_s or 0) * 1e9 or network, network)
+
+
+def network_gb_per_s(run: Run) -> float:
+    """Return the bandwidth of a GPU between nodes by the network that a run chooses."""
+    if run.network.gb_per_s is not None:
+        return run.network.gb_per_s
+    of_all = run.cluster.network_gb_per_s or NETWORK_GB_PER_S
+    # The cluster's is that of an adapter for each GPU.
+    return of_all * min(1.0, len(run.network.adapters) / run.cluster.ranks_per_node) if run.network.adapters else of_all
 
 
 def bytes_per_s(group: Group, links: Links, constants: StepTimeConstants) -> float:

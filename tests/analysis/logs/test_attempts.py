@@ -272,3 +272,25 @@ def test_the_same_attempts_in_files_of_their_own_are_joined_and_lose_the_same(
     for metric in (m.LOST_STEPS, m.LOST_TIME):
         assert runs["2.out"].values[metric] == pytest.approx(whole.values[metric])
     assert runs["2.out"].losses == whole.losses
+
+
+@pytest.mark.parametrize(
+    ("epochs", "resumed", "kept"),
+    [
+        ((0.1, 0.2, 0.3, 0.4, 0.5), (0.4, 0.5, 0.6), (5.0, 4.0, 3.0, 2.0, 1.0, 0.0)),
+        # With two digits, the first steps of a long epoch look alike: only what is surely repeated is lost.
+        ((0.01, 0.01, 0.02, 0.02, 0.03), (0.02, 0.02, 0.03), (5.0, 4.0, 3.0, 2.0, 2.0, 1.0, 0.0)),
+    ],
+)
+def test_steps_without_numbers_that_a_resumed_start_repeats_count_once_by_their_epochs(
+    tmp_path: Path, epochs: tuple[float, ...], resumed: tuple[float, ...], kept: tuple[float, ...]
+) -> None:
+    def steps(epochs: Iterable[float], first: float) -> str:
+        lines = enumerate(epochs)
+        return "".join(f"{{'loss': {first - i}, 'learning_rate': 1e-05, 'epoch': {epoch}}}\n" for i, epoch in lines)
+
+    again = "  Continuing training from global step 3\n"
+    write(tmp_path / "train.log", steps(epochs, 5.0) + again + steps(resumed, 2.0))
+    (run,) = by_name(tmp_path).values()
+    assert tuple(run.losses.values()) == kept
+    assert run.attempts == 2

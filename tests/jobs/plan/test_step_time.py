@@ -141,6 +141,17 @@ def test_a_slower_network_slows_only_groups_that_span_nodes() -> None:
     assert terms(*across, constants=slow).data_parallel > 2 * terms(*across).data_parallel
 
 
+def test_the_chosen_network_sets_the_bandwidth_between_nodes() -> None:
+    across = ("parallelism=ddp", "nodes=4", "cluster.network_gb_per_s=50")
+    whole = terms(*across).data_parallel
+    four_of_eight = terms(*across, "network=infiniband_4_adapters").data_parallel
+    assert four_of_eight == pytest.approx(2 * whole, rel=0.05)
+    eight = ",".join(f"mlx5_{i}" for i in range(8))
+    assert terms(*across, f"network.adapters=[{eight}]").data_parallel == whole
+    assert terms(*across, "network=tcp", "network.gb_per_s=5").data_parallel == pytest.approx(10 * whole, rel=0.05)
+    assert terms("parallelism=ddp", "network.gb_per_s=5").total == terms("parallelism=ddp").total, "one node"
+
+
 def test_small_layers_take_as_long_as_the_host_needs_to_launch_them() -> None:
     small = ("model=pythia_14m", "job.sequence_length=512", "parallelism=ddp")
     slow = replace(DEFAULTS, layer_launch_s=0.1)
