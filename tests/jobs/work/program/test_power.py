@@ -24,7 +24,7 @@ from tests.support.real_run import make_run, printed, train
 WATTS = 120.0
 PROGRAM = {
     "name": "solver",
-    "steps": {"solve": {"command": "bash -c 'sleep 4; echo rate 600'"}},
+    "steps": {"solve": {"command": "bash -c 'sleep 6; echo rate 600'"}},
     "metrics": {
         "solver_flops": {"pattern": r"rate (\S+)", "unit": "FLOP/s", "better": "high", "definition": "Rate."},
         "flops_per_j": {
@@ -73,13 +73,13 @@ def test_a_programs_operations_per_joule_come_from_the_power_in_every_second_of_
     assert train(run) == [0], printed(run)
     found = read_run(run.path)
     values = {metric.name: value for metric, value in found.values.items()}
-    assert values["mean_power_w"] == pytest.approx(2 * WATTS, rel=0.1)
+    assert values["mean_power_w"] == pytest.approx(2 * WATTS, rel=0.2)
     assert values["flops_per_j"] == pytest.approx(600 / values["mean_power_w"])
     events = list(read_events(run.status))
     begin_s, end_s = (moment(event) or 0.0 for event in (events[1], events[-1]))
     (log,) = run.power_logs
     assert log.read_text().startswith("time,device,power_w\n")
-    assert over_power([log], begin_s, end_s, PowerLimits(400, 400), nodes=1) is None
+    assert over_power([log], begin_s, end_s, PowerLimits(900, 900), nodes=1) is None
     over = over_power([log], begin_s, end_s, PowerLimits(200, None), nodes=1)
     assert over is not None
     assert "the contest allows 200 W" in over
