@@ -1,4 +1,4 @@
-"""What commands answer to programs: the records that `--json` prints, `slurmscale schema` describes, and nothing else.
+"""The answers of commands to programs: records that `--json` prints and `slurmscale schema` describes.
 
 A name ends in its unit (SI). What is unknown or absent is null. FORMAT grows when a field changes its meaning or goes;
 new fields may come at any time.
@@ -14,7 +14,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why nothing was done."""
+    """The reason that nothing was done."""
 
     kind: str
     """usage, or the error: ConfigError, DataError, RunDirError, SubmitError, CheckpointError, ReportError, ..."""
@@ -128,6 +128,8 @@ class PlanAnswer:
     runs: list[PlannedRun]
     left_out: list[str]
     """Lines on the points that cannot run, with --skip-illegal."""
+    unset: list[str]
+    """Keys without a value that `submit` needs, such as cluster.account."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ class ExplainedKey:
 
 @dataclass(frozen=True)
 class ExplainAnswer:
-    """What is known of a key, or the keys and choices that have a word."""
+    """The facts about a key, or the keys and choices that have a word."""
 
     name: str | None
     facts: dict[str, str]

@@ -33,7 +33,7 @@ def run_command(arguments: list[str]) -> int:
     top = parser()
     if answer_about_itself(top, arguments):
         return 0
-    if "--json" in arguments and not {"-h", "--help"} & set(arguments) and has_answer(arguments):
+    if asks_for_json(arguments):
         from jobs.command_line.as_json import print_as_json
 
         return print_as_json(top, arguments, refusal_of)
@@ -48,10 +48,11 @@ def run_command(arguments: list[str]) -> int:
         return code
 
 
-def has_answer(arguments: list[str]) -> bool:
-    """Return whether the command of some arguments knows --json."""
+def asks_for_json(arguments: list[str]) -> bool:
+    """Return whether a command that has an answer is asked for it; argparse takes the beginning of an option too."""
     command = COMMANDS.get(arguments[0])
-    return command is not None and command.answer is not None
+    asked = any("--json".startswith(each) and len(each) > len("--") for each in arguments)
+    return asked and command is not None and command.answer is not None and not {"-h", "--help"} & set(arguments)
 
 
 def refusal_of(error: BaseException) -> tuple[str, int] | None:

@@ -1,10 +1,12 @@
-"""What is left of a campaign's budget, and how many more attempts it pays for."""
+"""The rest of a campaign's budget, and the number of further attempts that it pays for."""
 
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 from analysis.compare.campaign import part_of
 from analysis.formatting import plural
@@ -12,8 +14,9 @@ from analysis.intervals import FEWEST_FOR_MEAN
 from analysis.metrics.cost import node_hours_so_far
 from analysis.run import RunResult
 from analysis.untrusted import as_number
-from jobs.rundir import BASELINE
+from jobs.rundir import BASELINE, SweepDir
 from jobs.schema import Budget
+from jobs.submit.submissions import latest_submissions
 
 ATTEMPTS, NODE_HOURS, SERVICE_UNITS = LIMITS = tuple(each.name for each in fields(Budget))
 
@@ -36,7 +39,7 @@ class Account:
 
     @property
     def words(self) -> str:
-        """What is left and what it pays for, as a clause."""
+        """The rest and the pairs that it pays for, as a clause."""
         name = self.key.replace("_", " ").replace("node hours", "node-hours")
         left = f"{max(0.0, self.left):,.3g} of {self.limit:,.10g} {name} are left"
         if not self.of_a_run:
@@ -62,14 +65,24 @@ def accounts(runs: Sequence[RunResult], stated: Iterable[Mapping[str, float | No
 
 
 def account(key: str, limit: float, runs: Sequence[RunResult]) -> Account:
-    """Return the use of a limit by the runs of a campaign; one that has not begun counts like those that finished."""
+    """Return the use of a limit by the runs of a campaign; one that waits counts like those that finished."""
     if key == ATTEMPTS:
         return Account(key, limit, len(attempts(runs)))
     costs = {run.path: node_hours_so_far(run) * price_of(key, run) for run in runs}
     finished = [costs[run.path] for run in runs if run.used]
     of_a_run = statistics.median(finished) if finished else None
-    queued = sum(run.state == "not started" for run in runs)
-    return Account(key, limit, sum(costs.values()) + queued * (of_a_run or 0.0), of_a_run)
+    return Account(key, limit, sum(costs.values()) + waiting(runs) * (of_a_run or 0.0), of_a_run)
+
+
+def waiting(runs: Iterable[RunResult]) -> int:
+    """Return the number of runs that were submitted, not cancelled, and have not begun."""
+    names: dict[Path, list[str]] = defaultdict(list)
+    for run in runs:
+        if run.state == "not started":
+            names[run.path.parent].append(run.path.name)
+    latest = {folder: latest_submissions(SweepDir(folder)) for folder in names}
+    found = (latest[folder].get(name) for folder, its in names.items() for name in its)
+    return sum(each is not None and not each.cancelled for each in found)
 
 
 def price_of(key: str, run: RunResult) -> float:

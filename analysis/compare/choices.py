@@ -27,7 +27,7 @@ from analysis.untrusted import as_list, canonical, printed_number
 from jobs import metrics as m
 
 ACCUMULATION = "accumulation"
-# Keys, and beginnings of keys, that change with a choice and are none of their own then.
+# Keys, and beginnings of keys, that follow from a choice: where it changes, they are no choices of their own.
 FOLLOWERS: Mapping[str, tuple[str, ...]] = {
     "model": ("job.init_from", "data.tokenizer"),
     "cluster": ("gpu.", "device"),

@@ -99,7 +99,7 @@ class Published:
     steps: int | None
     epochs: int | None
     samples: int | None
-    """Of an epoch."""
+    """Samples of an epoch."""
     data: str
     """As in conf/data, if the data must be equal."""
     data_as_published: str

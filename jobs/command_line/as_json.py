@@ -11,6 +11,7 @@ import io
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from typing import Any
 
 import orjson
 
@@ -54,7 +55,7 @@ def replied(top: Parser, arguments: list[str], refusal_of: Callable[[BaseExcepti
         text, code = refused
         kind = type(error).__name__ if isinstance(error, (SuiteError, PermissionError)) else "interrupted"
         return Reply(name, code, refusal=Refusal(kind, text, remedies_in(text) if kind == "ConfigError" else []))
-    return Reply(name, code, result, next_commands=next_commands(options, code))
+    return Reply(name, code, result, next_commands=next_commands(options, result, code))
 
 
 def remedies_in(text: str) -> list[dict[str, str]]:
@@ -64,12 +65,12 @@ def remedies_in(text: str) -> list[dict[str, str]]:
     return [found for line in text.splitlines() for found in remedies(line.strip())]
 
 
-def next_commands(options: argparse.Namespace, code: int) -> list[str]:
+def next_commands(options: argparse.Namespace, result: Any, code: int) -> list[str]:
     """Return the usual commands after this one, each a line to type."""
     command = COMMANDS[options.command]
     if code or command.answer is None:
         return []
-    return [f"slurmscale {line}" for line in command.answer.then(options)]
+    return [f"slurmscale {line}" for line in command.answer.then(options, result)]
 
 
 def encoded(reply: Reply) -> str:

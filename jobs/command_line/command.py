@@ -63,22 +63,22 @@ class Section:
             argument.add_to(group)
 
 
-def no_command(options: argparse.Namespace) -> list[str]:
+def no_command(options: argparse.Namespace, result: Any) -> list[str]:
     """Return no next command."""
-    del options
+    del options, result
     return []
 
 
 @dataclass(frozen=True)
 class Answered:
-    """How a command answers a program (`--json`)."""
+    """The answer of a command to a program (`--json`)."""
 
     of: type
     """The record of jobs.answers that it answers with."""
     function: Callable[[argparse.Namespace], tuple[Any, int]]
     """Does what the command does, and returns such a record and the exit code."""
-    then: Callable[[argparse.Namespace], list[str]] = no_command
-    """Returns what is usually typed next, after `slurmscale`."""
+    then: Callable[[argparse.Namespace, Any], list[str]] = no_command
+    """Returns the usual next commands, by the options and the record; each follows `slurmscale`."""
 
 
 @dataclass(frozen=True)

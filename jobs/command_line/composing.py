@@ -102,7 +102,13 @@ def planned(options: argparse.Namespace) -> tuple[Any, int]:
         PlannedRun(str(each.run.name), each.run.nodes, each.run.ranks, each.overrides, plan_of(each.run))
         for each in points
     ]
-    return PlanAnswer(runs, left_out), 0
+    return PlanAnswer(runs, left_out, list(dict.fromkeys(key for each in points for key in each.unset))), 0
+
+
+def to_submit(options: argparse.Namespace, answer: PlanAnswer) -> list[str]:
+    """Return the command that submits what was planned."""
+    flags = ["-m"] * options.multirun + ["--skip-illegal"] * options.skip_illegal
+    return [shlex.join(["submit", *flags, *options.overrides, *(f"{key}=VALUE" for key in answer.unset)])]
 
 
 def explained(options: argparse.Namespace) -> tuple[Any, int]:
@@ -138,7 +144,7 @@ COMMANDS = (
             "plan --search cluster=xe9680_h100 model=llama3_8b nodes=1,2",
         ),
         manual="conf/README.md#configuration",
-        answer=Answered(PlanAnswer, planned, lambda options: [f"submit {shlex.join(options.overrides)}"]),
+        answer=Answered(PlanAnswer, planned, to_submit),
     ),
     Command(
         "explain",

@@ -143,9 +143,9 @@ def listed(options: argparse.Namespace) -> tuple[Any, int]:
     return list_answer(options.directory), 0
 
 
-def then(*verbs: str) -> Callable[[argparse.Namespace], list[str]]:
-    """Return the function that names commands on the sweep of some options."""
-    return lambda options: [f"{verb} {shlex.quote(str(options.sweep))}" for verb in verbs]
+def then(*verbs: str) -> Callable[[argparse.Namespace, SweepAnswer], list[str]]:
+    """Return the function that names commands on the sweep of an answer."""
+    return lambda _, sweep: [f"{verb} {shlex.quote(sweep.directory)}" for verb in verbs]
 
 
 COMMANDS = (
@@ -161,7 +161,7 @@ COMMANDS = (
             "submit -m experiment=demo --wait",
         ),
         manual="jobs/submit/README.md",
-        answer=Answered(SweepAnswer, submitted),
+        answer=Answered(SweepAnswer, submitted, then("status", "report")),
         exit_codes={1: "with --wait: a run did not finish"},
     ),
     Command(

@@ -28,11 +28,17 @@ GROUPS = frozenset(
 UNITS = {
     "_per_node_hour": "per node and hour",
     "_gb_per_node": "GB per node",
-    "_gb_per_s": "GB/s",
+    "_node_hours": "node-hours",
+    "_gpu_hours": "GPU-hours",
+    "gb_per_s": "GB/s",
+    "_per_s": "1/s",
     "_tflops": "TFLOP/s",
     "_min": "minutes",
     "_gb": "GB",
+    "_mb": "MB",
+    "_kb": "KB",
     "_s": "seconds",
+    "power_w": "W",
 }
 
 # Types whose values are texts.
@@ -89,7 +95,8 @@ class Key:
     @property
     def unit(self) -> str | None:
         """Return the unit that its name ends with; None if it has none."""
-        return next((unit for end, unit in UNITS.items() if self.name.endswith(end)), None)
+        name = self.name.replace(".", "_")
+        return next((unit for end, unit in UNITS.items() if name.endswith(end)), None)
 
     @property
     def meaning(self) -> str:

@@ -111,6 +111,21 @@ def test_a_real_run_is_submitted_waited_for_and_left_alone_by_what_follows(capsy
         again = typed(command, sweep)
         assert (again["exit_code"], again["result"]) == (0, found["result"])
     assert again["next_commands"] == [f"slurmscale resume {sweep}"]
+    assert found["next_commands"] == [f"slurmscale status {sweep}", f"slurmscale report {sweep}"]
+
+
+def test_what_was_planned_is_submitted_by_the_next_command(capsys: pytest.CaptureFixture[str]) -> None:
+    found = reply(capsys, "plan -m cluster=gadi_gpuvolta job.precision=float16 nodes=1,2 scaling.global_batch_size=64")
+    assert found["result"]["unset"] == ["cluster.account"]
+    assert found["next_commands"] == [
+        "slurmscale submit -m cluster=gadi_gpuvolta job.precision=float16 nodes=1,2 scaling.global_batch_size=64 "
+        "cluster.account=VALUE"
+    ]
+
+
+def test_the_beginning_of_the_option_is_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--js"]) == 0
+    assert json.loads(capsys.readouterr().out)["command"] == "list"
 
 
 REFUSED: dict[str, tuple[str, dict[str, str] | None]] = {

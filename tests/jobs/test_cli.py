@@ -89,6 +89,10 @@ def test_hydras_own_options_print_what_hydra_prints_and_submit_nothing() -> None
     [
         ("job.micro_batch_size", ["type     whole number", "default  2"]),
         ("launcher.requeue_pause_s", ["unit     seconds", "default  30"]),
+        ("network.gb_per_s", ["unit     GB/s"]),
+        ("budget.node_hours", ["unit     node-hours"]),
+        ("contest.node_power_w", ["unit     W"]),
+        ("serving.requests_per_s", ["unit     1/s"]),
         ("engine.optimizer_loop", ["type     choice, or null", "default  null", "foreach  One kernel per operation"]),
         ("parallelism", ["fsdp_full  ", "parallelism.tensor             Ranks that share each matrix (TP)."]),
         ("experiment", ["demo  ", "  Strong scaling of a small Llama"]),

@@ -1,4 +1,4 @@
-"""What a document (docx) and a workbook (xlsx) share: text that XML can contain, and archives without dates.
+"""Shared parts of a document (docx) and a workbook (xlsx): text that XML can contain, and archives without dates.
 
 Same inputs, same bytes.
 """

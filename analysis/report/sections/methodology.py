@@ -1,4 +1,4 @@
-"""How the runs were made: a methodology in words, from their configuration, and what it takes to make them again.
+"""Methodology in words, from the configuration of the runs, and the steps that make them again.
 
 Only our own runs have a configuration; logs of other programs have the table of provenance.
 """

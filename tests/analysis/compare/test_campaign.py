@@ -31,7 +31,7 @@ from jobs.explore.campaign.campaign_file import read_trials
 from jobs.explore.campaign.trial import baseline_points, campaign_points, trial_points
 from jobs.explore.campaign.trial_checks import refuse_over_budget
 from jobs.plan.compose import Point, compose
-from jobs.rundir import RunDir, SweepDir, load_run, read_records
+from jobs.rundir import RunDir, SweepDir, append_record, event_record, load_run, read_records
 from jobs.schema import Budget, Contest, Counted, LauncherKind, Run
 from jobs.submit.code_store import PACKAGES
 from tests.benchmarks.false_crowns import Scenario, kept_sources, quietest, rates
@@ -149,6 +149,21 @@ def test_attempts_that_the_budget_does_not_pay_for_prepare_nothing(
     wanted = "budget.attempts=1 is not enough: 0 are made, and 2 more are asked for. Set budget.attempts=2 or more"
     assert wanted in capsys.readouterr().err
     assert sorted(campaign.iterdir()) == before
+
+
+def test_a_run_that_waits_is_in_the_budget_until_it_is_cancelled(tmp_path: Path) -> None:
+    run = replace(a_run(steps=4), budget=Budget(node_hours=2.0))
+    pairs(tmp_path, "packed", NOISE, run=run)
+    (before,) = accounts(read_runs([tmp_path]))
+    prepared(tmp_path, replace(run, name="packed-r9"), attempt={"name": "packed", "role": "attempt", "repeat": 9})
+    record = {"run": "packed-r9", "launcher": "local", "job_id": "1", "events_before": 0, "host": "login"}
+    append_record(SweepDir(tmp_path).submissions, event_record("submitted", **record))
+    (queued,) = accounts(read_runs([tmp_path]))
+    assert before.of_a_run
+    assert queued.used == pytest.approx(before.used + before.of_a_run)
+    append_record(SweepDir(tmp_path).submissions, event_record("cancelled", run="packed-r9", job_id="1"))
+    (cancelled,) = accounts(read_runs([tmp_path]))
+    assert cancelled.used == before.used
 
 
 def test_further_pairs_are_refused_by_what_those_before_took(tmp_path: Path) -> None:
