@@ -92,11 +92,12 @@ def images(options: argparse.Namespace) -> int:
 
 def planned(options: argparse.Namespace) -> tuple[Any, int]:
     """Return the plans of the overrides."""
+    from jobs.errors import ConfigError
     from jobs.plan.show import planned as composed
     from jobs.submit.prepare import plan_of
 
-    if options.search or options.cfg or options.info:
-        options.grammar.error("--json prints plans. Leave --search, --cfg and --info out")
+    if options.search or options.cfg or options.info or options.output:
+        raise ConfigError("--json prints plans. Leave --search, --output, --cfg and --info out.")
     points, left_out = composed(options.overrides, **chosen(options, "multirun", "skip_illegal"))
     runs = [
         PlannedRun(str(each.run.name), each.run.nodes, each.run.ranks, each.overrides, plan_of(each.run))

@@ -68,9 +68,10 @@ def written(options: argparse.Namespace) -> tuple[list[str], Path]:
 def report_answer(options: argparse.Namespace) -> tuple[Any, int]:
     """Write a report, and return its headline and files."""
     from analysis.report.report import ALWAYS
+    from jobs.errors import ReportError
 
     if options.reference or options.open:
-        options.grammar.error("--json answers reports and --compare. Leave --reference and --open out")
+        raise ReportError("--json answers reports and --compare. Leave --reference and --open out.")
     refuse_arguments(options)
     answer, page = written(options)
     return ReportAnswer(answer, [str(page.with_name(name)) for name in ALWAYS]), 0

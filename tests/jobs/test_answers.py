@@ -131,6 +131,8 @@ def test_the_beginning_of_the_option_is_the_option(capsys: pytest.CaptureFixture
 REFUSED: dict[str, tuple[str, dict[str, str] | None]] = {
     "plan cluster=xe9680_h100 ranks_per_node=16": ("ConfigError", {"ranks_per_node": "8"}),
     "submit job.warmup_steps=-1": ("ConfigError", {"job.warmup_steps": "0"}),
+    "plan --search nodes=1": ("ConfigError", None),
+    "report runs/camp --open": ("ReportError", None),
     "explain nothing_like_it": ("ConfigError", None),
     "attempt other/name x=1": ("ConfigError", None),
     "campaign none.yaml": ("ConfigError", None),
