@@ -134,7 +134,7 @@ def no_headline(runs: Collection[RunResult], *, measured: bool) -> str:
     if len(runs) > 1:
         return f"No result: none of {plural(len(runs), 'run')} can be used; each is listed below with the reason."
     (run,) = runs
-    return f"No result from {run.name} ({run.state}): {short(str(run.reason), LONGEST_REASON)}."
+    return f"No result from {run.name} ({run.state}): {short(str(run.reason), LONGEST_REASON).rstrip('.')}."
 
 
 def rate_of(used: Sequence[RunResult]) -> str:

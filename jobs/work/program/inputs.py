@@ -8,7 +8,7 @@ from pathlib import Path
 from jobs.files import opened
 from jobs.schema import Run
 from jobs.work.program import names
-from jobs.work.program.words import text_of
+from jobs.work.program.words import names_in, text_of
 
 
 def paths_of(run: Run) -> dict[str, Path]:
@@ -16,6 +16,14 @@ def paths_of(run: Run) -> dict[str, Path]:
     assert run.program is not None
     values = names.known_values(run)
     return {name: Path(text_of(given.path, values)) for name, given in run.program.inputs.items()}
+
+
+def key_of_path(run: Run, name: str) -> str:
+    """Return the key that sets the path of an input: the parameter that it is made of, if it is one."""
+    assert run.program is not None
+    used = names_in([run.program.inputs[name].path])
+    (only,) = used if len(used) == 1 else ("",)
+    return f"program.{only}" if only.startswith("params.") else f"program.inputs.{name}.path"
 
 
 def sha256_of(path: Path) -> str | None:
@@ -43,7 +51,7 @@ def changed_inputs(run: Run, *, must_exist: bool) -> list[str]:
         locked = run.program.inputs[name].locked
         if not path.exists():
             if must_exist:
-                lines.append(f"program.inputs.{name}: there is no {path}. Set program.inputs.{name}.path=PATH.")
+                lines.append(f"program.inputs.{name}: there is no {path}. Set {key_of_path(run, name)}=PATH.")
         elif locked is not None and (found := sha256_of(path)) != locked:
             lines.append(
                 f"program.inputs.{name}: {path} has changed: its SHA-256 is {found}, and "

@@ -136,10 +136,13 @@ class ProgramWork(Work):
         return {}
 
     def refuse_unready(self, run: Run, sweep: Path) -> None:
-        """Raise ConfigError if a locked input that this machine sees has another content."""
+        """Raise ConfigError if a locked input has another content, or one of a run on this machine does not exist.
+
+        Another machine may have files that this one does not see.
+        """
         from jobs.work.program.inputs import changed_inputs
 
-        if changed := changed_inputs(run, must_exist=False):
+        if changed := changed_inputs(run, must_exist=run.launcher.kind.on_this_machine):
             raise ConfigError(f"{run.name}: {changed[0]}")
 
     def executes(self, run: Run) -> dict[str, list[str]]:

@@ -473,6 +473,17 @@ def test_a_key_that_a_name_uses_is_read_and_a_parameter_stays_as_it_was_typed(si
     assert run.job.learning_rate == 2e-3
 
 
+def test_an_input_that_is_missing_on_this_machine_is_refused_before_anything_is_prepared(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path, key in (("{params.points}.dat", "program.params.points"), ("mesh.dat", "program.inputs.mesh.path")):
+        program(site, inputs={"mesh": {"path": path}})
+        assert main(["submit", *CHOSEN, "ranks_per_node=1", "launcher=local"]) == 2
+        assert f"Set {key}=PATH." in capsys.readouterr().err
+        assert not (tmp_path / "runs").exists()
+
+
 def test_a_locked_input_that_has_changed_refuses_the_run(site: Path, tmp_path: Path) -> None:
     mesh = tmp_path / "mesh.txt"
     mesh.write_text("1 2 3")
