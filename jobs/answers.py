@@ -219,3 +219,142 @@ class ReportAnswer:
 
     headline: list[str]
     files: list[str]
+
+
+@dataclass(frozen=True)
+class FileAnswer:
+    """A file of a site that a command writes or checks."""
+
+    file: str | None
+    """The file; null if its text is only shown."""
+    text: str
+    """What the command prints: where the file is and how to choose it, or its text."""
+
+
+@dataclass(frozen=True)
+class DataSetAnswer:
+    """A prepared data set."""
+
+    name: str
+    """The name of the data, with its prompt template if one was chosen."""
+    directory: str
+    description: str
+    account: dict[str, float]
+    """Samples read, used, held out and cut, tokens and shares, by the names of measurements.csv."""
+    padding_share_of_an_epoch: float
+
+
+@dataclass(frozen=True)
+class DataAnswer:
+    """The data sets of some overrides."""
+
+    sets: list[DataSetAnswer]
+    documents: int | None
+    """Documents written in Megatron's format, with --megatron."""
+
+
+@dataclass(frozen=True)
+class ImagesAnswer:
+    """Shards of images that were made."""
+
+    directory: str
+    images: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class CheckAnswer:
+    """A check of a cluster."""
+
+    what: str
+    found: str
+    verdict: str
+    """ok, warning (runs work, but slower or less safely than they could), or wrong (they will not start, or fail)."""
+    advice: str | None
+
+
+@dataclass(frozen=True)
+class DoctorAnswer:
+    """The checks of a cluster, of a run on it, and of its nodes."""
+
+    run: str
+    cluster: str
+    checks: list[CheckAnswer]
+    file: str | None
+    """The file with the measurements of the nodes; null without a job."""
+
+
+@dataclass(frozen=True)
+class LogsAnswer:
+    """The output of a rank."""
+
+    run: str
+    rank: int
+    attempts: int
+    """Starts of the run that have an output."""
+    file: str
+    size_bytes: int
+    """Size of the chosen attempts' output."""
+    last_lines: list[str]
+    """The last lines, at most 200."""
+
+
+@dataclass(frozen=True)
+class NoteAnswer:
+    """The note of a sweep."""
+
+    directory: str
+    note: str | None
+
+
+@dataclass(frozen=True)
+class RemovedAnswer:
+    """What was deleted."""
+
+    removed: list[str]
+    """Directories of sweeps and runs."""
+    freed_bytes: int
+
+
+@dataclass(frozen=True)
+class PackageAnswer:
+    """The package of an attempt."""
+
+    directory: str
+    files: list[str]
+    secrets_replaced_in: list[str]
+
+
+@dataclass(frozen=True)
+class RerunAnswer:
+    """The judgement on the claim of a package."""
+
+    holds: bool | None
+    """Null if the runs did not finish."""
+    text: str
+    campaign: str | None
+    """The directory of the repetition; null for a preview."""
+
+
+@dataclass(frozen=True)
+class ProposedAttempt:
+    """An attempt to make next."""
+
+    name: str
+    overrides: list[str]
+    reason: str
+
+
+@dataclass(frozen=True)
+class TuningAnswer:
+    """A tuning, or the attempts that --next proposes."""
+
+    directory: str
+    ended: bool
+    best: list[str]
+    """Overrides of the best configuration; empty before the end."""
+    verdict: str | None
+    file: str | None
+    """The experiment of the best configuration."""
+    proposed: list[ProposedAttempt]
+    """With --next."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import Any
 
-from jobs.answers import LeaderboardAnswer, SubmittedCampaign
-from jobs.command_line.command import OVERRIDES, Answered, Argument, Command, chosen, given_path, overrides
+from jobs.answers import LeaderboardAnswer, PackageAnswer, RerunAnswer, SubmittedCampaign, TuningAnswer
+from jobs.command_line.command import OVERRIDES, Answered, Argument, Command, Effect, chosen, given_path, overrides
 
 HEADING = "campaigns and tuning"
 TRIAL = (
@@ -72,20 +73,38 @@ def campaign_of(directory: Path) -> Path:
 
 def package(options: argparse.Namespace) -> int:
     """Write the package of an attempt."""
-    from jobs.explore.campaign.package import package as write
-
-    return write(options.campaign, options.attempt, options.output)
+    return packaged(options)[1]
 
 
 def rerun(options: argparse.Namespace) -> int:
     """Repeat the attempt of a package."""
+    return repeated(options)[1]
+
+
+def tune(options: argparse.Namespace) -> int:
+    """Tune a space, or propose the next attempts of a campaign."""
+    return tuned(options)[1]
+
+
+# --- answers to --json ---------------------------------------------------------------------------------------------
+
+
+def packaged(options: argparse.Namespace) -> tuple[PackageAnswer, int]:
+    """Write the package of an attempt."""
+    from jobs.explore.campaign.package import package as write
+
+    return write(options.campaign, options.attempt, options.output), 0
+
+
+def repeated(options: argparse.Namespace) -> tuple[RerunAnswer, int]:
+    """Repeat the attempt of a package, and return the judgement on its claim."""
     from jobs.explore.campaign.rerun import rerun as repeat
 
     return repeat(options.package, options.overrides, **chosen(options, "repeats", "trust"))
 
 
-def tune(options: argparse.Namespace) -> int:
-    """Tune a space, or propose the next attempts of a campaign."""
+def tuned(options: argparse.Namespace) -> tuple[TuningAnswer, int]:
+    """Tune a space, or propose the next attempts of a campaign; return where it stands."""
     if options.next is None:
         from jobs.explore.tune import tune as tune_space
         from jobs.submit.slurm_call import HOURS_LONG_S, patience
@@ -97,10 +116,7 @@ def tune(options: argparse.Namespace) -> int:
         options.grammar.error(f"--next reads a campaign and takes no overrides; leave {options.overrides[0]} out")
     from jobs.explore.propose.by_hand import next_attempts
 
-    return next_attempts(options.next)
-
-
-# --- answers to --json ---------------------------------------------------------------------------------------------
+    return next_attempts(options.next), 0
 
 
 def board(options: argparse.Namespace) -> tuple[Any, int]:
@@ -134,6 +150,18 @@ def submitted(options: argparse.Namespace, code: int, started: Path | None) -> t
     return SubmittedCampaign(sweep_answer(started), leaderboard_answer(started) if options.wait else None), code
 
 
+def to_rerun(_: argparse.Namespace, answer: PackageAnswer) -> list[str]:
+    """Return the command by which somebody else repeats a package."""
+    return [shlex.join(["rerun", answer.directory])]
+
+
+def next_attempts(_: argparse.Namespace, answer: TuningAnswer) -> list[str]:
+    """Return the commands that make the proposed attempts."""
+    return [
+        shlex.join(["attempt", each.name, *each.overrides, "--campaign", answer.directory]) for each in answer.proposed
+    ]
+
+
 COMMANDS = (
     Command(
         "attempt",
@@ -150,7 +178,7 @@ COMMANDS = (
             "attempt mbs2 job.micro_batch_size=2 --campaign runs/camp --wait",
         ),
         manual="jobs/explore/README.md#campaigns",
-        answer=Answered(SubmittedCampaign, attempted),
+        answer=Answered(SubmittedCampaign, attempted, Effect.submits),
         exit_codes={1: "with --wait: a run did not finish"},
     ),
     Command(
@@ -165,7 +193,7 @@ COMMANDS = (
         heading=HEADING,
         examples=("campaign attempts.yaml --repeats 5",),
         manual="jobs/explore/README.md#campaigns",
-        answer=Answered(SubmittedCampaign, all_attempted),
+        answer=Answered(SubmittedCampaign, all_attempted, Effect.submits),
         exit_codes={1: "with --wait: a run did not finish"},
     ),
     Command(
@@ -180,7 +208,7 @@ COMMANDS = (
         heading=HEADING,
         examples=("leaderboard runs/camp",),
         manual="analysis/compare/README.md#leaderboard",
-        answer=Answered(LeaderboardAnswer, board),
+        answer=Answered(LeaderboardAnswer, board, Effect.reads),
     ),
     Command(
         "package",
@@ -196,6 +224,7 @@ COMMANDS = (
         heading=HEADING,
         examples=("package runs/camp mbs2",),
         manual="jobs/explore/README.md#packages",
+        answer=Answered(PackageAnswer, packaged, Effect.writes, to_rerun),
     ),
     Command(
         "rerun",
@@ -216,6 +245,7 @@ COMMANDS = (
         heading=HEADING,
         examples=("rerun package-camp-mbs2 --trust",),
         manual="jobs/explore/README.md#packages",
+        answer=Answered(RerunAnswer, repeated, Effect.submits),
         exit_codes={1: "the claim does not hold here, or could not be judged"},
     ),
     Command(
@@ -238,5 +268,6 @@ COMMANDS = (
             "tune --next runs/camp",
         ),
         manual="jobs/explore/README.md#tuning",
+        answer=Answered(TuningAnswer, tuned, Effect.submits, next_attempts),
     ),
 )

@@ -7,8 +7,9 @@ function imports what it needs when it runs, so that start-up stays fast.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,16 @@ def no_command(options: argparse.Namespace, result: Any) -> list[str]:
     return []
 
 
+class Effect(Enum):
+    """What a command changes: `slurmscale mcp` has those that read, and others by --allow."""
+
+    reads = "nothing"
+    writes = "files: reports, data, notes, and files of the site"
+    submits = "jobs, and runs on this machine"
+    cancels = "waiting and running jobs"
+    removes = "sweeps and runs on disk"
+
+
 @dataclass(frozen=True)
 class Answered:
     """The answer of a command to a program (`--json`)."""
@@ -77,8 +88,12 @@ class Answered:
     """The record of jobs.answers that it answers with."""
     function: Callable[[argparse.Namespace], tuple[Any, int]]
     """Does what the command does, and returns such a record and the exit code."""
+    effect: Effect
+    """What the command changes."""
     then: Callable[[argparse.Namespace, Any], list[str]] = no_command
     """Returns the usual next commands, by the options and the record; each follows `slurmscale`."""
+    changes: Callable[[argparse.Namespace], Iterator[tuple[Any, int]]] | None = None
+    """With --follow: yields a record and an exit code at each change, until nothing can change."""
 
 
 @dataclass(frozen=True)

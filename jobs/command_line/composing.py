@@ -6,13 +6,14 @@ import argparse
 import shlex
 from typing import Any
 
-from jobs.answers import ExplainAnswer, PlanAnswer, PlannedRun
+from jobs.answers import DataAnswer, ExplainAnswer, ImagesAnswer, PlanAnswer, PlannedRun
 from jobs.command_line.command import (
     MULTIRUN,
     START,
     Answered,
     Argument,
     Command,
+    Effect,
     Section,
     chosen,
     complete_key,
@@ -72,18 +73,13 @@ def explain(options: argparse.Namespace) -> int:
 
 def data(options: argparse.Namespace) -> int:
     """Prepare data."""
-    from jobs.command_line.data import make_data
-
-    return make_data(options.overrides, multirun=options.multirun, megatron=options.megatron)
+    return prepared(options)[1]
 
 
 def images(options: argparse.Namespace) -> int:
     """Make shards of images."""
-    from jobs.work.images.make import make_images
-
-    how = chosen(options, "count", "shards", "mean_kb", "classes", "seed", "kind")
-    size_bytes = make_images(options.directory, **how)
-    print(f"{options.count:,} images in {options.shards:,} shards, {size_bytes / 1e9:,.3g} GB, in {options.directory}")
+    made = made_images(options)[0]
+    print(f"{made.images:,} images in {options.shards:,} shards, {made.size_bytes / 1e9:,.3g} GB, in {made.directory}")
     return 0
 
 
@@ -119,6 +115,21 @@ def explained(options: argparse.Namespace) -> tuple[Any, int]:
     return found(options.key, options.overrides), 0
 
 
+def prepared(options: argparse.Namespace) -> tuple[DataAnswer, int]:
+    """Prepare data, and return the account of each data set."""
+    from jobs.command_line.data import make_data
+
+    return make_data(options.overrides, **chosen(options, "multirun", "megatron")), 0
+
+
+def made_images(options: argparse.Namespace) -> tuple[ImagesAnswer, int]:
+    """Make shards of images."""
+    from jobs.work.images.make import make_images
+
+    how = chosen(options, "count", "shards", "mean_kb", "classes", "seed", "kind")
+    return ImagesAnswer(str(options.directory), options.count, make_images(options.directory, **how)), 0
+
+
 COMMANDS = (
     Command(
         "plan",
@@ -145,7 +156,7 @@ COMMANDS = (
             "plan --search cluster=xe9680_h100 model=llama3_8b nodes=1,2",
         ),
         manual="conf/README.md#configuration",
-        answer=Answered(PlanAnswer, planned, to_submit),
+        answer=Answered(PlanAnswer, planned, Effect.reads, to_submit),
     ),
     Command(
         "explain",
@@ -168,7 +179,7 @@ COMMANDS = (
             "explain parallelism",
         ),
         manual="conf/README.md#configuration",
-        answer=Answered(ExplainAnswer, explained),
+        answer=Answered(ExplainAnswer, explained, Effect.reads),
     ),
     Command(
         "data",
@@ -187,6 +198,7 @@ COMMANDS = (
         heading=HEADING,
         examples=("data data=stdlib job.steps=100",),
         manual="jobs/data/README.md#data-sets",
+        answer=Answered(DataAnswer, prepared, Effect.writes),
     ),
     Command(
         "images",
@@ -209,5 +221,6 @@ COMMANDS = (
         heading=HEADING,
         examples=("images shards --count 2000 --shards 4",),
         manual="jobs/work/images/README.md",
+        answer=Answered(ImagesAnswer, made_images, Effect.writes),
     ),
 )

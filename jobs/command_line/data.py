@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from jobs import metrics as m
+from jobs.answers import DataAnswer, DataSetAnswer
 from jobs.console import console, plain
 from jobs.data import open_dataset
 from jobs.data.account import Account
@@ -30,8 +31,8 @@ COLUMNS = {
 }
 
 
-def make_data(overrides: list[str], *, multirun: bool, megatron: Path | None = None) -> int:
-    """Prepare the data of every point, each data set once, and print its account; start no run.
+def make_data(overrides: list[str], *, multirun: bool, megatron: Path | None = None) -> DataAnswer:
+    """Prepare the data of every point, each data set once, print its account, and return them; start no run.
 
     Data sets that exist are not made again, so a command that was interrupted continues with the rest. With `megatron`,
     also write the documents of the one data set in Megatron's binary format.
@@ -47,19 +48,29 @@ def make_data(overrides: list[str], *, multirun: bool, megatron: Path | None = N
     table.whole("data")
     for column in (*COLUMNS, "padding to the sequence length", "padding in an epoch"):
         table.number(column)
-    for directory, run in first.items():
-        dataset = open_dataset(directory)
-        table.add_row(
-            plain(label(run)), *numbers(dataset.account), f"{batches_of(run, dataset, rank=0).padding_share():.1%}"
-        )
+    sets = [data_set(directory, run) for directory, run in first.items()]
+    for each in sets:
+        table.add_row(plain(each.name), *numbers(each.account), f"{each.padding_share_of_an_epoch:.1%}")
     out = console()
     out.print(table)
-    for directory in first:
-        out.print(f"{open_dataset(directory).description} In {directory}", soft_wrap=True)
-    if megatron is not None:
-        count = write_megatron(runs[0], next(iter(first)), megatron)
+    for each in sets:
+        out.print(f"{each.description} In {each.directory}", soft_wrap=True)
+    count = None if megatron is None else write_megatron(runs[0], next(iter(first)), megatron)
+    if count is not None:
         out.print(f"{count:,} documents in {megatron}.bin and {megatron}.idx", soft_wrap=True)
-    return 0
+    return DataAnswer(sets, count)
+
+
+def data_set(directory: Path, run: Run) -> DataSetAnswer:
+    """Return a prepared data set as a run reads it."""
+    dataset = open_dataset(directory)
+    return DataSetAnswer(
+        name=label(run),
+        directory=str(directory),
+        description=dataset.description,
+        account=dict(dataset.account),
+        padding_share_of_an_epoch=batches_of(run, dataset, rank=0).padding_share(),
+    )
 
 
 def refuse_megatron(runs: list[Run], sets: int) -> None:

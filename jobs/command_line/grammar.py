@@ -43,6 +43,8 @@ class Parser(argparse.ArgumentParser):
         self.commands: dict[str, Parser] = {}
         """Parsers of the subcommands, by name."""
         self.ending = ""
+        self.complaint = ""
+        """The text of its error."""
 
     def format_help(self) -> str:
         """Return the help with its ending, whose lines stay as they are."""
@@ -52,7 +54,8 @@ class Parser(argparse.ArgumentParser):
         """End with exit code 2, the message and the usage."""
         usage = self.format_usage().removeprefix("usage: ")
         stop = "" if message.endswith((".", "?")) else "."
-        self.exit(2, f"{self.prog}: {message}{stop} Usage:\n  {usage}{self.prog} --help explains each.\n")
+        self.complaint = f"{self.prog}: {message}{stop} Usage:\n  {usage}{self.prog} --help explains each."
+        self.exit(2, f"{self.complaint}\n")
 
 
 def parser() -> Parser:

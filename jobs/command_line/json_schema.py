@@ -9,7 +9,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import orjson
 
 from jobs.answers import Reply
-from jobs.command_line.command import EXIT_CODES
+from jobs.command_line.command import EXIT_CODES, Command
 from jobs.command_line.grammar import COMMANDS
 from jobs.errors import ConfigError
 
@@ -22,18 +22,22 @@ def schema(name: str) -> int:
     answering = {each.name: each for each in COMMANDS.values() if each.answer is not None}
     if name not in answering:
         raise ConfigError(f"{name} has no --json. The commands that have it are {', '.join(answering)}.")
-    command = answering[name]
+    print(orjson.dumps(reply_schema(answering[name]), option=orjson.OPT_INDENT_2).decode())
+    return 0
+
+
+def reply_schema(command: Command) -> dict[str, Any]:
+    """Return the schema of the reply of a command that answers."""
     assert command.answer is not None
     found = schema_of(Reply)
     found["$schema"] = DIALECT
-    found["title"] = f"slurmscale {name} --json"
-    found["properties"]["command"] = {"const": name}
+    found["title"] = f"slurmscale {command.name} --json"
+    found["properties"]["command"] = {"const": command.name}
     found["properties"]["result"] = {"anyOf": [schema_of(command.answer.of), {"type": "null"}]}
     codes = dict(sorted((EXIT_CODES | dict(command.exit_codes)).items()))
     meanings = "; ".join(f"{code}: {meaning}" for code, meaning in codes.items())
     found["properties"]["exit_code"] |= {"enum": list(codes), "description": meanings}
-    print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
-    return 0
+    return found
 
 
 def schema_of(kind: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.answers import ReportAnswer
-from jobs.command_line.command import START, Answered, Argument, Command, OneOf, chosen, given_path
+from jobs.command_line.command import START, Answered, Argument, Command, Effect, OneOf, chosen, given_path
 
 
 def report(options: argparse.Namespace) -> int:
@@ -161,7 +161,7 @@ COMMANDS = (
             "report runs/second --reference runs/first/runs.csv",
         ),
         manual="analysis/report/README.md",
-        answer=Answered(ReportAnswer, report_answer),
+        answer=Answered(ReportAnswer, report_answer, Effect.writes),
         exit_codes={1: "with --open: there is no browser", 3: "with --reference: a point got worse"},
     ),
 )

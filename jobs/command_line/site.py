@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from jobs.command_line.command import Argument, Command, OneOf, chosen, given_path, overrides
+from jobs.answers import CheckAnswer, DoctorAnswer, FileAnswer
+from jobs.command_line.command import Answered, Argument, Command, Effect, OneOf, chosen, given_path, overrides
+from jobs.errors import ConfigError
 
 HEADING = "clusters, files of a site, and the shell"
+ALLOWED = [each.name for each in Effect if each is not Effect.reads]
 SHELLS = ("bash", "zsh", "fish")
 
 
 def doctor(options: argparse.Namespace) -> int:
     """Check a cluster."""
-    from jobs.doctor.examine import doctor as examine
-
-    return examine(options.overrides, nodes=options.nodes, node_list=options.nodelist, with_job=not options.no_job)
+    return examined(options)[1]
 
 
 def calibrate(options: argparse.Namespace) -> int:
@@ -24,6 +25,40 @@ def calibrate(options: argparse.Namespace) -> int:
         from jobs.explore.propose.probes import show_probes
 
         return show_probes(options.paths, submit=options.submit)
+    print(fitted(options)[0].text)
+    return 0
+
+
+def model(options: argparse.Namespace) -> int:
+    """Write or check the file of a model, and print where it is, or its text."""
+    print(modelled(options)[0].text)
+    return 0
+
+
+def cluster(options: argparse.Namespace) -> int:
+    """Write the file of a cluster, and print where it is, or its text."""
+    print(described(options)[0].text)
+    return 0
+
+
+# --- answers to --json ---------------------------------------------------------------------------------------------
+
+
+def examined(options: argparse.Namespace) -> tuple[DoctorAnswer, int]:
+    """Check a cluster, and return the checks."""
+    from jobs.doctor.examine import doctor as examine
+    from jobs.doctor.report import exit_code
+
+    found = examine(options.overrides, nodes=options.nodes, node_list=options.nodelist, with_job=not options.no_job)
+    checks = [CheckAnswer(each.what, each.found, each.verdict.value, each.advice or None) for each in found.findings]
+    answer = DoctorAnswer(str(found.run.name), found.run.cluster.name, checks, str(found.file) if found.file else None)
+    return answer, exit_code(found.findings)
+
+
+def fitted(options: argparse.Namespace) -> tuple[FileAnswer, int]:
+    """Fit constants to finished runs and tables, and return the file with them."""
+    if options.probes:
+        raise ConfigError("--json answers a fit. Leave --probes out.")
     if options.submit:
         options.grammar.error("--submit submits what --probes proposes. Add --probes")
     from datetime import datetime
@@ -38,25 +73,25 @@ def calibrate(options: argparse.Namespace) -> int:
     tables = [path for path in paths if path.suffix == ".csv"]
     folders = [path for path in paths if path not in tables]
     measured = [run for path in tables for run in read_table(path)] + (measured_runs(folders) if folders else [])
-    print(calibrate_on(measured, options.output, datetime.now().astimezone().date(), options.most))
-    return 0
+    return calibrate_on(measured, options.output, datetime.now().astimezone().date(), options.most), 0
 
 
-def model(options: argparse.Namespace) -> int:
-    """Write or check the file of a model, and print where it is, or its text."""
+def modelled(options: argparse.Namespace) -> tuple[FileAnswer, int]:
+    """Write or check the file of a model, and return it."""
     from jobs.plan.model_file import model_file
 
-    print(model_file(options.what, options.output))
-    return 0
+    return model_file(options.what, options.output), 0
 
 
-def cluster(options: argparse.Namespace) -> int:
-    """Write the file of a cluster, and print where it is, or its text."""
+def described(options: argparse.Namespace) -> tuple[FileAnswer, int]:
+    """Write the file of a cluster, and return it."""
     from jobs.plan.cluster_file import cluster_file
 
     values = chosen(options, "ranks_per_node", "partition", "account", "qos")
-    print(cluster_file(options.name, options.output, options.gpu, **values))
-    return 0
+    return cluster_file(options.name, options.output, options.gpu, **values), 0
+
+
+# --- the shell -----------------------------------------------------------------------------------------------------
 
 
 def completion(options: argparse.Namespace) -> int:
@@ -65,6 +100,15 @@ def completion(options: argparse.Namespace) -> int:
 
     print(shellcode(["slurmscale"], shell=options.shell))
     return 0
+
+
+def mcp(options: argparse.Namespace) -> int:
+    """Serve the commands to an agent."""
+    from jobs.command_line.mcp_server import serve
+
+    if unknown := [name for name in options.allow if name not in ALLOWED]:
+        options.grammar.error(f"--allow {unknown[0]}: set one or more of {','.join(ALLOWED)}")
+    return serve({Effect[name] for name in options.allow}, options.node_hours)
 
 
 def schema(options: argparse.Namespace) -> int:
@@ -93,6 +137,7 @@ COMMANDS = (
             "doctor --no-job cluster=generic_slurm",
         ),
         manual="jobs/doctor/README.md",
+        answer=Answered(DoctorAnswer, examined, Effect.submits),
         exit_codes={1: "a check failed"},
     ),
     Command(
@@ -130,6 +175,7 @@ COMMANDS = (
             "calibrate --probes cluster=xe9680_h100 model=llama3_8b",
         ),
         manual="jobs/plan/README.md#calibration",
+        answer=Answered(FileAnswer, fitted, Effect.writes),
     ),
     Command(
         "model",
@@ -151,6 +197,7 @@ COMMANDS = (
             "model checkpoints/my_model/config.json --output my_model.yaml",
         ),
         manual="conf/README.md#models",
+        answer=Answered(FileAnswer, modelled, Effect.writes),
     ),
     Command(
         "cluster",
@@ -173,6 +220,7 @@ COMMANDS = (
         heading=HEADING,
         examples=("cluster mine --gpu h100_sxm --partition gpu",),
         manual="conf/README.md#your-cluster",
+        answer=Answered(FileAnswer, described, Effect.writes),
     ),
     Command(
         "schema",
@@ -182,6 +230,29 @@ COMMANDS = (
         heading=HEADING,
         examples=("schema status",),
         manual="jobs/command_line/README.md#answers-as-data",
+    ),
+    Command(
+        "mcp",
+        "serve the commands to an agent, as tools of the Model Context Protocol",
+        mcp,
+        (
+            Argument(
+                "--allow",
+                type=lambda text: text.split(","),
+                default=[],
+                metavar="LIST",
+                help="also tools that write files, submit, cancel or remove: --allow writes,submits,cancels,removes",
+            ),
+            Argument(
+                "--node-hours",
+                type=float,
+                metavar="N",
+                help="most node-hours that this server submits, by time limits; --allow submits needs it",
+            ),
+        ),
+        heading=HEADING,
+        examples=("mcp", "mcp --allow writes,submits,cancels --node-hours 10"),
+        manual="jobs/command_line/README.md#called-by-agents",
     ),
     Command(
         "completion",

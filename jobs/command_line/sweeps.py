@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jobs.answers import ListAnswer, SweepAnswer
+from jobs.answers import ListAnswer, LogsAnswer, NoteAnswer, RemovedAnswer, SweepAnswer
 from jobs.command_line.command import (
     MULTIRUN,
     START,
@@ -17,11 +17,13 @@ from jobs.command_line.command import (
     Answered,
     Argument,
     Command,
+    Effect,
     chosen,
     given_path,
     overrides,
 )
 from jobs.command_line.composing import AS_HYDRA, SKIP_ILLEGAL, print_as_hydra
+from jobs.errors import ConfigError
 from jobs.schema import LauncherKind
 
 HEADING = "runs of a sweep"
@@ -41,6 +43,8 @@ def submit(options: argparse.Namespace) -> int:
 
 def status(options: argparse.Namespace) -> int:
     """Show the state of a sweep."""
+    if options.follow:
+        options.grammar.error("--follow prints documents. Add --json, or run slurmscale watch SWEEP")
     from jobs.submit import commands
 
     return commands.status(options.sweep, everything=options.all, nodes=options.nodes, check=options.check)
@@ -83,23 +87,26 @@ def list_sweeps(options: argparse.Namespace) -> int:
 
 def note(options: argparse.Namespace) -> int:
     """Write, print or remove the note of a sweep."""
-    from jobs.submit.note import note as keep
-
-    return keep(options.sweep, options.text, remove=options.remove)
+    found = noted(options)[0]
+    if options.text is None and not options.remove:
+        nothing = f"{found.directory} has no note. Write one: slurmscale note {shlex.quote(found.directory)} TEXT"
+        print(found.note or nothing)
+    return 0
 
 
 def clone(options: argparse.Namespace) -> int:
     """Submit a run again with changes."""
-    from jobs.submit.clone import clone as submit_clone
+    from jobs.submit.clone import point_of
+    from jobs.submit.commands import submit_points
 
-    return submit_clone(options.run, options.overrides, **chosen(options, "wait", "trust"))
+    return submit_points([point_of(options.run, options.overrides, trust=options.trust)], wait=options.wait)
 
 
 def remove(options: argparse.Namespace) -> int:
     """Delete sweeps or runs."""
     from jobs.submit.remove import remove as delete
 
-    return delete(options.sweeps, yes=options.yes)
+    return 0 if delete(options.sweeps, yes=options.yes) else 1
 
 
 # --- answers to --json ---------------------------------------------------------------------------------------------
@@ -124,6 +131,13 @@ def states_of_sweep(options: argparse.Namespace) -> tuple[Any, int]:
     return found, int(options.check and has_failed(found))
 
 
+def changes_of_sweep(options: argparse.Namespace) -> Iterator[tuple[SweepAnswer, int]]:
+    """Yield the states of a sweep, then the runs whose state has changed, until no run waits or runs."""
+    from jobs.submit.answers import changes
+
+    return changes(options.sweep)
+
+
 def and_states(function: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], tuple[Any, int]]:
     """Return the function that runs a command on a sweep, and returns the states after it."""
 
@@ -141,6 +155,46 @@ def listed(options: argparse.Namespace) -> tuple[Any, int]:
     from jobs.submit.answers import list_answer
 
     return list_answer(options.directory), 0
+
+
+def cloned(options: argparse.Namespace) -> tuple[SweepAnswer, int]:
+    """Submit a run again with changes, and return the states of its sweep."""
+    from jobs.submit.answers import directory_of, sweep_answer
+    from jobs.submit.clone import point_of
+    from jobs.submit.commands import submit_points
+
+    point = point_of(options.run, options.overrides, trust=options.trust)
+    code = submit_points([point], wait=options.wait)
+    return sweep_answer(directory_of([point])), code
+
+
+def end_of_output(options: argparse.Namespace) -> tuple[LogsAnswer, int]:
+    """Return the end of the output of a run."""
+    from jobs.submit.logs import logs_answer
+
+    if options.follow:
+        raise ConfigError("--json answers once. Leave --follow out, and ask again.")
+    return logs_answer(options.run, rank=options.rank, attempt=options.attempt), 0
+
+
+def noted(options: argparse.Namespace) -> tuple[NoteAnswer, int]:
+    """Write or remove the note of a sweep, and return it."""
+    from jobs.submit.note import note as keep
+    from jobs.submit.note import note_of
+
+    sweep = keep(options.sweep, options.text, remove=options.remove)
+    return NoteAnswer(str(sweep.path), note_of(sweep) or None), 0
+
+
+def removed(options: argparse.Namespace) -> tuple[RemovedAnswer, int]:
+    """Delete sweeps or runs, and return what was deleted."""
+    from jobs.submit.remove import remove as delete
+
+    if not options.yes:
+        raise ConfigError("--json asks nothing, and remove deletes. Add --yes.")
+    found = delete(options.sweeps, yes=True)
+    assert found is not None
+    return found, 0
 
 
 def then(*verbs: str) -> Callable[[argparse.Namespace, SweepAnswer], list[str]]:
@@ -161,7 +215,7 @@ COMMANDS = (
             "submit -m experiment=demo --wait",
         ),
         manual="jobs/submit/README.md",
-        answer=Answered(SweepAnswer, submitted, then("status", "report")),
+        answer=Answered(SweepAnswer, submitted, Effect.submits, then("status", "report")),
         exit_codes={1: "with --wait: a run did not finish"},
     ),
     Command(
@@ -173,6 +227,7 @@ COMMANDS = (
             Argument("--all", action="store_true", help="every run of a long sweep, queued and finished ones too"),
             NODES,
             Argument("--check", action="store_true", help="exit with 1 if a run failed or was lost"),
+            Argument("--follow", action="store_true", help="with --json: one line per change, until all runs ended"),
         ),
         heading=START,
         examples=(
@@ -180,8 +235,8 @@ COMMANDS = (
             "status runs/first --all --nodes",
         ),
         manual="jobs/submit/README.md",
-        answer=Answered(SweepAnswer, states_of_sweep, then("report")),
-        exit_codes={1: "with --check: a run or stage failed or was lost"},
+        answer=Answered(SweepAnswer, states_of_sweep, Effect.reads, then("report"), changes_of_sweep),
+        exit_codes={1: "with --check: a run or stage failed or was lost; with --follow: one did not finish"},
     ),
     Command(
         "watch",
@@ -216,6 +271,7 @@ COMMANDS = (
             "logs runs/first/tiny-ddp-n1x2 --attempt 1",
         ),
         manual="jobs/runtime/README.md#records-of-a-run",
+        answer=Answered(LogsAnswer, end_of_output, Effect.reads),
     ),
     Command(
         "cancel",
@@ -225,7 +281,7 @@ COMMANDS = (
         heading=HEADING,
         examples=("cancel runs/first", "cancel runs/first/tiny-ddp-n1x2"),
         manual="jobs/submit/README.md",
-        answer=Answered(SweepAnswer, and_states(cancel), then("resume")),
+        answer=Answered(SweepAnswer, and_states(cancel), Effect.cancels, then("resume")),
         exit_codes={2: "refused, or a job could not be ended; the message names it"},
     ),
     Command(
@@ -249,7 +305,7 @@ COMMANDS = (
             "resume runs/first/tiny-ddp-n1x2",
         ),
         manual="jobs/submit/README.md#faults-and-restarts",
-        answer=Answered(SweepAnswer, and_states(resume), then("status")),
+        answer=Answered(SweepAnswer, and_states(resume), Effect.submits, then("status")),
         exit_codes={1: "with --wait: a run did not finish"},
     ),
     Command(
@@ -260,7 +316,7 @@ COMMANDS = (
         heading=SWEEPS,
         examples=("list", "list runs"),
         manual="jobs/submit/README.md#sweeps-on-disk",
-        answer=Answered(ListAnswer, listed),
+        answer=Answered(ListAnswer, listed, Effect.reads),
     ),
     Command(
         "note",
@@ -274,6 +330,7 @@ COMMANDS = (
         heading=SWEEPS,
         examples=("note runs/first 'before the new driver'", "note runs/first --remove"),
         manual="jobs/submit/README.md#sweeps-on-disk",
+        answer=Answered(NoteAnswer, noted, Effect.writes),
     ),
     Command(
         "clone",
@@ -291,6 +348,7 @@ COMMANDS = (
             "clone runs/first/tiny-ddp-n1x2 nodes=2 sweep=two_nodes launcher=dry",
         ),
         manual="jobs/submit/README.md#sweeps-on-disk",
+        answer=Answered(SweepAnswer, cloned, Effect.submits, then("status", "report")),
         exit_codes={1: "with --wait: the run did not finish"},
     ),
     Command(
@@ -304,6 +362,7 @@ COMMANDS = (
         heading=SWEEPS,
         examples=("remove runs/first", "remove --yes runs/first/tiny-ddp-n1x2"),
         manual="jobs/submit/README.md#sweeps-on-disk",
+        answer=Answered(RemovedAnswer, removed, Effect.removes),
         exit_codes={1: "the question was answered by no"},
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +13,7 @@ from jobs.doctor.cluster import ask_slurm
 from jobs.doctor.node_job import nodes_wanted, run_on_nodes
 from jobs.doctor.nodes import judged
 from jobs.doctor.pair_checks import bandwidths
-from jobs.doctor.report import Finding, Verdict, exit_code, summary, table, write
+from jobs.doctor.report import Finding, Verdict, summary, table, write
 from jobs.doctor.run_checks import judged_by_sbatch, run_checks
 from jobs.doctor.site_checks import site_checks
 from jobs.errors import ConfigError, SubmitError
@@ -24,8 +25,18 @@ from jobs.submit import slurm_commands
 from jobs.submit.batch_script import batch_script, resources, sweep_path
 
 
-def doctor(overrides: list[str], *, nodes: int | None, node_list: str | None, with_job: bool) -> int:
-    """Show every finding; return 1 if something is wrong."""
+@dataclass(frozen=True)
+class Examination:
+    """What the doctor found."""
+
+    run: Run
+    findings: list[Finding]
+    file: Path | None = None
+    """The measurements of the nodes; None without a job."""
+
+
+def doctor(overrides: list[str], *, nodes: int | None, node_list: str | None, with_job: bool) -> Examination:
+    """Show every finding, and return them all."""
     # Layout and batch may still be defaults of another machine: the cluster is checked all the same.
     run = compose(overrides, multirun=False, judge=value_problems)[0].run
     if not run.starter.needs_slurm:
@@ -40,28 +51,29 @@ def doctor(overrides: list[str], *, nodes: int | None, node_list: str | None, wi
     out.print(table("the cluster", found))
     fit = [*run_checks(site, run), judged_by_sbatch(script_of(run), run.cluster.partition)]
     out.print("", table(f"{run.name} there", fit), "", sep="\n")
-    found += fit
-    if with_job:
-        found += on_nodes(run, nodes_wanted(run, nodes, node_list), node_list, found, out)
-    out.print(summary(found))
-    return exit_code(found)
+    before = [*found, *fit]
+    found, file = on_nodes(run, nodes_wanted(run, nodes, node_list), node_list, before, out) if with_job else ([], None)
+    out.print(summary([*before, *found]))
+    return Examination(run, [*before, *found], file)
 
 
-def on_nodes(run: Run, nodes: int, node_list: str | None, before: list[Finding], out: Console) -> list[Finding]:
-    """Run a job on nodes, show its findings, and write all findings to report.json."""
+def on_nodes(
+    run: Run, nodes: int, node_list: str | None, before: list[Finding], out: Console
+) -> tuple[list[Finding], Path | None]:
+    """Run a job on nodes, show its findings, and write all findings to report.json; return them and that file."""
     try:
         job = run_on_nodes(run, nodes, node_list, out)
     except SubmitError as error:
         advice = "Fix the findings above, choose nodes with --nodes or --nodelist, or use --no-job."
         refused = [Finding("test job", f"refused: {error}", Verdict.wrong, advice)]
         out.print(table("nodes", refused), "", sep="\n")
-        return refused
+        return refused, None
     found = [*judged(run, job), *bandwidths(run, job.reports, job.pairs)]
     out.print("", table(", ".join(job.nodes) or "nodes", found), "", sep="\n")
     path = job.directory / "report.json"
     write(path, before + found, run=run.name, cluster=run.cluster.name, nodes=job.reports, pairs=job.pairs)
     out.print(f"written to {path}", soft_wrap=True)
-    return found
+    return found, path
 
 
 def script_of(run: Run) -> str:

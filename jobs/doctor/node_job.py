@@ -21,8 +21,9 @@ from jobs.network import variables
 from jobs.output import write_file
 from jobs.ranks import hosts
 from jobs.rundir import SweepDir
-from jobs.schema import Run
+from jobs.schema import LauncherKind, Run
 from jobs.submit import job_log, slurm_commands
+from jobs.submit.allowance import spent
 from jobs.submit.batch_script import batch_script, environment_lines, integrity_lines, resources
 from jobs.submit.cancellation import cancel_jobs
 from jobs.submit.code_store import remove_unused_code, snapshot_code
@@ -95,7 +96,8 @@ def run_on_nodes(run: Run, nodes: int, node_list: str | None, out: Console) -> N
             "with runs_dir=PATH."
         ) from error
     try:
-        job_id = slurm_commands.submit_script(script)
+        with spent([job], LauncherKind.slurm):
+            job_id = slurm_commands.submit_script(script)
     except SubmitError:
         shutil.rmtree(sweep.path)
         remove_unused_code(sweep.path.parent, {code} - known)

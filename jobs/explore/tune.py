@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobs.answers import TuningAnswer
 from jobs.explore.tuning import Tuning
 from jobs.lookup import imported
 from jobs.plan.compose import compose
@@ -10,12 +11,17 @@ from jobs.plan.keys import key_of
 DEFAULT = "tune=halving"
 
 
-def tune(overrides: list[str]) -> int:
-    """Tune the space of some overrides, or go on with it, and return the exit code.
+def tune(overrides: list[str]) -> tuple[TuningAnswer, int]:
+    """Tune the space of some overrides, or go on with it, and return where it stands and the exit code.
 
     Raises ConfigError as `tuning_of` does, and SubmitError where trials fail so that nothing can be compared.
     """
-    return tuning_of(overrides).start()
+    tuning = tuning_of(overrides)
+    code = tuning.start()
+    folder = tuning.space.folder
+    ends = folder.records("ended")
+    best, verdict = (ends[-1].get("best", []), ends[-1].get("verdict")) if ends else ([], None)
+    return TuningAnswer(str(folder.path), bool(ends), best, verdict, str(folder.best) if ends else None, []), code
 
 
 def tuning_of(overrides: list[str]) -> Tuning:

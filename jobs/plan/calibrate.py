@@ -10,6 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from jobs.answers import FileAnswer
 from jobs.errors import ConfigError
 from jobs.plan.predict.calibration import Fit, key_of, record, shortened, site_directory, write_calibration
 from jobs.plan.predict.fit import FAULT, STEP_TIME, Candidates, Quantity, Sample, choose, fitted, memory_of
@@ -59,8 +60,10 @@ class Measured:
         return fitted(self.quantity, samples, fitted_to(len(samples))) if samples else None
 
 
-def calibrate_on(measured: Sequence[MeasuredRun], output: Path | None, today: date, most: int | None = None) -> str:
-    """Write the calibration that fits some runs, and return the text to print.
+def calibrate_on(
+    measured: Sequence[MeasuredRun], output: Path | None, today: date, most: int | None = None
+) -> FileAnswer:
+    """Write the calibration that fits some runs, and return it.
 
     With `most` only that many runs of a GPU and engine, chosen by their configurations; the others are predicted.
     """
@@ -86,7 +89,7 @@ def calibrate_on(measured: Sequence[MeasuredRun], output: Path | None, today: da
     cluster = next(each.run.cluster.name for runs in by_key.values() for each in runs)
     path = output or site_directory() / "calibration" / f"{as_file_name(cluster)}-{today.isoformat()}.yaml"
     write_calibration(path, fits)
-    return "\n".join([*lines, f"{path}: set cluster.calibration={path}"])
+    return FileAnswer(str(path), "\n".join([*lines, f"{path}: set cluster.calibration={path}"]))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from jobs.answers import FileAnswer
 from jobs.errors import ConfigError
 from jobs.output import write_file
 from jobs.plan.choices import choices, refuse_missing_site, set_one_of, site
@@ -15,11 +16,10 @@ from jobs.plan.synonyms import nearest_names
 from jobs.rundir import as_file_name
 
 
-def cluster_file(name: str, output: Path | None, gpu: str | None, **values: Any) -> str:
-    """Write the file of a cluster with a GPU and values of its keys, and return the line to print.
+def cluster_file(name: str, output: Path | None, gpu: str | None, **values: Any) -> FileAnswer:
+    """Write the file of a cluster with a GPU and values of its keys; without a place to write it return its text.
 
-    Without a place to write the file return its text. Raises ConfigError for a name, GPU or number that it cannot have,
-    and if the file exists.
+    Raises ConfigError for a name, GPU or number that it cannot have, and if the file exists.
     """
     refuse_missing_site()
     gpus, taken = choices("gpu"), choices("cluster")
@@ -36,13 +36,15 @@ def cluster_file(name: str, output: Path | None, gpu: str | None, **values: Any)
     own = site()
     place = output or (own / "cluster" if own else None)
     if place is None:
-        return text.rstrip()
+        return FileAnswer(None, text.rstrip())
     file = place if place.suffix == ".yaml" else place / f"{name}.yaml"
     if file.exists():
         raise ConfigError(f"{file} exists. Remove it, or set another file with --output FILE.yaml.")
     file.parent.mkdir(parents=True, exist_ok=True)
     write_file(file, text)
-    return f"{file}: set cluster={file.stem}, with SLURMSCALE_SITE at the directory above cluster/."
+    return FileAnswer(
+        str(file), f"{file}: set cluster={file.stem}, with SLURMSCALE_SITE at the directory above cluster/."
+    )
 
 
 def as_yaml(name: str, gpu: str | None, given: dict[str, Any]) -> str:

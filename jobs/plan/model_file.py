@@ -20,6 +20,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from jobs.answers import FileAnswer
 from jobs.engines.litgpt.names import litgpt_fields
 from jobs.errors import ConfigError
 from jobs.files import read_json, read_yaml, reason
@@ -73,31 +74,31 @@ UNSTATED = {
 }
 
 
-def model_file(what: str, output: Path | None) -> str:
+def model_file(what: str, output: Path | None) -> FileAnswer:
     """Write the model file of a LitGPT name, a config.json or its directory; check it if `what` is a model file.
 
-    Return the line to print: the file that was written, or without a place to write the file's text.
+    Without a place to write the file return its text.
     """
     path = Path(what).expanduser()
     if path.suffix in {".yaml", ".yml"}:
         model = read_model_file(path)
         if model.litgpt_name is None:
-            return f"{path}: no litgpt_name, so there is nothing to compare it with."
+            return FileAnswer(str(path), f"{path}: no litgpt_name, so there is nothing to compare it with.")
         compare_with_litgpt(model, model.litgpt_name)
-        return f"{path} agrees with LitGPT's {model.litgpt_name}."
+        return FileAnswer(str(path), f"{path} agrees with LitGPT's {model.litgpt_name}.")
     path = path / "config.json" if path.is_dir() else path
     model = from_config_json(path) if path.is_file() else from_litgpt(what)
     text = as_yaml(model)
     site = os.environ.get("SLURMSCALE_SITE")
     place = output or (Path(site) / "model" if site else None)
     if place is None:
-        return text.rstrip()
+        return FileAnswer(None, text.rstrip())
     file = place if place.suffix == ".yaml" else place / f"{model.name}.yaml"
     if file.exists():
         raise ConfigError(f"{file} exists. Remove it, or set another file with --output FILE.yaml.")
     file.parent.mkdir(parents=True, exist_ok=True)
     write_file(file, text)
-    return f"{file}: set model={file.stem}, with SLURMSCALE_SITE at the directory above model/."
+    return FileAnswer(str(file), f"{file}: set model={file.stem}, with SLURMSCALE_SITE at the directory above model/.")
 
 
 def read_model_file(path: Path) -> Model:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.answers import ListAnswer, ListedSweep, RunAnswer, StageAnswer, SweepAnswer
 from jobs.failure_causes import end_of, latest_attempt, recorded_cause
 from jobs.run_events import events_or_failure
-from jobs.submit.commands import FAILED, look
+from jobs.submit.commands import FAILED, POLL_S, SLURM_POLL_S, look
 from jobs.submit.note import note_of
 from jobs.submit.progress import last_step, steps_planned
 from jobs.submit.stage_states import StageState, stage_states
 from jobs.submit.states import RunState, State
+from jobs.submit.submissions import is_in_slurm
 from jobs.submit.sweep_at import open_sweep
 from jobs.submit.sweep_list import Row, listed_rows
 from jobs.submit.trust.own_sweeps import is_own
@@ -35,6 +38,32 @@ def sweep_answer(path: Path) -> SweepAnswer:
         runs=[run_answer(each) for each in found],
         stages=[stage_answer(each) for each in stage_states(sweep)],
     )
+
+
+def changes(path: Path) -> Iterator[tuple[SweepAnswer, int]]:
+    """Yield the states of a sweep, then at each change the runs and stages whose state is another one.
+
+    The last one comes when no run waits or runs; its exit code is that of `slurmscale watch`. A step is no change.
+    """
+    known = set[RunAnswer | StageAnswer]()
+    while True:
+        found = sweep_answer(path)
+        everything: list[RunAnswer | StageAnswer] = [*found.runs, *found.stages]
+        alive = [each for each in everything if each.is_open]
+        runs = [each for each in found.runs if without_progress(each) not in known]
+        stages = [each for each in found.stages if each not in known]
+        if runs or stages or not alive:
+            code = 0 if alive else int({each.state for each in everything} != {State.finished.value})
+            yield replace(found, runs=runs, stages=stages), code
+        if not alive:
+            return
+        known = {*map(without_progress, found.runs), *found.stages}
+        time.sleep(SLURM_POLL_S if any(is_in_slurm(each.launcher) for each in alive) else POLL_S)
+
+
+def without_progress(run: RunAnswer) -> RunAnswer:
+    """Return a state without what changes while it stays the same."""
+    return replace(run, step=None, expected_start=None)
 
 
 def directory_of(points: Sequence[Point]) -> Path:

@@ -15,7 +15,6 @@ from jobs.plan.compose import Point, compose
 from jobs.plan.keys import key_of
 from jobs.rundir import RunDir, SweepDir, load_run, provenance_of
 from jobs.schema import LauncherKind, Run
-from jobs.submit.commands import submit_points
 from jobs.submit.container import rank_python
 from jobs.submit.sweep_at import open_run, refuse_link_out
 from jobs.submit.trust.own_sweeps import is_own
@@ -26,8 +25,8 @@ PLACE = {"sweep", "name", "runs_dir"}
 PREVIEW = f"launcher={LauncherKind.dry.name}"
 
 
-def clone(path: Path, overrides: list[str], *, wait: bool, trust: bool) -> int:
-    """Submit a run with its own overrides and these, and print what differs; return the exit code.
+def point_of(path: Path, overrides: list[str], *, trust: bool) -> Point:
+    """Return a run with its own overrides and these, to be submitted, and print what differs.
 
     A run of a sweep that this user did not submit needs `trust`, unless it is only previewed.
     """
@@ -47,7 +46,7 @@ def clone(path: Path, overrides: list[str], *, wait: bool, trust: bool) -> int:
         )
     lines = list(differences(before, point.run))
     print(f"{'differs from' if lines else 'has the settings of'} {original.path}", *lines, sep="\n    ")
-    return submit_points([point], wait=wait)
+    return point
 
 
 def composed(original: RunDir, overrides: list[str], *, received: bool) -> Point:

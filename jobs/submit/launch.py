@@ -8,6 +8,7 @@ from jobs.errors import SubmitError
 from jobs.plan.rules.stages import stages_of
 from jobs.rundir import SweepDir
 from jobs.schema import LauncherKind
+from jobs.submit.allowance import spent
 from jobs.submit.code_store import restore_code
 from jobs.submit.launchers import launcher_of
 from jobs.submit.launchers.launcher import Launch, Runs
@@ -35,7 +36,8 @@ def launch(sweep: SweepDir, runs: Runs, kind: LauncherKind, missing_stages: Sequ
         codes = {directory.code_snapshot for directory in directories}
         refuse_changed(sweep.path, first.cluster.trusted_group, codes)
         refuse_unrecorded(sweep, directories)
-        return launcher_of(kind).launch(Launch(sweep, runs, missing_stages))
+        with spent([*(run for run, _ in runs), *(each.run for each in missing_stages)], kind):
+            return launcher_of(kind).launch(Launch(sweep, runs, missing_stages))
     except OSError as error:
         raise SubmitError(
             f"{error.filename or sweep.path}: {error.strerror or error}. Nothing was launched. Free some space or set "

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from jobs.answers import LogsAnswer
 from jobs.errors import RunDirError
 from jobs.event_fields import NO_JOB
 from jobs.files import exists, opened
@@ -33,6 +34,7 @@ from jobs.visible import coloured
 # A log may have any size. Attempts that nobody asked for are only counted in files up to the second one.
 PART_BYTES = 1 << 20
 COUNTED_BYTES = 64 << 20
+MOST_LINES = 200
 START = f"{BATCH_STARTED}, restart ".encode()
 
 
@@ -46,8 +48,47 @@ class Attempt:
     """The byte at which the next start begins in the same file; None: none does."""
 
 
+@dataclass(frozen=True)
+class Output:
+    """The output of a rank of a run, and all attempts that have one."""
+
+    sweep: SweepDir
+    file: Path
+    chosen: Attempt
+    found: list[Attempt]
+
+
 def logs(path: Path, *, rank: int, follow: bool, attempt: int | None = None) -> int:
     """Print the output of a rank of a run, of its latest submission or of one of its attempts, counted from 1."""
+    output = output_of(path, rank, attempt)
+    if hint := hint_at_others(output.found, output.chosen, attempt):
+        print(hint, file=sys.stderr, flush=True)
+    goes_on = follow and output.chosen == (output.found[-1] if attempt is not None and output.found else output.chosen)
+    with opened(output.file) as source:
+        show(source, output.chosen, output.sweep if goes_on else None)
+    return 0
+
+
+def logs_answer(path: Path, *, rank: int, attempt: int | None = None) -> LogsAnswer:
+    """Return the end of what `logs` prints."""
+    output = output_of(path, rank, attempt)
+    with opened(output.file) as source:
+        end = output.chosen.end or os.fstat(source.fileno()).st_size
+        begin = max(output.chosen.begin, end - PART_BYTES)
+        source.seek(begin)
+        lines = source.read(end - begin).decode("utf-8", "replace").splitlines()
+    return LogsAnswer(
+        run=str(output.sweep.only),
+        rank=rank,
+        attempts=len(output.found),
+        file=str(output.file),
+        size_bytes=end - output.chosen.begin,
+        last_lines=lines[-MOST_LINES:],
+    )
+
+
+def output_of(path: Path, rank: int, attempt: int | None) -> Output:
+    """Return where the output of a rank is; raise RunDirError if there is none."""
     run = open_run(path)
     ranks = load_run(run.config).ranks
     sweep = SweepDir(run.path.parent, run.name)
@@ -64,12 +105,7 @@ def logs(path: Path, *, rank: int, follow: bool, attempt: int | None = None) -> 
             f"{file} does not exist: rank {rank} has not started (ranks are 0 to {ranks - 1}). "
             f"Run `slurmscale status {sweep.whole.quoted}` to see its state."
         )
-    if hint := hint_at_others(found, chosen, attempt):
-        print(hint, file=sys.stderr, flush=True)
-    goes_on = follow and chosen == (found[-1] if attempt is not None and found else chosen)
-    with opened(file) as source:
-        show(source, chosen, sweep if goes_on else None)
-    return 0
+    return Output(sweep, file, chosen, found)
 
 
 def latest(run: RunDir, submission: Submission) -> Attempt:

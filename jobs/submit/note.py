@@ -20,21 +20,20 @@ MOST_CHARACTERS = 200
 MOST_BYTES = 1 << 16
 
 
-def note(path: Path, text: str | None, *, remove: bool) -> int:
-    """Write, print or remove the note of a sweep; an empty text removes it."""
+def note(path: Path, text: str | None, *, remove: bool) -> SweepDir:
+    """Write or remove the note of a sweep, and return the sweep; an empty text removes it, no text leaves it."""
     sweep = sweep_at(path)
     if sweep.only is not None:
         raise RunDirError(f"{path} is a run, and notes belong to sweeps. Pass {sweep.whole.quoted}.")
     if text is None and not remove:
-        print(note_of(sweep) or f"{sweep.path} has no note. Write one: slurmscale note {sweep.quoted} TEXT")
-        return 0
+        return sweep
     line = "" if remove else one_line(text or "")
     if line:
         refuse_unsuitable(text or "", line)
         write_file(sweep.note, f"{redact(line)}\n")
     else:
         sweep.note.unlink(missing_ok=True)
-    return 0
+    return sweep
 
 
 def one_line(text: str) -> str:

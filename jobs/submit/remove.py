@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
+from jobs.answers import RemovedAnswer
 from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.files import exists, is_directory
 from jobs.output import own_directory
@@ -79,8 +80,8 @@ class Target:
         return "; ".join(parts)
 
 
-def remove(paths: Sequence[Path], *, yes: bool) -> int:
-    """Delete sweeps and runs, all or none of those that are given; return 1 if the user does not confirm it."""
+def remove(paths: Sequence[Path], *, yes: bool) -> RemovedAnswer | None:
+    """Delete sweeps and runs, all or none of those that are given; return None if the user does not confirm it."""
     sweeps = list(dict.fromkeys(target_at(path) for path in paths))
     sweeps = [each for each in sweeps if each.only is None or each.whole not in sweeps]
     with ExitStack() as locks:
@@ -91,13 +92,12 @@ def remove(paths: Sequence[Path], *, yes: bool) -> int:
         for target in targets:
             refuse_alive(target)
         if not yes and not confirmed(targets):
-            return 1
-        for target in targets:
-            delete(target)
+            return None
+        freed_bytes = sum(map(delete, targets))
     for runs_dir in sorted({each.path.parent for each in sweeps}):
         with suppress(OSError):  # a sweep there that cannot be read keeps all code
             remove_unused_code(runs_dir)
-    return 0
+    return RemovedAnswer([str(target.path) for target in targets], freed_bytes)
 
 
 # --- what is refused -------------------------------------------------------------------------------------------
@@ -251,8 +251,8 @@ def size_of(path: Path) -> int:
     )
 
 
-def delete(target: Target) -> None:
-    """Delete a sweep or run, and print what was freed; the caller holds the lock of the sweep."""
+def delete(target: Target) -> int:
+    """Delete a sweep or run, print what was freed, and return its bytes; the caller holds the lock of the sweep."""
     sweep, size, entries = target.sweep, target.size_bytes, target.entries
     number = counted(sum(map(is_run, entries)))
     # Looked up first: a record is found by the ledger, which is deleted too.
@@ -285,6 +285,7 @@ def delete(target: Target) -> None:
         sweep.path.rmdir()
     kept = f"; {some(sorted(left))} stays in {sweep.path}" if left else ""
     print(f"removed {target.path}: {number}, {decimal(size)} freed{kept}")
+    return size
 
 
 def open_to_owner(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 
 from jobs.cli import main
 from jobs.command_line.grammar import COMMANDS
-from jobs.rundir import SweepDir, append_record, event_record
+from jobs.rundir import SweepDir, append_record, event_record, provenance_of, write_json
 from tests.support.campaigns import pairs
 from tests.support.fake_runs import a_run, ended, finished_run, prepared, started
 from tests.support.real_run import SMALL
@@ -29,7 +30,8 @@ def _workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in a directory with a sweep of a finished and a failed run, and a campaign."""
     monkeypatch.chdir(tmp_path)
     sweep = SweepDir(tmp_path / "runs/first")
-    finished_run(sweep.path, a_run("good"))
+    good = finished_run(sweep.path, a_run("good"))
+    write_json(good.provenance, provenance_of(good) | {"overrides": ["model=tiny"]})
     bad = prepared(sweep.path, a_run("bad"))
     started(bad, a_run("bad"))
     ended(bad, "failed", step=2, error="CUDA out of memory", cause="out_of_gpu_memory")
@@ -75,6 +77,14 @@ DONE: dict[str, Callable[[Any], Any]] = {
     "leaderboard runs/camp": lambda result: result["campaigns"][0]["attempts"][0]["verdict"] == "faster",
     "report runs/camp": lambda result: all(Path(file).is_file() for file in result["files"]),
     "submit launcher=dry sweep=seen": lambda result: result["counts"] == {"prepared": 1},
+    "clone runs/first/good launcher=dry sweep=copy": lambda result: result["counts"] == {"prepared": 1},
+    "note runs/first 'old driver'": lambda result: result["note"] == "old driver",
+    "remove runs/first/good --yes": lambda result: result["removed"][0].endswith("good") and result["freed_bytes"] > 0,
+    "data data=stdlib job.steps=2": lambda result: result["sets"][0]["account"]["data_samples_used"] > 0,
+    "images shards --count 4 --shards 2": lambda result: (result["images"], result["size_bytes"] > 0) == (4, True),
+    "model Qwen2.5-7B": lambda result: (result["file"], "layers: 28" in result["text"]) == (None, True),
+    "cluster mine --gpu h100_sxm --output mine.yaml": lambda result: Path(result["file"]).is_file(),
+    "tune launcher=dry job.micro_batch_size=1,2": lambda result: not result["ended"],
     "attempt baseline launcher=dry sweep=tried": lambda result: result == {"sweep": None, "leaderboard": None},
 }
 
@@ -114,6 +124,30 @@ def test_a_real_run_is_submitted_waited_for_and_left_alone_by_what_follows(capsy
     assert found["next_commands"] == [f"slurmscale status {sweep}", f"slurmscale report {sweep}"]
 
 
+def test_a_sweep_is_followed_by_one_line_per_change(capsys: pytest.CaptureFixture[str]) -> None:
+    schema = schema_of(capsys, "status")
+    line = [*SMALL, "launcher=local", "ranks_per_node=1", "sweep=followed", "job.steps=3", "-m", "job.seed=1,2"]
+    assert main(["submit", *line]) == 0
+    capsys.readouterr()
+    code = main(["status", "runs/followed", "--json", "--follow"])
+    lines = [checked(each, json.loads(each)["exit_code"], schema) for each in capsys.readouterr().out.splitlines()]
+    assert code == 0
+    assert lines[-1]["result"]["counts"] == {"finished": 2}
+    assert len(lines[0]["result"]["runs"]) == 2
+    for before, after in itertools.pairwise(lines):
+        assert before["result"]["counts"] != after["result"]["counts"] or after["result"]["runs"]
+    followed: dict[str, list[str]] = {}
+    for each in (run for found in lines for run in found["result"]["runs"]):
+        followed.setdefault(each["name"], []).append(each["state"])
+    assert all(states[-1] == "finished" and len(set(states)) > 1 for states in followed.values())
+
+
+def test_follow_without_json_names_watch(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["status", "runs/first", "--follow"])
+    assert "slurmscale watch" in capsys.readouterr().err
+
+
 def test_what_was_planned_is_submitted_by_the_next_command(capsys: pytest.CaptureFixture[str]) -> None:
     found = reply(capsys, "plan -m cluster=gadi_gpuvolta job.precision=float16 nodes=1,2 scaling.global_batch_size=64")
     assert found["result"]["unset"] == ["cluster.account"]
@@ -132,6 +166,22 @@ REFUSED: dict[str, tuple[str, dict[str, str] | None]] = {
     "plan cluster=xe9680_h100 ranks_per_node=16": ("ConfigError", {"ranks_per_node": "8"}),
     "submit job.warmup_steps=-1": ("ConfigError", {"job.warmup_steps": "0"}),
     "plan --search nodes=1": ("ConfigError", None),
+    "clone runs/first/good nodes=0": ("ConfigError", None),
+    "logs runs/first/good": ("RunDirError", None),
+    "note runs/first/good text": ("RunDirError", None),
+    "remove runs/first": ("ConfigError", None),
+    "data data=text": ("DataError", None),
+    "images shards --count 0": ("ConfigError", None),
+    "model nobodys-model": ("ConfigError", None),
+    "cluster mine --gpu none_such": ("ConfigError", None),
+    "calibrate runs/first": ("ConfigError", None),
+    "package runs/camp slow": ("RunDirError", None),
+    "package runs/camp fast": ("RunDirError", None),
+    "tune --next runs/camp": ("RunDirError", None),
+    "rerun nowhere": ("ConfigError", None),
+    "tune --next runs/camp nodes=1": ("usage", None),
+    "tune nodes=1": ("ConfigError", None),
+    "doctor cluster=local": ("ConfigError", None),
     "report runs/camp --open": ("ReportError", None),
     "explain nothing_like_it": ("ConfigError", None),
     "attempt other/name x=1": ("ConfigError", None),

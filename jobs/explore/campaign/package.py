@@ -25,6 +25,7 @@ from analysis.load.discover import read_runs
 from analysis.report.leaderboard import headings, leader_row
 from analysis.report.leaderboard_text import RATIO_DIGITS, counted_words, verdict_words
 from analysis.run import RunResult, hardware
+from jobs.answers import PackageAnswer
 from jobs.errors import ConfigError, RunDirError
 from jobs.explore.campaign.campaign import recorded
 from jobs.files import file_names, read_tail, read_text, reason
@@ -40,8 +41,8 @@ LONGEST_LOG_BYTES = 1 << 20
 CLAIM, ATTEMPTS, SUMS = "claim.json", "campaign.yaml", "SHA256SUMS"
 
 
-def package(campaign: Path, name: str, output: Path | None) -> int:
-    """Write the package of an attempt and print its path; return 0.
+def package(campaign: Path, name: str, output: Path | None) -> PackageAnswer:
+    """Write the package of an attempt, print its path, and return what was written.
 
     Raise RunDirError for an attempt that the campaign lacks or that does not count, ConfigError for a directory that
     exists.
@@ -75,7 +76,7 @@ def package(campaign: Path, name: str, output: Path | None) -> int:
     if replaced:
         print(f"Secrets were replaced in {', '.join(replaced)}.")
     print(f"{place}: {len(hidden)} files. Somebody else repeats it by: slurmscale rerun {place}")
-    return 0
+    return PackageAnswer(str(place), list(hidden), replaced)
 
 
 def board_of(campaign: Path) -> Leaderboard:
@@ -90,7 +91,9 @@ def contents(board: Leaderboard, entry: Entry) -> Iterator[tuple[str, str]]:
     """Yield path and text of each file of the package, but the checksums."""
     assert board.baseline is not None
     # The repeats of the baseline that are paired with a trial record the changes of that trial.
-    own = next(run for run in board.baseline_runs if (part_of(run) or {}).get("name") == BASELINE)
+    own = next((run for run in board.baseline_runs if (part_of(run) or {}).get("name") == BASELINE), None)
+    if own is None or recorded(RunDir(own.path)) is None or recorded(RunDir(entry.trial.first.path)) is None:
+        raise RunDirError(f"{board.path} has no record of its attempts' overrides, so nobody could repeat them.")
     overrides = {BASELINE: changes_of(own), entry.trial.name: changes_of(entry.trial.first)}
     yield "README.md", readme(board, entry)
     yield ATTEMPTS, yaml.safe_dump(overrides, sort_keys=False, allow_unicode=True, width=10_000)

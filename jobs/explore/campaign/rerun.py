@@ -10,6 +10,7 @@ from typing import Any
 from analysis.compare.campaign import Entry, Verdict
 from analysis.report.leaderboard_text import verdict_words
 from analysis.untrusted import as_list, as_number
+from jobs.answers import RerunAnswer
 from jobs.console import shell_line
 from jobs.errors import ConfigError, RunDirError
 from jobs.explore.campaign.campaign_file import read_trials
@@ -21,10 +22,11 @@ from jobs.rundir import BASELINE
 NOT_REPRODUCED = 1
 
 
-def rerun(package: Path, overrides: list[str], *, repeats: int, trust: bool) -> int:
-    """Submit baseline and attempt of a package, wait for them, and print whether the claim holds.
+def rerun(package: Path, overrides: list[str], *, repeats: int, trust: bool) -> tuple[RerunAnswer, int]:
+    """Submit baseline and attempt of a package, wait for them, print whether the claim holds, and return it.
 
-    Return 0 if it does, else 1. Raise ConfigError for a package that is incomplete or changed, or without `trust`.
+    The exit code is 0 if it holds, else 1. Raise ConfigError for a package that is incomplete or changed, or without
+    `trust`.
     """
     check_sums(package)
     claim = read_object(package / CLAIM)
@@ -42,13 +44,13 @@ def rerun(package: Path, overrides: list[str], *, repeats: int, trust: bool) -> 
         package / ATTEMPTS, overrides, campaign=place, repeats=repeats, changed_code=False, wait=True
     )
     if started is None or code:
-        return code
+        return RerunAnswer(None, "not judged: the runs did not finish", str(started) if started else None), code
     entry = next((each for each in board_of(started).entries if each.trial.name != BASELINE), None)
     if entry is None:
         raise RunDirError(f"{started} has no attempt that ended. See slurmscale status {started}")
     words, holds = judged(claim, entry)
     print(words)
-    return 0 if holds else NOT_REPRODUCED
+    return RerunAnswer(holds, words, str(started)), 0 if holds else NOT_REPRODUCED
 
 
 def check_sums(package: Path) -> None:

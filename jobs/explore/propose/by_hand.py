@@ -16,6 +16,7 @@ from analysis.load.discover import read_runs
 from analysis.run import RunResult
 from analysis.untrusted import as_number, lookup
 from jobs import metrics as m
+from jobs.answers import ProposedAttempt, TuningAnswer
 from jobs.console import shell_line
 from jobs.errors import ConfigError, RunDirError
 from jobs.explore.campaign.campaign import opened, recorded
@@ -46,8 +47,8 @@ class Proposal:
         return "-".join(each.rpartition(".")[2].replace("=", "_") for each in self.changes)
 
 
-def next_attempts(folder: Path) -> int:
-    """Print the next attempts of a campaign, with their reasons; return the exit code."""
+def next_attempts(folder: Path) -> TuningAnswer:
+    """Print the next attempts of a campaign, with their reasons, and return them."""
     campaign = opened(folder)
     runs = read_runs([campaign.sweep.path])
     board = next(iter(leaderboards(runs)), None)
@@ -68,12 +69,13 @@ def next_attempts(folder: Path) -> int:
         for each in found
         if is_legal([*campaign.base, *merged(changes, each.changes)], received=campaign.is_received)
     ]
-    for each in legal:
-        overrides = shell_line(merged(changes, each.changes))
-        print(f"\n{each.reason}\n  slurmscale attempt {each.name} {overrides} --campaign {campaign.sweep.quoted}")
+    proposed = [ProposedAttempt(each.name, merged(changes, each.changes), each.reason) for each in legal]
+    for attempt in proposed:
+        line = shell_line(attempt.overrides)
+        print(f"\n{attempt.reason}\n  slurmscale attempt {attempt.name} {line} --campaign {campaign.sweep.quoted}")
     if not legal:
         print("No next attempt follows from what was measured; profile the best one: engine.profile.steps=3")
-    return 0
+    return TuningAnswer(str(campaign.sweep.path), False, list(changes), None, None, proposed)
 
 
 def best_of(board: Leaderboard) -> tuple[RunResult, Sequence[str]]:

@@ -182,7 +182,7 @@ def test_calibrate_writes_one_dated_file_for_step_time_and_memory_that_plan_read
 ) -> None:
     monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path))
     made = measured_runs()
-    text = calibrate_on(made, None, TODAY)
+    text = calibrate_on(made, None, TODAY).text
     file = tmp_path / "calibration" / "xe9680_h100-2026-11-25.yaml"
     assert f"{file}: set cluster.calibration={file}" in text
     assert "h100_sxm, engine=nemo:" in text
@@ -223,7 +223,7 @@ def test_calibrate_writes_one_dated_file_for_step_time_and_memory_that_plan_read
 def test_calibrate_names_a_run_that_the_fit_does_not_explain(tmp_path: Path) -> None:
     first, *others = measured_runs()
     disturbed = replace(first, step_time_s=4 * (first.step_time_s or 0))
-    lines = calibrate_on([disturbed, *others], tmp_path / "c.yaml", TODAY).splitlines()
+    lines = calibrate_on([disturbed, *others], tmp_path / "c.yaml", TODAY).text.splitlines()
     named = [line.strip() for line in lines if "the fit does not explain: check this run, and measure it again" in line]
     assert [line.partition(":")[0] for line in named] == ["run0"]
 
@@ -231,7 +231,7 @@ def test_calibrate_names_a_run_that_the_fit_does_not_explain(tmp_path: Path) -> 
 def test_a_gpu_of_any_name_is_calibrated(tmp_path: Path) -> None:
     (first, *_) = measured_runs()
     run = replace(first.run, gpu=replace(first.run.gpu, name="rtx_pro_6000"))
-    assert "rtx_pro_6000, engine=nemo:" in calibrate_on([replace(first, run=run)], tmp_path / "c.yaml", TODAY)
+    assert "rtx_pro_6000, engine=nemo:" in calibrate_on([replace(first, run=run)], tmp_path / "c.yaml", TODAY).text
 
 
 def test_wrong_files_and_runs_are_refused_in_words(tmp_path: Path) -> None:
