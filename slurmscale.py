@@ -4,9 +4,11 @@
 
     runs = slurmscale.compose("model=llama2_7b", "cluster=mine", {"nodes": [1, 2, 4]}, multirun=True)
     sweep = slurmscale.submit({"nodes": [1, 2], "job": {"steps": 100}, "sweep": "first"}, multirun=True)
-    slurmscale.wait(sweep)
-    slurmscale.report(sweep)
-    slurmscale.frames(sweep).points
+    slurmscale.wait(sweep).counts
+    slurmscale.report(sweep.directory).headline
+    slurmscale.frames(sweep.directory).points
+
+Each function returns the record that its command prints with --json (jobs/answers.py).
 
 Overrides are those of the command line as text, or dictionaries of keys and values, or lists of both. In a dictionary,
 text means itself ("0123" and "a,b" too), dictionaries are sections, and a list is a sweep with multirun=True, else a
@@ -46,20 +48,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
-    from typing import Any
+    from typing import Any, TypeAlias, TypeVar
 
-    from analysis.compare.campaign import Leaderboard
     from analysis.report.export.data_frames import Frames
     from jobs.explore.propose.predicted import RankedLayout
     from jobs.schema import Run
-    from jobs.submit.states import RunState
 
     Overrides = str | Mapping[str, Any] | Sequence[Any]
     """Text such as "nodes=2", a dictionary such as {"nodes": 2, "job": {"steps": 100}}, or a list of these."""
+    Sweep: TypeAlias = "str | Path | answers.SweepAnswer"
+    """The directory of a sweep, or what `submit` and `status` return."""
+    Record = TypeVar("Record")
 
 __all__ = [
-    "SuiteError", "cancel", "compare", "compose", "frames", "leaderboard", "main", "plan", "report", "resume", "search",
-    "status", "submit", "wait",
+    "SuiteError", "answer", "attempt", "calibrate", "cancel", "compare", "compose", "data", "doctor", "explain",
+    "frames", "leaderboard", "logs", "main", "model", "plan", "report", "resume", "search", "status", "submit", "tune",
+    "wait",
 ]  # fmt: skip
 INTERRUPTED, REFUSED = 130, 2
 
@@ -104,7 +108,8 @@ def forget_current_directory() -> None:
 refuse_strangers()
 sys.meta_path.insert(0, OwnPackages)
 
-from jobs.errors import SuiteError, interrupt_behind  # noqa: E402 (found by the finder above)
+from jobs import answers  # noqa: E402 (found by the finder above)
+from jobs.errors import SuiteError, interrupt_behind  # noqa: E402
 
 
 def compose(*overrides: "Overrides", multirun: bool = False, **keywords: "Any") -> "list[Run]":
@@ -123,11 +128,44 @@ def lines_of(overrides: "Sequence[Overrides]", keywords: "dict[str, Any]", *, mu
     return override_lines(overrides, multirun=multirun)
 
 
-def plan(*overrides: "Overrides", multirun: bool = False, **keywords: "Any") -> "list[dict[str, Any]]":
-    """Return the plan of each run, as in its plan.json: layout, ranks, parameters, warnings."""
-    from jobs.submit.prepare import plan_of
+def answer(command: str, /, **given: "Any") -> "Any":
+    """Run a command with its options by name, and return its answer, a record of jobs.answers.
 
-    return [{"name": run.name, **plan_of(run)} for run in compose(*overrides, multirun=multirun, **keywords)]
+    Raises SuiteError if it is refused or left something undone, KeyboardInterrupt for Ctrl-C.
+    """
+    return answered(object, command, **given)
+
+
+def answered(of: "type[Record]", command: str, /, **given: "Any") -> "Record":
+    """Return the answer of a command, a record of this type."""
+    from jobs.command_line.calls import answer_of
+
+    result, code = answer_of(command, given)
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    if code == REFUSED:
+        raise SuiteError(f"{command} could not do all that it should; stderr names what.")
+    assert isinstance(result, of)
+    return result
+
+
+def plan(*overrides: "Overrides", multirun: bool = False, **keywords: "Any") -> answers.PlanAnswer:
+    """Return the plan of each run: `.runs`, each with layout, ranks, parameters and warnings in `.plan`."""
+    return answered(
+        answers.PlanAnswer, "plan", overrides=lines_of(overrides, keywords, multirun=multirun), multirun=multirun
+    )
+
+
+def explain(word: str) -> answers.ExplainAnswer:
+    """Return what a key means, or the keys and choices that have a word."""
+    return answered(answers.ExplainAnswer, "explain", key=word)
+
+
+def data(*overrides: "Overrides", multirun: bool = False, **keywords: "Any") -> answers.DataAnswer:
+    """Prepare the data of the overrides, and return the account of each data set."""
+    return answered(
+        answers.DataAnswer, "data", overrides=lines_of(overrides, keywords, multirun=multirun), multirun=multirun
+    )
 
 
 def search(*overrides: "Overrides") -> "list[RankedLayout]":
@@ -141,28 +179,28 @@ def search(*overrides: "Overrides") -> "list[RankedLayout]":
     return in_order(read_layouts(lines_of(overrides, {}, multirun=True)))[1]
 
 
-def submit(*overrides: "Overrides", multirun: bool = False, wait: bool = False, **keywords: "Any") -> Path:
-    """Prepare all runs, submit all or none, and return the sweep directory; prints what `slurmscale submit` prints.
+def submit(
+    *overrides: "Overrides", multirun: bool = False, wait: bool = False, **keywords: "Any"
+) -> answers.SweepAnswer:
+    """Prepare all runs, submit all or none, and return their states; prints what `slurmscale submit` prints.
 
-    With `wait`, return when all runs have ended; `status` has their ends. Raises SuiteError if one is refused.
+    With `wait`, return when all runs have ended. Raises SuiteError if one is refused.
     """
-    from jobs.plan.compose import compose as compose_points
-    from jobs.submit.commands import submit_points
-
-    points = compose_points(lines_of(overrides, keywords, multirun=multirun), multirun=multirun)
-    submit_points(points, wait=wait)
-    return Path(points[0].run.runs_dir) / str(points[0].run.sweep)
-
-
-def status(sweep: "str | Path") -> "list[RunState]":
-    """Return the state of every run of a sweep directory."""
-    from jobs.submit.commands import look
-    from jobs.submit.sweep_at import open_sweep
-
-    return look(open_sweep(Path(sweep)))
+    return answered(
+        answers.SweepAnswer,
+        "submit",
+        overrides=lines_of(overrides, keywords, multirun=multirun),
+        multirun=multirun,
+        wait=wait,
+    )
 
 
-def wait(sweep: "str | Path") -> "list[RunState]":
+def status(sweep: "Sweep") -> answers.SweepAnswer:
+    """Return the state of every run and stage of a sweep: `.counts`, `.runs`, `.stages`."""
+    return answered(answers.SweepAnswer, "status", sweep=place_of(sweep))
+
+
+def wait(sweep: "Sweep") -> answers.SweepAnswer:
     """Wait until no run of a sweep waits or runs, print a line for each that ends, and return their states.
 
     Ctrl-C ends the waiting, not the runs.
@@ -170,48 +208,83 @@ def wait(sweep: "str | Path") -> "list[RunState]":
     from jobs.submit.commands import wait_for
     from jobs.submit.sweep_at import open_sweep
 
-    if wait_for(open_sweep(Path(sweep))) == INTERRUPTED:
+    if wait_for(open_sweep(Path(place_of(sweep)))) == INTERRUPTED:
         raise KeyboardInterrupt
     return status(sweep)
 
 
-def cancel(sweep: "str | Path") -> "list[RunState]":
+def logs(run: "str | Path", *, rank: int = 0, attempt: "int | None" = None) -> answers.LogsAnswer:
+    """Return the last lines of the output of a run."""
+    return answered(answers.LogsAnswer, "logs", run=run, rank=rank, attempt=attempt)
+
+
+def cancel(sweep: "Sweep") -> answers.SweepAnswer:
     """End the waiting and running jobs of a sweep, print how many, and return the states of its runs.
 
     Raises SuiteError if some could not be ended, which stderr names.
     """
-    from jobs.submit.cancel import cancel as cancel_sweep
-
-    if cancel_sweep(Path(sweep)):
-        raise SuiteError(f"Some jobs of {sweep} could not be ended; stderr names them.")
-    return status(sweep)
+    return answered(answers.SweepAnswer, "cancel", sweep=place_of(sweep))
 
 
 def resume(
-    sweep: "str | Path", *, launcher: "str | None" = None, wait: bool = False, trust: bool = False
-) -> "list[RunState]":
+    sweep: "Sweep", *, launcher: "str | None" = None, wait: bool = False, trust: bool = False
+) -> answers.SweepAnswer:
     """Submit the unfinished runs of a sweep again, print what `slurmscale resume` prints, and return their states.
 
     Raises SuiteError for a sweep that you did not submit, unless `trust`, and for runs that are damaged.
     """
-    from jobs.submit.commands import resume as resume_sweep
-
-    code = resume_sweep(Path(sweep), launcher=launcher, wait=wait, trust=trust)
-    if code == INTERRUPTED:
-        raise KeyboardInterrupt
-    if code == REFUSED:
-        raise SuiteError(f"Some runs of {sweep} could not be resumed; stderr names them.")
-    return status(sweep)
+    return answered(answers.SweepAnswer, "resume", sweep=place_of(sweep), launcher=launcher, wait=wait, trust=trust)
 
 
-def leaderboard(campaign: "str | Path") -> "list[Leaderboard]":
-    """Return the leaderboard of a campaign: `.entries`, each with trial, verdict, ratio, interval and reasons.
+def attempt(
+    name: str,
+    *overrides: "Overrides",
+    campaign: "str | Path | None" = None,
+    repeats: int = 3,
+    wait: bool = False,
+    **keywords: "Any",
+) -> answers.SubmittedCampaign:
+    """Run one configuration in turns with the baseline of a campaign; the first attempt is named baseline.
 
-    It is a list because a directory may contain several campaigns. Raises SuiteError if there is none.
+    With `wait`, return when all runs have ended, with the leaderboard.
     """
-    from analysis.report.leaderboard import found_in
+    lines = lines_of(overrides, keywords, multirun=False)
+    return answered(
+        answers.SubmittedCampaign, "attempt", name=name, overrides=lines, campaign=campaign, repeats=repeats, wait=wait
+    )
 
-    return found_in(Path(campaign))[0]
+
+def leaderboard(campaign: "str | Path") -> answers.LeaderboardAnswer:
+    """Return the judged attempts of a campaign: `.campaigns`, as a directory may contain several.
+
+    Raises SuiteError if there is none.
+    """
+    return answered(answers.LeaderboardAnswer, "leaderboard", campaign=campaign)
+
+
+def tune(*overrides: "Overrides", **keywords: "Any") -> answers.TuningAnswer:
+    """Find the best configuration of lists of values within `tune.runs` and the other limits; it waits."""
+    return answered(answers.TuningAnswer, "tune", overrides=lines_of(overrides, keywords, multirun=True))
+
+
+def doctor(
+    *overrides: "Overrides", nodes: "int | None" = None, job: bool = True, **keywords: "Any"
+) -> answers.DoctorAnswer:
+    """Check a Slurm cluster, and the run of the overrides against it; `job=False` submits no test job."""
+    lines = lines_of(overrides, keywords, multirun=False)
+    return answered(answers.DoctorAnswer, "doctor", overrides=lines, nodes=nodes, no_job=not job)
+
+
+def calibrate(
+    *paths: "str | Path", most: "int | None" = None, output: "str | Path | None" = None
+) -> answers.FileAnswer:
+    """Fit the constants of predictions to finished runs and tables, and return the file with them."""
+    return answered(answers.FileAnswer, "calibrate", paths=paths, most=most, output=output)
+
+
+def model(name: str, *, output: "str | Path | None" = None) -> answers.FileAnswer:
+    """Write or check a model file, from LitGPT's name, a config.json or its directory."""
+    return answered(answers.FileAnswer, "model", what=name, output=output)
 
 
 def report(
@@ -219,28 +292,25 @@ def report(
     output: "str | Path | None" = None,
     formats: "Sequence[str]" = (),
     cost_of: "str | None" = None,
-) -> Path:
-    """Write report.html, report.md and runs.csv of run or sweep directories, and return the path of the page.
+) -> answers.ReportAnswer:
+    """Write report.html, report.md and runs.csv of run or sweep directories; return the headline and the files.
 
-    It prints the sentences of the headline, as the command does; `analysis.report.report.answered` returns them.
     `output` is the directory for the files: by default the one path given, else the current directory. `formats` are
     further files, as in `slurmscale report --format`; `cost_of` is a training such as 100B, as in `--cost-of`.
     """
-    from analysis.formatting import one_line
-    from analysis.report.report import answered
-
-    answer, page = answered([Path(path) for path in paths], None if output is None else Path(output), formats, cost_of)
-    print(*map(one_line, answer), sep="\n")
-    return page
+    return answered(answers.ReportAnswer, "report", paths=paths, output=output, format=formats, cost_of=cost_of)
 
 
 def compare(
     a: "str | Path", b: "str | Path", *, output: "str | Path | None" = None, formats: "Sequence[str]" = ()
-) -> "tuple[list[str], Path]":
-    """Write the report of B relative to A; return the sentences of the comparison and the path of the page."""
-    from analysis.report.compare import compare as compare_sweeps
+) -> answers.ReportAnswer:
+    """Write the report of B relative to A; return the sentences of the comparison and the files."""
+    return answered(answers.ReportAnswer, "report", compare=[a, b], output=output, format=formats)
 
-    return compare_sweeps(Path(a), Path(b), None if output is None else Path(output), formats)
+
+def place_of(sweep: "Sweep") -> str:
+    """Return the directory of a sweep."""
+    return str(getattr(sweep, "directory", sweep))
 
 
 def frames(*paths: "str | Path") -> "Frames":

@@ -12,14 +12,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from jobs.command_line.command import Argument, Command, Effect, OneOf, Section
+from jobs.command_line.calls import command_line, input_schema
+from jobs.command_line.command import Command, Effect
 from jobs.command_line.grammar import COMMANDS
 from jobs.command_line.json_schema import reply_schema
 from jobs.errors import ConfigError
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from mcp.types import CallToolResult, Tool
 
 ENTRY = Path(__file__).resolve().parents[2] / "slurmscale.py"
-# They print something else than one document.
-LEFT_OUT = {"follow", "open", "cfg", "info", "package", "resolve"}
 ERROR_CHARACTERS = 4000
 
 
@@ -107,90 +106,6 @@ def tool_of(command: Command) -> Tool:
             readOnlyHint=effect is Effect.reads, destructiveHint=effect in {Effect.cancels, Effect.removes}
         ),
     )
-
-
-# --- arguments -----------------------------------------------------------------------------------------------------
-
-
-def arguments_of(command: Command) -> Iterator[Argument]:
-    """Yield the arguments that a tool has."""
-    for each in command.arguments:
-        inner = (each,) if isinstance(each, Argument) else each.arguments if isinstance(each, (OneOf, Section)) else ()
-        yield from (argument for argument in inner if key_of(argument) not in LEFT_OUT)
-
-
-def key_of(argument: Argument) -> str:
-    """Return the name of an argument in a call: that of its long option."""
-    long = next((name for name in argument.names if name.startswith("--")), argument.names[0])
-    return long.lstrip("-").replace("-", "_")
-
-
-def is_required(argument: Argument) -> bool:
-    """Return whether a call must have the argument."""
-    by_place = not argument.names[0].startswith("-")
-    return (by_place and argument.options.get("nargs") not in {"*", "?"}) or bool(argument.options.get("required"))
-
-
-def input_schema(command: Command) -> dict[str, Any]:
-    """Return the JSON schema of a call's arguments."""
-    arguments = list(arguments_of(command))
-    return {
-        "type": "object",
-        "properties": {key_of(each): argument_schema(each) for each in arguments},
-        "required": [key_of(each) for each in arguments if is_required(each)],
-        "additionalProperties": False,
-    }
-
-
-def argument_schema(argument: Argument) -> dict[str, Any]:
-    """Return the JSON schema of an argument."""
-    options = argument.options
-    text = str(options.get("help", "")) % {"default": options.get("default")}
-    if options.get("action") == "store_true":
-        return {"type": "boolean", "description": text}
-    value: dict[str, Any] = {"type": {int: "integer", float: "number"}.get(options.get("type", str), "string")}
-    if "choices" in options:
-        value["enum"] = list(options["choices"])
-    if is_list(argument):
-        return {"type": "array", "items": value, "description": text}
-    return value | {"description": text}
-
-
-def is_list(argument: Argument) -> bool:
-    """Return whether an argument takes several values."""
-    several = argument.options.get("nargs")
-    return several in {"*", "+"} or isinstance(several, int) or argument.options.get("action") == "append"
-
-
-def command_line(command: Command, given: Mapping[str, Any]) -> list[str]:
-    """Return the words of a command with the arguments of a call, which its schema accepts.
-
-    Raise ConfigError for a value that would be read as an option: the caller may have another one in mind.
-    """
-    options, values = list[str](), list[str]()
-    for argument in arguments_of(command):
-        key, name = key_of(argument), f"--{key_of(argument).replace('_', '-')}"
-        if key not in given or given[key] in (None, False):
-            continue
-        found = given[key] if isinstance(given[key], list) else [given[key]]
-        if not argument.names[0].startswith("-"):
-            values += map(str, found)
-        elif given[key] is True:
-            options.append(name)
-        elif isinstance(argument.options.get("nargs"), int):
-            refuse_options(command, found)
-            options += [name, *map(str, found)]
-        else:
-            options += [f"{name}={value}" for value in found]
-    refuse_options(command, values)
-    return [command.name, *options, "--json", *values]
-
-
-def refuse_options(command: Command, values: Collection[Any]) -> None:
-    """Raise ConfigError for a value that begins with a dash."""
-    for value in values:
-        if str(value).startswith("-"):
-            raise ConfigError(f"{command.name}: {value!r} begins with a dash. Pass options by their own names.")
 
 
 # --- calls ---------------------------------------------------------------------------------------------------------

@@ -236,7 +236,7 @@ COMMANDS = (
         ),
         manual="jobs/submit/README.md",
         answer=Answered(SweepAnswer, states_of_sweep, Effect.reads, then("report"), changes_of_sweep),
-        exit_codes={1: "with --check: a run or stage failed or was lost; with --follow: one did not finish"},
+        exit_codes={1: "with --check: one failed or was lost; --follow: one did not finish"},
     ),
     Command(
         "watch",

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock
-
 from jobs.errors import SubmitError
 from jobs.plan.rules.stages import stages_of
 from jobs.rundir import append_record, read_records
@@ -38,6 +36,8 @@ def spent(runs: Sequence[Run], kind: LauncherKind) -> Iterator[None]:
     if not path or not kind.starts_runs or not runs:
         yield
         return
+    from filelock import FileLock  # noqa: PLC0415 (most callers have no limit)
+
     needed = most_node_hours(runs, kind)
     with FileLock(f"{path}.lock"):
         limit, *before = read_records(Path(path))

@@ -51,10 +51,10 @@ import slurmscale
 
 (run,) = slurmscale.compose("nodes=2", "cluster=aspire2a")
 assert (run.ranks, run.cluster.account) == (8, None)
-small, large = slurmscale.plan("nodes=1,2", "job.micro_batch_size=1", multirun=True)
-assert (small["ranks"], large["ranks"], large["accumulation"]) == (2, 4, 2)
+small, large = slurmscale.plan("nodes=1,2", "job.micro_batch_size=1", multirun=True).runs
+assert (small.ranks, large.ranks, large.plan["accumulation"]) == (2, 4, 2)
 sweep = slurmscale.submit("launcher=dry", "sweep=s")
-assert [item.state.value for item in slurmscale.status(sweep)] == ["prepared"]
+assert [each.state for each in slurmscale.status(sweep).runs] == ["prepared"]
 try:
     slurmscale.compose("nodez=2")
 except slurmscale.SuiteError as error:

@@ -120,8 +120,8 @@ def test_a_night_of_tuning_outlives_a_controller_that_a_command_would_not_wait_f
     away = f"slurm_load_jobs error: {CONNECT}"
     command("squeue", after(6, away, "echo '7|RUNNING|N/A|None'", f"{tmp_path}/squeue.calls"))
 
-    def between_batches(_overrides: list[str]) -> int:
-        return 0 if slurm_commands.queue()["7"].state == "RUNNING" else 1
+    def between_batches(_overrides: list[str]) -> tuple[None, int]:
+        return None, 0 if slurm_commands.queue()["7"].state == "RUNNING" else 1
 
     monkeypatch.setattr(command_of_tuning, "tune", between_batches)
     with pytest.raises(AwayError), patience(0):
