@@ -358,3 +358,23 @@ class TuningAnswer:
     """The experiment of the best configuration."""
     proposed: list[ProposedAttempt]
     """With --next."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """An event that `notify.command` is called with, on its standard input."""
+
+    event: str
+    """requeued, finished, failed, stopped, cancelled, held, lost; sweep_ended: no run of the sweep waits or runs."""
+    sweep: str
+    """The directory of the sweep."""
+    run: str | None
+    """Null for the end of a sweep."""
+    step: int | None = None
+    cause: str | None = None
+    detail: str | None = None
+    """The error, or the reason of a wait."""
+    job_id: str | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    """Number of runs in each state, at the end of a sweep."""
+    format: int = FORMAT

@@ -97,7 +97,8 @@ BASELINE = "baseline"
 # Event files of TensorBoard, a folder a run (jobs.submit.tensorboard).
 TENSORBOARD = "tensorboard"
 # Files of a sweep directory that are not runs.
-RESERVED = {"submissions.jsonl", "stages.jsonl", "note.txt", FIGURES, TABLES, TENSORBOARD, *WRITTEN}
+NOTICES = "notices.jsonl"
+RESERVED = {"submissions.jsonl", "stages.jsonl", "note.txt", NOTICES, FIGURES, TABLES, TENSORBOARD, *WRITTEN}
 RESERVED_BEGINNINGS = ("code-", "logs", ".")
 
 

@@ -925,6 +925,39 @@ class Budget:
     """Most service units; needs `cluster.service_units_per_node_hour`."""
 
 
+class NoticeEvent(Enum):
+    """An event of a run or sweep that somebody may be told."""
+
+    requeued = "requeued"
+    """The run restarts by itself."""
+    finished = "finished"
+    """It has done all its steps."""
+    failed = "failed"
+    """It ended with an error, and does not restart."""
+    stopped = "stopped"
+    """A signal or the time limit ended it, and it does not restart."""
+    cancelled = "cancelled"
+    """It was cancelled."""
+    held = "held"
+    """Slurm will not start it without a person's act."""
+    lost = "lost"
+    """Its job is gone without a record of its end."""
+    sweep_ended = "sweep_ended"
+    """No run of the sweep waits or runs any more."""
+
+
+@dataclass(kw_only=True)
+class Notify:
+    """Who is told when a run restarts, ends, is held or is lost, and when a sweep has ended; each event once."""
+
+    command: str | None = None
+    """Program with its arguments, without a shell; it reads the event as JSON on its standard input."""
+    apprise: str | None = None
+    """Configuration file of apprise, with the addresses for mail, Slack, Teams or webhooks; needs the extra notify."""
+    events: list[NoticeEvent] = field(default_factory=lambda: list(NoticeEvent))
+    """Events to tell."""
+
+
 @dataclass(kw_only=True)
 class Contest:
     """Rules of a contest: conditions for an attempt to count, and its comparison with the baseline.
@@ -1079,6 +1112,7 @@ class Run:
     contest: Contest | None = None
     """Rules of a contest that this run keeps; null: none."""
     budget: Budget = field(default_factory=Budget)
+    notify: Notify = field(default_factory=Notify)
     tune: Tune | None = None
     """Budget and objective of `slurmscale tune`; null: its default choice."""
     rehearsal: Rehearsal | None = None

@@ -17,6 +17,7 @@ from jobs.plan.rules import (
     layout,
     memory,
     network,
+    notify,
     predicted_time,
     profile,
     rehearsal,
@@ -41,6 +42,7 @@ VALUES: tuple[Rule, ...] = (
     *contest.RULES,
     *rehearsal.RULES,
     *report.RULES,
+    *notify.RULES,
 )
 WARNINGS: tuple[Rule, ...] = (
     *rehearsal.WARNINGS,

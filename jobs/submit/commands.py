@@ -26,6 +26,7 @@ from jobs.submit.launch import launch
 from jobs.submit.launchers import launcher_of
 from jobs.submit.ledger import held
 from jobs.submit.note import note_of
+from jobs.submit.notices import Watched
 from jobs.submit.progress import last_step, node_lines, since_last_step, steps_planned
 from jobs.submit.stage_states import StageState, missing_stages, stage_lines, stage_states
 from jobs.submit.states import RunState, State, states
@@ -299,10 +300,11 @@ def wait_for(
     Runs of the names `known` get no line. `watch` sees the states at every look, and returns True if it cancelled or
     resumed runs.
     """
-    shown = set(known)
+    shown, told = set(known), Watched(sweep)
     try:
         while True:
             found = look(sweep)
+            told.tell(found)
             if watch is not None and watch(found):
                 found = states(sweep)
             around = stage_states(sweep)

@@ -41,6 +41,7 @@ from jobs.schema import Run
 from jobs.stages.record import failed
 from jobs.submit.batch_script import code_environment
 from jobs.submit.ledger import HELD_BACK
+from jobs.submit.notices import tell_end, tell_restart
 from jobs.submit.requeue import planned_restart, record_exit_codes
 from jobs.submit.submissions import latest_submissions
 from jobs.submit.trust.integrity import refuse_changed, submitted_configuration, submitted_run
@@ -140,11 +141,13 @@ def run_to_its_end(sweep: SweepDir, directory: RunDir, code: str) -> None:
             break
         print(f"{directory.name}: {found.sentence()}", flush=True)
         found.record(directory)
+        tell_restart(directory)
         time.sleep(found.pause_s)
         if is_left_out(sweep, directory.name):
             return
         os.environ[LOCAL_RESTART_COUNT] = str(restart_count() + 1)
     append_record(sweep.submissions, {"time": now(), "event": "ended", "run": directory.name})
+    tell_end(sweep, directory)
 
 
 def start_and_wait(sweep: SweepDir, directory: RunDir, code: str) -> tuple[str, Sequence[int | None]]:

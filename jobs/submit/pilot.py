@@ -30,6 +30,7 @@ from jobs.submit import slurm_commands
 from jobs.submit.batch_script import code_environment
 from jobs.submit.job_log import printed_since_start
 from jobs.submit.launchers.pilot import step_command, whole
+from jobs.submit.notices import tell_end, tell_restart
 from jobs.submit.pilot_packing import Point, pack
 from jobs.submit.requeue import end_by_slurm, failed_twice, its_submission, planned_restart, record_silent_end
 from jobs.submit.slurm_call import BATCH_S, patience
@@ -185,9 +186,11 @@ class Pilot:
         if found is None:
             self.record("ended", turn)
             print(f"{directory.name}: {end['event']}", flush=True)
+            tell_end(self.sweep, directory)
             return
         print(f"{directory.name}: {found.sentence()}", flush=True)
         found.record(directory)
+        tell_restart(directory)
         self.record("nodes_returned", turn)
         turn.launches += 1
         turn.not_before = time.monotonic() + found.pause_s

@@ -33,6 +33,7 @@ from jobs.submit.intents import adopt_own
 from jobs.submit.job_log import DEATH, EXECVE, NODE_FAILURE, not_started, own_lines, printed_since_start
 from jobs.submit.job_state import SUSPENDED
 from jobs.submit.ledger import held
+from jobs.submit.notices import tell_end, tell_restart
 from jobs.submit.slurm_call import BATCH_S, AwayError, patience
 from jobs.submit.submissions import Submission, events_since, intents, latest_submissions, own_end
 
@@ -273,6 +274,7 @@ def main(sweep_path: str) -> None:
         if end is not None and end["event"] == "failed":
             reason, _, _ = end["error"].partition("\n")
             print(f"slurmscale: {run.name} does not restart: {reason}", flush=True)
+        tell_end(sweep, run)
         if by_slurm is None:
             send_next(sweep)
         return
@@ -287,6 +289,7 @@ def main(sweep_path: str) -> None:
     print(f"slurmscale: {found.sentence()}", flush=True)
     # On record before the requeue, after which this script may end at any moment: restarts are counted by these events.
     found.record(run)
+    tell_restart(run)
     try:
         slurm_commands.requeue(job_id, restart=restart_count())
     except SubmitError as error:

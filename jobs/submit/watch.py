@@ -20,6 +20,7 @@ from jobs.console import console, plain
 from jobs.fitted_table import FittedTable
 from jobs.rundir import SweepDir
 from jobs.submit.commands import exit_code, lines_of_nodes, look, not_shown, pause_s, state_cell, step_of, summary
+from jobs.submit.notices import Watched
 from jobs.submit.progress import Progress, last_step, progress_of, since_last_step
 from jobs.submit.stage_states import StageState, stage_lines, stage_states
 from jobs.submit.states import RunState, State
@@ -64,9 +65,11 @@ def watch(path: Path, *, nodes: bool = False, tensorboard: bool = False) -> int:
 
 def in_a_table(sweep: SweepDir, out: Console, curves: Curves | None, *, nodes: bool) -> list[RunState | StageState]:
     """Redraw one table until nothing is alive."""
+    told = Watched(sweep)
     with Live(console=out, auto_refresh=False) as live:
         while True:
             found, around = look(sweep), stage_states(sweep)
+            told.tell(found)
             if curves:
                 curves.update()
             below = [*(lines_of_nodes(found) if nodes else []), *stage_lines(around)]
@@ -83,8 +86,10 @@ def in_lines(sweep: SweepDir, curves: Curves | None, *, nodes: bool) -> list[Run
     """
     shown: dict[str, tuple[State, str]] = {}
     shown_stages: list[str] = []
+    told = Watched(sweep)
     while True:
         found, around = look(sweep), stage_states(sweep)
+        told.tell(found)
         if curves:
             curves.update()
         changed = [item for item in found if shown.get(item.run.name) != (item.state, item.detail)]

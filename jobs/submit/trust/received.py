@@ -91,6 +91,7 @@ def executed_as_set(run: Run) -> Iterator[str]:
         "mount": cluster.container_mounts,
         "sbatch option": [f"--{name}={value}" for name, value in cluster.sbatch.items()],
         "PBS option": [f"{name}={value}" for name, value in cluster.pbs.items()],
+        "notice": [part for part in (run.notify.command, run.notify.apprise) if part],
         "members who may change its directories": [cluster.trusted_group] if cluster.trusted_group else [],
         "reads": [
             path for path in (run.data.path, run.data.tokenizer, run.job.init_from, *of_work.pop("reads", ())) if path

@@ -43,6 +43,8 @@ ILLEGAL = (
     "job.learning_rate=-1 job.beta1=1.5 job.seed=-1 job.clip_norm=0",
     "job.min_learning_rate=1",
     "job.clip_norm=nan",
+    "notify.command=/no/such/program",
+    "notify.apprise=/no/such/file",
     "name=a/b",
     "name=code-x",
     "sweep=a:b",
