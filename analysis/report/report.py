@@ -114,8 +114,8 @@ def write(files: Mapping[str, str | bytes], folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
-            if (folder / name).parent != folder:
-                own_directory((folder / name).parent)
+            for parent in reversed(Path(name).parents[:-1]):
+                own_directory(folder / parent)
             write_file(folder / name, data)
     except OSError as error:
         raise ReportError(

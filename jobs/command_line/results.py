@@ -151,7 +151,7 @@ COMMANDS = (
                 default=[],
                 metavar="LIST",
                 help="also write parquet (runs.parquet), svg, png (figures/), latex (points.tex, tables/), docx, xlsx "
-                "(report.docx, report.xlsx): --format svg,latex",
+                "(report.docx, report.xlsx), mlflow, wandb, tensorboard, prometheus, github: --format svg,latex",
             ),
         ),
         heading=START,

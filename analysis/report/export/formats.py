@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.report.export.tables import tables_of
+from analysis.report.export.tracked import tracked
 from jobs.errors import ReportError
 from jobs.files import is_file
 
 if TYPE_CHECKING:
     from analysis.report.content import Report
 
-# The modules that each format needs; pyproject's extras `paper` and `office` have their packages.
+# The modules that each format needs; pyproject's extras `paper`, `office` and `trackers` have their packages.
 PACKAGES: dict[str, Sequence[str]] = {
     "parquet": ("pyarrow",),
     "svg": ("matplotlib",),
@@ -25,12 +26,22 @@ PACKAGES: dict[str, Sequence[str]] = {
     "latex": (),
     "docx": ("docx", "matplotlib"),
     "xlsx": ("openpyxl", "matplotlib", "PIL"),
+    "mlflow": ("mlflow", "sqlalchemy", "alembic"),
+    "wandb": ("wandb",),
+    "tensorboard": ("tensorboard",),
+    "prometheus": ("prometheus_client",),
+    "github": (),
 }
 IMAGES = ("svg", "png")
 OFFICE = ("docx", "xlsx")
+TRACKERS = ("mlflow", "wandb", "tensorboard", "prometheus")
+EXTRAS = {"office": OFFICE, "trackers": TRACKERS}
 # All tables in one document: without it, the others are not of a report.
 ALL_TABLES = "tables/all.tex"
-SINGLE = ("runs.parquet", "points.tex", "report.docx", "report.xlsx")
+SINGLE = (
+    "runs.parquet", "points.tex", "report.docx", "report.xlsx", "trackers/mlflow.db", "slurmscale.prom",
+    "pull_request.md",
+)  # fmt: skip
 
 
 def chosen_formats(words: Iterable[str]) -> list[str]:
@@ -47,7 +58,8 @@ def chosen_formats(words: Iterable[str]) -> list[str]:
             )
         missing = [package for package in PACKAGES[name] if find_spec(package) is None]
         if missing:
-            wanted = "'slurmscale[office]'" if name in OFFICE else " ".join(missing)
+            extra = next((each for each, names in EXTRAS.items() if name in names), None)
+            wanted = f"'slurmscale[{extra}]'" if extra else " ".join(missing)
             raise ReportError(
                 f"--format {name} needs {' and '.join(missing)}, not installed here. Run `pip install {wanted}`, or "
                 f"leave {name} out of --format."
@@ -92,6 +104,26 @@ def exported(formats: Iterable[str], content: Report) -> dict[str, str | bytes]:
             from analysis.report.export.workbook import workbook
 
             files["report.xlsx"] = workbook(content, tables, figures)
+    if "mlflow" in formats:
+        from analysis.report.export.mlflow_database import mlflow_database
+
+        files["trackers/mlflow.db"] = mlflow_database(tracked(content))
+    if "wandb" in formats:
+        from analysis.report.export.wandb_runs import wandb_runs
+
+        files |= wandb_runs(tracked(content))
+    if "tensorboard" in formats:
+        from analysis.report.export.tensorboard_events import tensorboard_events
+
+        files |= tensorboard_events(tracked(content))
+    if "prometheus" in formats:
+        from analysis.report.export.exposition import exposition
+
+        files["slurmscale.prom"] = exposition(content)
+    if "github" in formats:
+        from analysis.report.export.pull_request import pull_request
+
+        files["pull_request.md"] = pull_request(content)
     return files
 
 
@@ -105,4 +137,6 @@ def exports_in(folder: Path) -> list[str]:
         )
     if is_file(folder / ALL_TABLES):
         names += sorted(f"tables/{path.name}" for path in folder.glob("tables/*.tex"))
+    for kind in ("wandb/*/run-*.wandb", "tensorboard/*/events.out.tfevents.*"):
+        names += sorted(str(path.relative_to(folder)) for path in folder.glob(f"trackers/{kind}"))
     return names
