@@ -317,6 +317,7 @@ def records(board: Leaderboard) -> list[dict[str, Any]]:
             "ratio": entry.ratio.middle if entry.ratio else None,
             "ratio_low": entry.interval[0] if entry.interval else None,
             "ratio_high": entry.interval[1] if entry.interval else None,
+            "minimum_effect": entry.trial.sequence.minimum_effect if entry.trial.sequence else None,
             "counted": board.rules.counted.name if board.rules.counted else board.rules.metric.name,
             "counted_time_s": middle(map(board.rules.value, entry.trial.used)) if board.rules.counted else None,
             "counted_value": middle(map(board.rules.value, entry.trial.used)),

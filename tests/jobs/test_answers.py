@@ -75,7 +75,9 @@ DONE: dict[str, Callable[[Any], Any]] = {
     "leaderboard runs/camp": lambda result: result["campaigns"][0]["attempts"][0]["verdict"] == "faster",
     "report runs/camp": lambda result: all(Path(file).is_file() for file in result["files"]),
     "submit launcher=dry sweep=seen": lambda result: result["counts"] == {"prepared": 1},
-    "attempt baseline launcher=dry sweep=tried": lambda result: result == {"sweep": None, "leaderboard": None},
+    "attempt baseline launcher=dry sweep=tried": lambda result: (
+        result == {"sweep": None, "leaderboard": None, "verdict": None}
+    ),
 }
 
 

@@ -18,6 +18,7 @@ from jobs.explore.campaign.campaign import (
     Campaign,
     is_preview,
     opened,
+    order_of,
     recorded,
     repeat_name,
     repeats_on_disk,
@@ -32,6 +33,7 @@ from jobs.explore.campaign.trial_checks import (
     refuse_changes,
     refuse_name,
     refuse_other_overrides,
+    refuse_other_terms,
     refuse_over_budget,
     refuse_repeats,
     refuse_two_arrays,
@@ -76,7 +78,7 @@ def submit_trials(
     if task := [each for each in overrides if not is_shared(each)]:
         raise ConfigError(
             f"{task[0]} belongs to an attempt: write it into {file}. The command line accepts only settings of the "
-            "whole campaign: launcher=..., launcher.KEY=..., budget.KEY=..."
+            "whole campaign: launcher=..., launcher.KEY=..., budget.KEY=..., campaign.KEY=..."
         )
     return submitted(campaign_points(named, overrides, campaign, repeats, changed_code=changed_code), wait=wait)
 
@@ -140,8 +142,13 @@ def baseline_points(overrides: list[str], folder: Path | None, repeats: int, whe
     ]
 
 
-def trial_points(name: str, overrides: list[str], campaign: Campaign, repeats: int) -> list[Point]:
-    """Return the repeats of baseline and trial in the order in which they run: baseline, trial; trial, baseline; ..."""
+def trial_points(
+    name: str, overrides: list[str], campaign: Campaign, repeats: int, *, until_verdict: bool = False
+) -> list[Point]:
+    """Return the repeats of baseline and trial in the order in which they run: baseline, trial; trial, baseline; ...
+
+    With `until_verdict`, or if that was asked for before, they record the terms of their verdict.
+    """
     changes = [each for each in overrides if not is_shared(each)]
     where = [each for each in overrides if is_shared(each)]
     refuse_changes(changes)
@@ -162,6 +169,13 @@ def trial_points(name: str, overrides: list[str], campaign: Campaign, repeats: i
     if campaign.code is not None:
         baseline = replace(baseline, code=campaign.code.path, facts=campaign.code.facts)
     done = 0 if replaced else repeats_on_disk(campaign.sweep, name)
+    terms = None if replaced else (recorded(campaign.first(name)) or {}).get("until")
+    if until_verdict and terms is not None:
+        refuse_other_terms(name, terms, tried.run.campaign.minimum_effect)
+    elif until_verdict:
+        terms = {"order": order_of(campaign.sweep, name), "minimum_effect": tried.run.campaign.minimum_effect}
+    if terms is not None:
+        facts["until"] = terms
     pair = ((baseline, f"{name}-{BASELINE}", BASELINE), (tried, name, "attempt"))
     return [
         placed(point, campaign.sweep, run_name, repeat, role=role, repeat=repeat, **facts)
