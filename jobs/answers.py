@@ -183,6 +183,13 @@ class AttemptAnswer:
     ratio_high: float | None
     minimum_effect: float | None
     """Relative difference that matters to an attempt that runs until a verdict; null for another one."""
+    expected: str | None
+    """The expectation that was stored before its first run (--expect)."""
+    expected_state: str | None
+    """kept, not_kept or not_decided."""
+    expected_low: float | None
+    """Interval of the expected metric, as a multiple of the baseline's or in its own unit."""
+    expected_high: float | None
     values: dict[str, Any]
     """Medians by the names of leaderboard.csv."""
 
@@ -245,6 +252,10 @@ class VerdictAnswer:
     ratio_low: float | None
     ratio_high: float | None
     noise: NoiseAnswer | None
+    expected: str | None
+    """The expectation that was stored before its first run (--expect)."""
+    expected_state: str | None
+    """kept, not_kept or not_decided."""
 
 
 @dataclass(frozen=True)

@@ -106,13 +106,17 @@ class Trial:
         """Repeats that finished and were measured."""
         return [run for run in self.runs.values() if run.used]
 
-    def ratios(self, rules: Rules) -> list[float]:
-        """Return the speed of the trial divided by that of the baseline, for each pair of which both were measured."""
+    def pairs(self, rules: Rules) -> list[tuple[RunResult, RunResult]]:
+        """Return the baseline and the trial of each pair of which both were measured."""
         pairs = [(beside[-1], tried[-1]) for _, (beside, tried) in sorted(self.repeats.items()) if beside and tried]
         if self.sequence is not None:
             # A baseline that is resumed later would change the order of the pairs that were looked at.
             pairs = [pair for pair in pairs if pair[0].attempts == 1]
-        speeds = [[rules.speed(run) for run in pair] for pair in pairs if all(run.used for run in pair)]
+        return [pair for pair in pairs if all(run.used and rules.speed(run) for run in pair)]
+
+    def ratios(self, rules: Rules) -> list[float]:
+        """Return the speed of the trial divided by that of the baseline, for each pair."""
+        speeds = [[rules.speed(run) for run in pair] for pair in self.pairs(rules)]
         return [of_trial / of_baseline for of_baseline, of_trial in speeds if of_baseline and of_trial]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from analysis.compare.campaign import SURE, Entry, Leaderboard, Verdict, confidence_of_each, rehearsal
 from analysis.compare.campaign_budget import accounts
 from analysis.compare.campaign_rules import Rules
+from analysis.compare.expectations import of_entry
 from analysis.compare.published import figures_for
 from analysis.formatting import percent, plural, significant
 from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN, NORMALITY
@@ -82,7 +83,7 @@ def notes(board: Leaderboard) -> list[str]:
             f"{rules.loss_tolerance:.3g} x mean and {rules.loss_spreads:.3g} x standard deviation."
         )
     found = [f"Budget: {'; '.join(each.words for each in budget)}."] if budget else []
-    found += text + referee_words(board) + sensitivity(board) + transports(board)
+    found += expected_words(board) + text + referee_words(board) + sensitivity(board) + transports(board)
     return found + (published_words(board.baseline.run) if board.baseline else [])
 
 
@@ -98,6 +99,11 @@ def referee_words(board: Leaderboard) -> list[str]:
         f"their submission: {listed or 'none counts'}; the other attempts share what these leave of "
         f"{percent(1 - CONFIDENCE)}."
     ]
+
+
+def expected_words(board: Leaderboard) -> list[str]:
+    """Return what came of the expectations of the attempts: a sentence each."""
+    return [found.words for entry in board.entries if (found := of_entry(entry, board.rules)) is not None]
 
 
 def transports(board: Leaderboard) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.answers import LeaderboardAnswer, SubmittedCampaign
-from jobs.command_line.command import OVERRIDES, Answered, Argument, Command, chosen, given_path, overrides
+from jobs.command_line.command import EXPECT, OVERRIDES, Answered, Argument, Command, chosen, given_path, overrides
 
 if TYPE_CHECKING:
     from jobs.explore.campaign.referee import Ended
@@ -48,14 +48,14 @@ def attempt(options: argparse.Namespace) -> int:
         return found.code
     from jobs.explore.campaign.trial import submit_trial
 
-    return and_leaderboard(options, *submit_trial(options.name, options.overrides, **trial_options(options)))
+    return and_leaderboard(options, *submit_trial(options.name, options.overrides, **one_trial(options)))
 
 
 def referee(options: argparse.Namespace) -> Ended:
     """Run pairs of one attempt until a verdict."""
     from jobs.explore.campaign.referee import until_verdict
 
-    how = chosen(options, "campaign", "repeats", "changed_code")
+    how = chosen(options, "campaign", "repeats", "changed_code", "expect")
     return until_verdict(options.name, options.overrides, **how)
 
 
@@ -70,6 +70,11 @@ def trial_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options that attempt and campaign share."""
     repeats = 3 if options.repeats is None else options.repeats
     return chosen(options, "campaign", "changed_code", "wait") | {"repeats": repeats}
+
+
+def one_trial(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of attempt."""
+    return trial_options(options) | chosen(options, "expect")
 
 
 def and_leaderboard(options: argparse.Namespace, code: int, started: Path | None) -> int:
@@ -144,7 +149,7 @@ def attempted(options: argparse.Namespace) -> tuple[Any, int]:
         return replace(runs, verdict=found.verdict), code
     from jobs.explore.campaign.trial import submit_trial
 
-    return submitted(options, *submit_trial(options.name, options.overrides, **trial_options(options)))
+    return submitted(options, *submit_trial(options.name, options.overrides, **one_trial(options)))
 
 
 def all_attempted(options: argparse.Namespace) -> tuple[Any, int]:
@@ -175,11 +180,13 @@ COMMANDS = (
             overrides("for the baseline the whole configuration, later only the differences"),
             *TRIAL,
             UNTIL,
+            EXPECT,
         ),
         heading=HEADING,
         examples=(
             "attempt baseline model=tiny job.micro_batch_size=1 sweep=camp",
-            "attempt mbs2 job.micro_batch_size=2 --campaign runs/camp --until verdict",
+            "attempt mbs2 job.micro_batch_size=2 --wait",
+            "attempt mbs2 job.micro_batch_size=2 --until verdict",
         ),
         manual="jobs/explore/README.md#campaigns",
         answer=Answered(SubmittedCampaign, attempted),

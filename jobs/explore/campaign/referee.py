@@ -15,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 
 from analysis.compare.campaign import Entry, Leaderboard, Verdict, changes, leaderboards
+from analysis.compare.expectations import Expected, State, of_entry
 from analysis.formatting import percent, plural
 from analysis.intervals import FEWEST_FOR_MEAN, log_deviation
 from analysis.load.discover import read_runs
@@ -62,7 +63,13 @@ class Ended:
 
 
 def until_verdict(
-    name: str, overrides: list[str], *, campaign: Path | None, repeats: int | None, changed_code: bool
+    name: str,
+    overrides: list[str],
+    *,
+    campaign: Path | None,
+    repeats: int | None,
+    changed_code: bool,
+    expect: str | None = None,
 ) -> Ended:
     """Run pairs until a verdict; `repeats` is the number of pairs of a submission, by default as few as may decide.
 
@@ -76,7 +83,7 @@ def until_verdict(
     sweep = place.sweep
     while True:
         # A wait for runs of an earlier start of the command; none is open after those of this one.
-        points = next_pairs(name, overrides, place, repeats)
+        points = next_pairs(name, overrides, place, repeats, expect)
         run = points[0].run
         if not run.launcher.kind.starts_runs:
             return Ended(submit_points(points, wait=False), None)
@@ -89,7 +96,7 @@ def until_verdict(
         floor = noise_pairs(overrides, place) if noise is None else []
         spent = shortage(sweep, [*floor, *points]) if points else f"campaign.maximum_pairs={most} are run"
         if entry is not None and (entry.verdict is not Verdict.undecided or spent):
-            verdict = answer_of(entry, noise, most, spent)
+            verdict = answer_of(entry, of_entry(entry, board.rules), noise, most, spent)
             return Ended(Outcome[verdict.verdict].value, sweep.path, verdict)
         if spent:
             raise ConfigError(f"{spent}; nothing was prepared.")
@@ -98,10 +105,12 @@ def until_verdict(
         submit_points(floor or points, wait=False)
 
 
-def next_pairs(name: str, overrides: list[str], place: Campaign, repeats: int | None) -> list[Point]:
+def next_pairs(
+    name: str, overrides: list[str], place: Campaign, repeats: int | None, expect: str | None
+) -> list[Point]:
     """Return the pairs of the next submission: at first as many as a verdict takes, then one, or `repeats`."""
     count = repeats or max(1, FEWEST_FOR_MEAN - repeats_on_disk(place.sweep, name))
-    return trial_points(name, overrides, place, count, until_verdict=True)
+    return trial_points(name, overrides, place, count, until_verdict=True, expect=expect)
 
 
 def noise_pairs(overrides: Sequence[str], place: Campaign) -> list[Point]:
@@ -136,7 +145,9 @@ def wait_for_all(sweep: SweepDir) -> int:
 # --- the answer ------------------------------------------------------------------------------------------------
 
 
-def answer_of(entry: Entry, noise: Entry | None, most: int, why: str | None) -> VerdictAnswer:
+def answer_of(
+    entry: Entry, expected: Expected | None, noise: Entry | None, most: int, why: str | None
+) -> VerdictAnswer:
     """Return the verdict on an attempt; `why` no further pair is run."""
     terms, ratio = entry.trial.sequence, entry.ratio
     assert terms is not None
@@ -157,6 +168,8 @@ def answer_of(entry: Entry, noise: Entry | None, most: int, why: str | None) -> 
         ratio_low=entry.interval[0] if entry.interval else None,
         ratio_high=entry.interval[1] if entry.interval else None,
         noise=noise_answer(noise, terms.minimum_effect, error, most) if noise else None,
+        expected=expected.expectation.text if expected else None,
+        expected_state=expected.state.name if expected else None,
     )
 
 
@@ -188,6 +201,10 @@ def sentences(found: VerdictAnswer) -> list[str]:
             f"Speed over the baseline {found.ratio:.4f}{interval}, {plural(found.pairs, 'pair')} of at most "
             f"{found.maximum_pairs}{left_out}; attempt {found.order} of the campaign, which errs with a probability of "
             f"{percent(found.error)} at most over all looks."
+        )
+    if found.expected and found.expected_state:
+        lines.append(
+            f"Expected before its first run: {found.expected}. {State[found.expected_state].value.capitalize()}."
         )
     if (noise := found.noise) is not None:
         needed = (

@@ -75,6 +75,24 @@ def refuse_other_terms(name: str, known: Mapping[str, Any], asked: float) -> Non
         )
 
 
+def refuse_expectation(name: str) -> None:
+    """Raise ConfigError if something is expected of the baseline, with which others are compared."""
+    if name in {BASELINE, NOISE_FLOOR}:
+        raise ConfigError(
+            f"--expect belongs to an attempt, and {name} is what attempts are compared with. Leave it out."
+        )
+
+
+def refuse_other_expectation(name: str, known: str | None, wanted: str) -> None:
+    """Raise RunDirError if the expectation of an attempt would be stored or changed after its first run."""
+    if known != wanted:
+        had = f"with --expect {known!r}" if known else "without --expect"
+        raise RunDirError(
+            f"The attempt {name} began {had}, and an expectation is stored before the first run. Leave --expect "
+            f"{'as it was' if known else 'out'}, or use another name."
+        )
+
+
 def refuse_changes(changes: list[str]) -> None:
     """Raise ConfigError for overrides that a trial cannot have."""
     for each in changes:

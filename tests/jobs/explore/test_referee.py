@@ -63,8 +63,9 @@ def begun(sweep: Path) -> list[str]:
 def test_each_verdict_has_its_exit_code_and_no_later_command_changes_it(
     campaign: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, reply = judged(capsys, "fast", "program.params.nb=32")
+    code, reply = judged(capsys, "fast", "program.params.nb=32", "--expect", "solve_s <= 0.6 x baseline")
     fast = reply["result"]["verdict"]
+    assert (fast["expected"], fast["expected_state"]) == ("solve_s <= 0.6 x baseline", "kept")
     assert (code, fast["verdict"], fast["order"], fast["pairs"]) == (0, "better", 1, 3)
     assert fast["ratio_low"] < 2 < fast["ratio_high"]
     floor = [f"noise-floor{side}-r{number}" for number, side in
