@@ -105,13 +105,12 @@ def begun(error: float) -> tuple[list[float], list[Values], list[Values]]:
 def advance(mass: list[Values], points: list[Values], n: int, error: float) -> float:
     """Return the critical |r| after n pairs, and move the mass within it there."""
     place = n - FEWEST_FOR_MEAN + 1
-    share = place**-SPENDING - (place + 1) ** -SPENDING
+    share: float = place**-SPENDING - (place + 1) ** -SPENDING
     now, at, end = mass[0], points[0], math.sqrt(n)
 
     def excess(bound: float) -> float:
         outside = 1 + below(np.array([-bound]), at, n - 1) - below(np.array([bound]), at, n - 1)
-        crossing: float = now @ outside[:, 0]
-        return crossing - error * share
+        return float(now @ outside[:, 0]) - error * share
 
     bound = float(brentq(excess, 0.0, end * (1 - MARGIN)))
     move(mass, points, n, bound)
