@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.compare.campaign import Entry, Verdict
+from analysis.compare.campaign import Entry, Terms, Verdict
 from analysis.report.leaderboard_text import notes, verdict_words
 from jobs.rundir import SweepDir, append_record, event_record
 from tests.benchmarks.referee import SHAPES, ends, faster
@@ -38,6 +38,14 @@ def test_neither_further_attempts_nor_further_pairs_change_a_verdict(tmp_path: P
     assert found["fast"].confidence == first.confidence == pytest.approx(0.975)
     errors = [1 - entry.confidence for entry in found.values()]
     assert sum(errors) == pytest.approx(0.05), "all attempts together, also those of fixed pairs, err with 5 %"
+
+
+def test_the_first_interval_that_decides_is_the_verdict() -> None:
+    wide, above, small = (0.9, 1.2), (1.001, 1.05), (1.001, 1.015)
+    assert Terms(1, 0.02).verdict([wide, above, small]) is Verdict.faster
+    assert Terms(1, 0.02).verdict([wide, small]) is Verdict.no_difference
+    assert Terms(1, 0.02).verdict([wide, (0.8, 0.9), above]) is Verdict.slower
+    assert Terms(1, 0.02).verdict([wide]) is Verdict.undecided
 
 
 def test_the_terms_come_from_the_record_and_an_attempt_without_them_is_judged_as_before(tmp_path: Path) -> None:
