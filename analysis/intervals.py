@@ -95,6 +95,18 @@ def paired_interval(ratios: Sequence[float], confidence: float = CONFIDENCE) -> 
     return math.exp(middle - half), math.exp(middle + half)
 
 
+def prediction_limit(values: Sequence[float], error: float) -> tuple[float, float]:
+    """Return the geometric mean of values, and the distance of logarithms that one further value exceeds on one side.
+
+    It does so with a probability of `error` (Student's t prediction interval of the logarithms; Hahn, J. Am. Stat.
+    Assoc. 64, 1969). The median of several further values exceeds it less often.
+    """
+    logs = [math.log(value) for value in values]
+    n = len(logs)
+    half = float(stdtrit(n - 1, 1 - error)) * statistics.stdev(logs) * math.sqrt(1 + 1 / n)
+    return math.exp(statistics.fmean(logs)), half
+
+
 def detectable(ratios: Sequence[float], confidence: float = CONFIDENCE) -> float | None:
     """Return the relative difference that as many pairs with this spread find with POWER; None if they do not vary."""
     if len(ratios) < FEWEST_FOR_MEAN or len(set(ratios)) == 1:

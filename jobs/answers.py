@@ -171,7 +171,8 @@ class AttemptAnswer:
     tier: str | None
     rank: int | None
     verdict: str
-    """faster, tie, slower, too_few (repeats), or invalid: it does not count."""
+    """faster, tie, slower, too_few (repeats), or invalid: it does not count. Of an attempt that runs until a verdict:
+    faster, no_difference, slower, undecided or invalid."""
     holds_after_bonferroni: bool
     """A difference that also holds at 99 % for all attempts together."""
     does_not_count_because: str | None
@@ -180,6 +181,15 @@ class AttemptAnswer:
     """Speed of the attempt divided by that of the baseline."""
     ratio_low: float | None
     ratio_high: float | None
+    minimum_effect: float | None
+    """Relative difference that matters to an attempt that runs until a verdict; null for another one."""
+    expected: str | None
+    """The expectation that was stored before its first run (--expect)."""
+    expected_state: str | None
+    """kept, not_kept or not_decided."""
+    expected_low: float | None
+    """Interval of the expected metric, as a multiple of the baseline's or in its own unit."""
+    expected_high: float | None
     values: dict[str, Any]
     """Medians by the names of leaderboard.csv."""
 
@@ -204,13 +214,60 @@ class LeaderboardAnswer:
 
 
 @dataclass(frozen=True)
+class NoiseAnswer:
+    """The baseline of a campaign against itself."""
+
+    pairs: int
+    ratio: float
+    ratio_low: float | None
+    ratio_high: float | None
+    spread: float
+    """Standard deviation of the logarithms of the ratios."""
+    pairs_for_minimum_effect: int | None
+    """Pairs after which, at this noise, the interval of the attempt is as narrow as the minimum effect; null: more
+    than the maximum."""
+
+
+@dataclass(frozen=True)
+class VerdictAnswer:
+    """The verdict on an attempt that runs until there is one."""
+
+    attempt: str
+    verdict: str
+    """better, worse, no_difference (within minimum_effect), undecided, or not_comparable."""
+    because: str | None
+    """Why it is undecided or not comparable."""
+    order: int
+    """Its place among the attempts of the campaign."""
+    error: float
+    """Probability of a wrong difference or a wrong `no_difference`, at all looks together; it falls with the order, so
+    that all attempts together err in 5 % of campaigns at most."""
+    minimum_effect: float
+    pairs: int
+    pairs_left_out: int
+    """Pairs of which one run was not measured."""
+    maximum_pairs: int
+    ratio: float | None
+    """Speed of the attempt divided by that of the baseline."""
+    ratio_low: float | None
+    ratio_high: float | None
+    noise: NoiseAnswer | None
+    expected: str | None
+    """The expectation that was stored before its first run (--expect)."""
+    expected_state: str | None
+    """kept, not_kept or not_decided."""
+
+
+@dataclass(frozen=True)
 class SubmittedCampaign:
     """The runs of a campaign after a submission."""
 
     sweep: SweepAnswer | None
     """Null if only a preview or scripts were written."""
     leaderboard: LeaderboardAnswer | None
-    """With --wait; else null."""
+    """With --wait or --until verdict; else null."""
+    verdict: VerdictAnswer | None = None
+    """With --until verdict; else null."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from jobs.visible import visible
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 a run or check failed, 2 refused, 3 below a reference."""
+    """Run one command and return its exit code, as jobs/command_line/README.md lists them."""
     if "_ARGCOMPLETE" in os.environ:
         complete()
     try:

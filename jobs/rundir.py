@@ -94,6 +94,8 @@ FIGURES, TABLES = "figures", "tables"
 TUNING = "tuning.jsonl"
 # Name and role of the attempt with which the others of a campaign are compared, in the provenance of its runs.
 BASELINE = "baseline"
+# The attempt that is the baseline again, by which the noise between equal runs is measured.
+NOISE_FLOOR = "noise-floor"
 # Event files of TensorBoard, a folder a run (jobs.submit.tensorboard).
 TENSORBOARD = "tensorboard"
 # Files of a sweep directory that are not runs.

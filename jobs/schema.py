@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Annotated
 
 from jobs.parallelism import Parallelism
-from jobs.ranges import AtLeast1, Below1, Count, Nodes, NoneOrMore, NotNegative, Positive, Range
+from jobs.ranges import MOST_COUNT, AtLeast1, Below1, Count, Nodes, NoneOrMore, NotNegative, Positive, Range
 from jobs.settings.images import ImageTraining
 from jobs.settings.program import Program
 from jobs.settings.report import StudyTable
@@ -959,6 +959,17 @@ class Notify:
 
 
 @dataclass(kw_only=True)
+class Referee:
+    """End of an attempt that runs until a verdict (`slurmscale attempt NAME --until verdict`)."""
+
+    minimum_effect: Annotated[float, Range(0, 1, above=True, usual=0.02)] = 0.02
+    """Relative difference of speed that matters: an interval within it proves no difference. An attempt keeps that of
+    its first pair."""
+    maximum_pairs: Annotated[int, Range(3, MOST_COUNT)] = 20
+    """Pairs without a verdict after which the attempt is left undecided; more may follow later."""
+
+
+@dataclass(kw_only=True)
 class Contest:
     """Rules of a contest: conditions for an attempt to count, and its comparison with the baseline.
 
@@ -1113,6 +1124,7 @@ class Run:
     """Rules of a contest that this run keeps; null: none."""
     budget: Budget = field(default_factory=Budget)
     notify: Notify = field(default_factory=Notify)
+    campaign: Referee = field(default_factory=Referee)
     tune: Tune | None = None
     """Budget and objective of `slurmscale tune`; null: its default choice."""
     rehearsal: Rehearsal | None = None

@@ -6,11 +6,16 @@ is paired with it. A trial is faster or slower only if the interval of that mean
 otherwise; with fewer pairs than an interval takes there is no verdict. The intervals of all trials hold together
 (Bonferroni), so that the number of trials does not raise the share of campaigns with a false verdict:
 tests.benchmarks.false_crowns measures it.
+
+A trial that runs until a verdict (jobs.explore.campaign.referee) is judged after every pair, by intervals that hold at
+all looks together. The k-th trial of the campaign may err with the share 1 / (k (k + 1)) of the error of the campaign,
+so that neither further pairs nor further trials change its verdict. Those of a fixed number of pairs share the rest.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,15 +28,16 @@ from analysis.compare.core import Ratio, matched
 from analysis.intervals import CONFIDENCE
 from analysis.run import RunResult
 from analysis.scaling.groups import differing_keys
-from analysis.untrusted import as_list, lookup
+from analysis.sequential import sequential_intervals
+from analysis.untrusted import as_list, as_number, lookup
 from jobs.plan.rules.contest import departures
-from jobs.rundir import BASELINE
+from jobs.rundir import BASELINE, SweepDir, read_records
 from jobs.submit.submissions import kind_of
 
 # A verdict with a star holds at this confidence, for all trials together.
 SURE = 0.99
 # Settings that distinguish repeats or say how they were started: no difference between trials.
-NO_CHANGE = ("name", "repeat", "sweep", "runs_dir", "launcher.", "budget.")
+NO_CHANGE = ("name", "repeat", "sweep", "runs_dir", "launcher.", "budget.", "campaign.")
 
 
 class Verdict(Enum):
@@ -40,8 +46,35 @@ class Verdict(Enum):
     faster = "faster"
     tie = "tie"
     slower = "slower"
+    no_difference = "no difference that matters"
+    undecided = "undecided"
     too_few = "too few repeats"
     invalid = "does not count"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The terms of a trial that runs until a verdict, as recorded before its first run."""
+
+    order: int
+    """Its place among the trials of the campaign, from 1."""
+    minimum_effect: float
+    """Relative difference that matters."""
+
+    @property
+    def share(self) -> float:
+        """Its share of the error of the campaign; those of all orders together are 1."""
+        return 1 / (self.order * (self.order + 1))
+
+    def verdict(self, ratios: Iterable[tuple[float, float]]) -> Verdict:
+        """Return the verdict of the first interval that decides; later ones cannot change it."""
+        least, most = 1 / (1 + self.minimum_effect), 1 + self.minimum_effect
+        for low, high in ratios:
+            if least < low and high < most:
+                return Verdict.no_difference
+            if low > 1 or high < 1:
+                return Verdict.faster if low > 1 else Verdict.slower
+        return Verdict.undecided
 
 
 @dataclass(frozen=True)
@@ -62,15 +95,28 @@ class Trial:
         """The run that stands for its configuration."""
         return self.runs[min(self.runs)]
 
+    @functools.cached_property
+    def sequence(self) -> Terms | None:
+        """The terms on which it runs until a verdict; None for one of a fixed number of pairs."""
+        found = [terms for run in self.runs.values() if (terms := terms_of(run)) is not None]
+        return min(found, key=lambda each: each.order, default=None)
+
     @property
     def used(self) -> list[RunResult]:
         """Repeats that finished and were measured."""
         return [run for run in self.runs.values() if run.used]
 
-    def ratios(self, rules: Rules) -> list[float]:
-        """Return the speed of the trial divided by that of the baseline, for each pair of which both were measured."""
+    def pairs(self, rules: Rules) -> list[tuple[RunResult, RunResult]]:
+        """Return the baseline and the trial of each pair of which both were measured."""
         pairs = [(beside[-1], tried[-1]) for _, (beside, tried) in sorted(self.repeats.items()) if beside and tried]
-        speeds = [[rules.speed(run) for run in pair] for pair in pairs if all(run.used for run in pair)]
+        if self.sequence is not None:
+            # A baseline that is resumed later would change the order of the pairs that were looked at.
+            pairs = [pair for pair in pairs if pair[0].attempts == 1]
+        return [pair for pair in pairs if all(run.used and rules.speed(run) for run in pair)]
+
+    def ratios(self, rules: Rules) -> list[float]:
+        """Return the speed of the trial divided by that of the baseline, for each pair."""
+        speeds = [[rules.speed(run) for run in pair] for pair in self.pairs(rules)]
         return [of_trial / of_baseline for of_baseline, of_trial in speeds if of_baseline and of_trial]
 
 
@@ -94,7 +140,15 @@ class Entry:
     @functools.cached_property
     def ratio(self) -> Ratio | None:
         """The ratio over its pairs; None without a pair."""
-        return Ratio.of_pairs(self.ratios, self.confidence) if self.ratios else None
+        if not self.ratios:
+            return None
+        found = Ratio.of_pairs(self.ratios, self.confidence)
+        return replace(found, interval=self.looks[-1] if self.looks else None) if self.trial.sequence else found
+
+    @functools.cached_property
+    def looks(self) -> list[tuple[float, float]]:
+        """The interval after each look at a trial that runs until a verdict."""
+        return sequential_intervals(self.ratios, 1 - self.confidence)
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -119,8 +173,13 @@ class Leaderboard:
 
     @property
     def compared(self) -> int:
-        """Number of trials that an interval decides about."""
+        """Number of trials of a fixed number of pairs that an interval decides about."""
         return sum(map(is_compared, self.entries))
+
+    @property
+    def left(self) -> float:
+        """The share of the error that trials which run until a verdict leave to the others."""
+        return left_by(self.trials)
 
     @property
     def runs(self) -> list[RunResult]:
@@ -197,38 +256,72 @@ def judged(path: Path, runs: Sequence[RunResult]) -> Leaderboard:
     rules = Rules.of((finished or baseline_runs or runs)[0])
     baseline = Baseline(finished, rules) if finished else None
     trials = trials_of(runs)
-    entries = ranked(decided([judge(trial, baseline) for trial in trials]))
+    removed = removed_runs(path) if any(trial.sequence for trial in trials) else []
+    entries = ranked(decided([judge(trial, baseline, removed) for trial in trials]))
     return Leaderboard(path, baseline_runs, trials, entries, rules, baseline)
 
 
-def judge(trial: Trial, baseline: Baseline | None) -> Entry:
+def judge(trial: Trial, baseline: Baseline | None, removed: Iterable[str] = ()) -> Entry:
     """Return the ratios of a trial and the reasons why it does not count; `decided` gives the verdict."""
     if baseline is None:
         return Entry(trial, Verdict.invalid, reasons=["no repeat of the baseline has finished"])
-    return Entry(trial, Verdict.invalid, trial.ratios(baseline.rules), reasons_of(trial, baseline))
+    return Entry(trial, Verdict.invalid, trial.ratios(baseline.rules), reasons_of(trial, baseline, removed))
 
 
 def decided(entries: Sequence[Entry]) -> list[Entry]:
     """Return the entries with verdicts, by intervals that hold for all trials together."""
-    compared = sum(map(is_compared, entries))
-    return [entry if entry.reasons else decide(entry, compared) for entry in entries]
+    share = left_by([entry.trial for entry in entries]) / max(1, sum(map(is_compared, entries)))
+    return [
+        entry if entry.reasons else decide(entry, terms.share if (terms := entry.trial.sequence) else share)
+        for entry in entries
+    ]
 
 
-def decide(entry: Entry, compared: int) -> Entry:
-    """Return an entry that counts with its verdict, as one of so many that are compared."""
-    entry, sure = (replace(entry, confidence=confidence_of_each(together, compared)) for together in (CONFIDENCE, SURE))
-    verdict = verdict_of(entry.ratio)
-    holds = verdict in {Verdict.faster, Verdict.slower} and verdict_of(sure.ratio) is verdict
+def decide(entry: Entry, share: float) -> Entry:
+    """Return an entry that counts with its verdict, by an interval that has this share of the error of all."""
+    entry, sure = (replace(entry, confidence=confidence_of_each(together, share)) for together in (CONFIDENCE, SURE))
+    verdict = verdict_of(entry)
+    holds = verdict in {Verdict.faster, Verdict.slower} and verdict_of(sure) is verdict
     return replace(entry, verdict=verdict, holds=holds)
 
 
-def confidence_of_each(together: float, compared: int) -> float:
-    """Return the confidence of each of several intervals that hold together with a given one (Bonferroni)."""
-    return 1 - (1 - together) / max(1, compared)
+def confidence_of_each(together: float, share: float) -> float:
+    """Return the confidence of one of several intervals that hold together with a given one, by its share of the error.
+
+    The shares are equal (Bonferroni) but for trials that run until a verdict.
+    """
+    return 1 - (1 - together) * share
 
 
-def reasons_of(trial: Trial, baseline: Baseline) -> list[str]:
-    """Return the reasons that a trial does not count: the faults of all its repeats, each once."""
+def left_by(trials: Iterable[Trial]) -> float:
+    """Return the share of the error that the trials which run until a verdict leave to the others."""
+    return 1 - sum(trial.sequence.share for trial in trials if trial.sequence)
+
+
+def terms_of(run: RunResult) -> Terms | None:
+    """Return the terms that a run's provenance records, if its trial runs until a verdict."""
+    known = (part_of(run) or {}).get("until")
+    order, effect = (as_number(lookup(known, key)) for key in ("order", "minimum_effect")) if known else (None, None)
+    if order is None or effect is None or order < 1 or effect <= 0:
+        return None
+    return Terms(int(order), effect)
+
+
+def removed_runs(path: Path) -> list[str]:
+    """Return the names of the runs that were removed from a campaign, by its ledger."""
+    records = read_records(SweepDir(path).submissions)
+    return list(dict.fromkeys(str(each.get("run")) for each in records if each.get("event") == "removed"))
+
+
+def reasons_of(trial: Trial, baseline: Baseline, removed: Iterable[str] = ()) -> list[str]:
+    """Return the reasons that a trial does not count: the faults of all its repeats, each once.
+
+    With pairs chosen by removing others no error of a verdict holds.
+    """
+    if trial.sequence is not None:
+        own = re.compile(rf"{re.escape(trial.name)}(-{BASELINE})?-r\d+")
+        if chosen := [name for name in removed if own.fullmatch(name)]:
+            return [f"{', '.join(chosen)} of its pairs was removed, so those that are left were chosen"]
     found: dict[str, list[int]] = defaultdict(list)
     for number, run in trial.runs.items():
         for reason in breaches(run, baseline):
@@ -239,8 +332,11 @@ def reasons_of(trial: Trial, baseline: Baseline) -> list[str]:
     ]
 
 
-def verdict_of(ratio: Ratio | None) -> Verdict:
+def verdict_of(entry: Entry) -> Verdict:
     """Return what the pairs of a trial that counts prove."""
+    ratio = entry.ratio
+    if entry.trial.sequence is not None:
+        return entry.trial.sequence.verdict(entry.looks)
     if ratio is None or ratio.too_few:
         return Verdict.too_few
     # Pairs that are all equal have no interval. They prove nothing, as a measured time varies: a tie.
@@ -254,14 +350,19 @@ def ranked(entries: Sequence[Entry]) -> list[Entry]:
         by_verdict[entry.verdict].append(entry)
     faster = numbered(by_verdict[Verdict.faster], 1)
     # The baseline has the rank of those that tie with it.
-    ties = [replace(entry, rank=len(faster) + 1) for entry in by_verdict[Verdict.tie]]
+    ties = [
+        replace(entry, rank=len(faster) + 1)
+        for verdict in (Verdict.tie, Verdict.no_difference)
+        for entry in by_verdict[verdict]
+    ]
     slower = numbered(by_verdict[Verdict.slower], len(faster) + len(ties) + 2)
-    return [*faster, *ties, *slower, *by_verdict[Verdict.too_few], *by_verdict[Verdict.invalid]]
+    without = (Verdict.undecided, Verdict.too_few, Verdict.invalid)
+    return [*faster, *ties, *slower, *(entry for verdict in without for entry in by_verdict[verdict])]
 
 
 def is_compared(entry: Entry) -> bool:
-    """Return whether the interval of an entry decides its verdict."""
-    return entry.interval is not None and not entry.reasons
+    """Return whether an interval over a fixed number of pairs decides the verdict of an entry."""
+    return entry.trial.sequence is None and not entry.reasons and entry.interval is not None
 
 
 def numbered(entries: Sequence[Entry], first: int) -> list[Entry]:

@@ -14,7 +14,7 @@ from analysis.intervals import FEWEST_FOR_MEAN
 from analysis.metrics.cost import node_hours_so_far
 from analysis.run import RunResult
 from analysis.untrusted import as_number
-from jobs.rundir import BASELINE, SweepDir
+from jobs.rundir import BASELINE, NOISE_FLOOR, SweepDir
 from jobs.schema import Budget
 from jobs.submit.submissions import latest_submissions
 
@@ -94,4 +94,4 @@ def price_of(key: str, run: RunResult) -> float:
 
 def attempts(runs: Iterable[RunResult]) -> set[str]:
     """Return the names of a campaign's attempts."""
-    return {str(part["name"]) for run in runs if (part := part_of(run)) is not None} - {BASELINE}
+    return {str(part["name"]) for run in runs if (part := part_of(run)) is not None} - {BASELINE, NOISE_FLOOR}

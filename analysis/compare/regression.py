@@ -1,10 +1,15 @@
 """The regression gate: match the points of a report with those of a reference table, and judge metric by metric.
 
+A metric is judged by the reference's own spread if its repeats have one: worse is a median outside the prediction
+interval of one further run. The limits of all such metrics together raise false alarms in FALSE_ALARMS of reports at
+most (Bonferroni). Of fewer repeats, or of equal ones, a fixed share is the limit.
+
 Pure functions of two tables of runs (analysis.compare.reference).
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +19,8 @@ from pathlib import Path
 from analysis.compare.core import change_direction, clauses, matched, relative_change, unequal_keys
 from analysis.compare.loss import final_losses_agree
 from analysis.compare.reference import CHECKED, DEVICE, IDENTITY, RunsTable
-from analysis.intervals import Spread
+from analysis.formatting import percent
+from analysis.intervals import FEWEST_FOR_MEAN, Spread, prediction_limit
 from analysis.scaling.groups import RATES
 from jobs import metrics as m
 from jobs.errors import ReportError
@@ -26,6 +32,12 @@ NAMING = ("parallelism", "nodes", "ranks")
 # These follow from others and would only make names longer.
 IMPLIED = {"parameters", *AXIS_NAMES, "accumulation"}
 MOST_COLUMNS = 3
+# The limit of a relative change where the reference has no spread of its own.
+TOLERANCE = 0.05
+# Share of reports of unchanged runs that fail by chance, at most.
+FALSE_ALARMS = 0.05
+# Smaller changes pass, however little the repeats of the reference differ.
+SMALLEST = 0.005
 Identity = tuple[str, ...]
 RunRow = Mapping[str, str]
 
@@ -55,6 +67,8 @@ class Check:
     reference: Spread | None = None
     now: Spread | None = None
     why: str = ""
+    by_spread: bool = False
+    """True if the limit follows from the reference's own spread."""
 
     @property
     def change(self) -> float | None:
@@ -69,7 +83,8 @@ class Regression:
     """The result of a report against a reference table."""
 
     reference: Path
-    tolerance: float
+    tolerance: float | None
+    """The limit of a relative change, if the user set one."""
     allow_missing: bool
     checks: Sequence[Check]
     added: Sequence[str]
@@ -81,6 +96,11 @@ class Regression:
     def compared(self) -> list[Check]:
         """The checks of metrics that both sides have."""
         return [check for check in self.checks if check.reference is not None and check.now is not None]
+
+    @property
+    def by_spread(self) -> int:
+        """Number of checks whose limits follow from the reference's own spread."""
+        return sum(check.by_spread for check in self.checks)
 
     @property
     def unjudged(self) -> Mapping[str, int]:
@@ -100,10 +120,11 @@ class Regression:
 
 
 def regression_of(
-    reference: RunsTable, now: RunsTable, path: Path, tolerance: float, *, allow_missing: bool
+    reference: RunsTable, now: RunsTable, path: Path, tolerance: float | None, *, allow_missing: bool
 ) -> Regression:
     """Compare the runs of now with those of a reference, read from `path`.
 
+    With a `tolerance` it is the limit of every change, else the spread of the reference where it has one.
     Raises ReportError if they share no device, or if the reference has no value of any measured metric.
     """
     refuse_other_devices(reference, now, path)
@@ -112,11 +133,24 @@ def regression_of(
     points = matched(reference.used, now.used, identity_of)
     name_of = names(points, columns)
     measured = list(dict.fromkeys(map(identity_of, now.used)))
+    metrics_of = {
+        identity: list(dict.fromkeys([*checked(before), *checked(after)]))
+        for identity, (before, after) in points.items()
+        if before and after
+    }
+    spreads = sum(
+        has_spread(metric, points[identity][0]) and spread_of(metric, points[identity][1]) is not None
+        for identity, metrics in metrics_of.items()
+        for metric in metrics
+    )
+    error = FALSE_ALARMS / max(1, spreads) if tolerance is None else None
     checks = []
     for identity, (before, after) in points.items():
         if before and after:
-            metrics = dict.fromkeys([*checked(before), *checked(after)])
-            checks += [check_of(name_of[identity], metric, before, after, tolerance) for metric in metrics]
+            checks += [
+                check_of(name_of[identity], metric, before, after, tolerance, error=error)
+                for metric in metrics_of[identity]
+            ]
         elif before:
             why = why_missing(identity, columns, measured, now)
             checks.append(Check(name_of[identity], Verdict.missing, why=why))
@@ -225,27 +259,75 @@ def checked(rows: Sequence[RunRow]) -> list[Metric]:
     ]
 
 
-def check_of(point: str, metric: Metric, before: Sequence[RunRow], after: Sequence[RunRow], tolerance: float) -> Check:
-    """Judge one metric of a point that both sides have, by medians over repeats."""
+def check_of(
+    point: str,
+    metric: Metric,
+    before: Sequence[RunRow],
+    after: Sequence[RunRow],
+    tolerance: float | None,
+    *,
+    error: float | None,
+) -> Check:
+    """Judge one metric of a point that both sides have, by medians over repeats.
+
+    With an `error` by the spread of the reference, if it has one.
+    """
     reference, now = spread_of(metric, before), spread_of(metric, after)
     if reference is None:
         return Check(point, Verdict.unjudged, metric, None, now, f"the reference contains no {metric.name}")
     if now is None:
         return Check(point, Verdict.missing, metric, reference, None, f"no run recorded {metric.name}")
-    verdict = judged(metric, reference.median, now.median, tolerance)
     notes = [f"n = {reference.n} and {now.n}"]
-    widest = max((each.high - each.low) / each.median if each.median > 0 else 0.0 for each in (reference, now))
-    if metric is not m.FINAL_LOSS and widest > tolerance:
-        notes.append(f"repeats spread over {widest:.0%}, more than the tolerance: the result may be chance")
+    by_spread = error is not None and has_spread(metric, before)
+    if by_spread and error is not None:
+        verdict, words = by_prediction(metric, values_of(metric, before), now.median, error)
+        notes.append(words)
+    else:
+        share = TOLERANCE if tolerance is None else tolerance
+        verdict = judged(metric, reference.median, now.median, share)
+        widest = max((each.high - each.low) / each.median if each.median > 0 else 0.0 for each in (reference, now))
+        if metric is not m.FINAL_LOSS and tolerance is None:
+            few = reference.n < FEWEST_FOR_MEAN
+            notes.append(
+                f"fixed limit {percent(share)}: the reference has "
+                f"{f'fewer than {FEWEST_FOR_MEAN} repeats' if few else 'no spread'}"
+            )
+        if metric is not m.FINAL_LOSS and widest > share:
+            notes.append(f"repeats spread over {widest:.0%}, more than the tolerance: the result may be chance")
     if other_settings(before, after):
         notes.append("settings without a column of their own differ")
-    return Check(point, verdict, metric, reference, now, "; ".join(notes))
+    return Check(point, verdict, metric, reference, now, "; ".join(notes), by_spread)
+
+
+def has_spread(metric: Metric, rows: Sequence[RunRow]) -> bool:
+    """Return whether the repeats of a reference tell how much a further run may differ from them."""
+    values = values_of(metric, rows)
+    varies = len(set(values)) > 1 and min(values) > 0
+    return metric is not m.FINAL_LOSS and len(values) >= FEWEST_FOR_MEAN and varies
+
+
+def by_prediction(metric: Metric, before: Sequence[float], now: float, error: float) -> tuple[Verdict, str]:
+    """Return the verdict by the prediction interval of one further run of the reference, and its limit as text."""
+    middle, half = prediction_limit(before, error)
+    half = max(half, math.log1p(SMALLEST))
+    better_is_high = metric.better is Better.high
+    change = math.log(now / middle) if now > 0 else -math.inf
+    limit = math.expm1(-half if better_is_high else half)
+    words = f"limit {limit * 100:+.1f} % by the spread of the reference"
+    if abs(change) <= half:
+        return Verdict.passed, words
+    return Verdict.better if (change > 0) is better_is_high else Verdict.worse, words
 
 
 def spread_of(metric: Metric, rows: Sequence[RunRow]) -> Spread | None:
     """Return a metric over repeats; None if no row has it."""
-    values = [float(row[metric.name]) for row in rows if row.get(metric.name)]
+    values = values_of(metric, rows)
     return Spread.of(values) if values else None
+
+
+def values_of(metric: Metric, rows: Sequence[RunRow]) -> list[float]:
+    """Return a metric of the repeats that have it."""
+    return [float(row[metric.name]) for row in rows if row.get(metric.name)]
 
 
 def judged(metric: Metric, before: float, now: float, tolerance: float) -> Verdict:

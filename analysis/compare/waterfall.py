@@ -50,7 +50,8 @@ def stages(board: Leaderboard) -> list[Stage]:
     for entry in way:
         own, old = counted[entry.trial.name], counted[before.trial.name] if before else set[str]()
         gain = total_of(entry) / total_of(before)
-        interval = welch_interval(before.ratios, entry.ratios) if before else paired_interval(entry.ratios)
+        alone = entry.interval if entry.trial.sequence else paired_interval(entry.ratios)
+        interval = welch_interval(before.ratios, entry.ratios) if before else alone
         found.append(Stage(entry, total_of(entry), sorted(own - old), gain, interval))
         before = entry
     return found if len(found) > 1 else []

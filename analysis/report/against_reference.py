@@ -22,7 +22,6 @@ from analysis.report.runs_table import rows_of, to_csv
 from analysis.report.sections.regression import section, sentence, show
 from jobs.errors import ReportError
 
-TOLERANCE = 0.05
 # The exit code of a regression; a refusal has 2, a failure 1.
 REGRESSED = 3
 
@@ -43,9 +42,8 @@ def regress(
     Raises ReportError if the reference cannot be read, is of other devices, or would be overwritten.
     """
     chosen = chosen_formats(formats)
-    share = TOLERANCE if tolerance is None else tolerance
-    if not 0 <= share < 1:
-        raise ReportError(f"--tolerance={share:g} is not in [0, 1). For 5 %, use --tolerance 0.05")
+    if tolerance is not None and not 0 <= tolerance < 1:
+        raise ReportError(f"--tolerance={tolerance:g} is not in [0, 1). For 5 %, use --tolerance 0.05")
     folder = output or (paths[0] if len(paths) == 1 else Path())
     kept = read_reference(reference)
     if (folder / "runs.csv").resolve() == reference.resolve():
@@ -55,7 +53,7 @@ def regress(
         )
     runs = read(paths, may_spawn=True, follow=follow)
     now = parsed(to_csv(rows_of(digest_of(runs), failures(runs.runs))), "the runs")
-    found = regression_of(kept, now, reference, share, allow_missing=allow_missing)
+    found = regression_of(kept, now, reference, tolerance, allow_missing=allow_missing)
 
     def content() -> Report:
         report = build(runs)

@@ -13,13 +13,14 @@ from pathlib import Path
 
 from analysis.compare.attempt_labels import attempts_of
 from analysis.compare.core import clauses
+from analysis.compare.expectations import of_runs
 from analysis.formatting import listed, per_second, plural, short, shown, significant
 from analysis.intervals import Spread
 from analysis.metrics.shared_nodes import side_by_side
 from analysis.parsers import log_metrics as a
 from analysis.report.digest import Digest, did_other_work
 from analysis.report.doubts import doubt_at, doubt_of
-from analysis.report.leaderboard_text import answer
+from analysis.report.leaderboard_text import answer, expected_words
 from analysis.report.points_table import MOST_SOURCES, source
 from analysis.report.sections.choices import choice_headlines
 from analysis.report.sections.page import HEADLINES
@@ -38,9 +39,11 @@ LONGEST_REASON = 200
 def headlines(digest: Digest) -> list[str]:
     """Return the sentences of campaigns, then those of trainings and of other work."""
     campaigns = list(map(answer, digest.boards))
+    campaigns += [words for board in digest.boards for words in expected_words(board)]
     # The sentence of a campaign is that of its leaderboard.
     groups = [group for group in digest.groups if not attempts_of(group)]
-    return campaigns + (results(digest, groups) if groups or digest.measurements or not campaigns else [])
+    expected = [found.words for found in of_runs(digest.runs)]
+    return campaigns + (results(digest, groups) if groups or digest.measurements or not campaigns else []) + expected
 
 
 def results(digest: Digest, groups: Sequence[Group]) -> list[str]:

@@ -27,6 +27,7 @@ from analysis.compare.campaign import (
     previews,
 )
 from analysis.compare.campaign_budget import accounts
+from analysis.compare.expectations import Expected, of_entry
 from analysis.compare.waterfall import Stage, stages
 from analysis.formatting import ABSENT, csv_cell, percent, shown, significant, title, without_unit
 from analysis.intervals import CONFIDENCE
@@ -317,6 +318,8 @@ def records(board: Leaderboard) -> list[dict[str, Any]]:
             "ratio": entry.ratio.middle if entry.ratio else None,
             "ratio_low": entry.interval[0] if entry.interval else None,
             "ratio_high": entry.interval[1] if entry.interval else None,
+            "minimum_effect": entry.trial.sequence.minimum_effect if entry.trial.sequence else None,
+            **expected_columns(of_entry(entry, board.rules)),
             "counted": board.rules.counted.name if board.rules.counted else board.rules.metric.name,
             "counted_time_s": middle(map(board.rules.value, entry.trial.used)) if board.rules.counted else None,
             "counted_value": middle(map(board.rules.value, entry.trial.used)),
@@ -327,6 +330,17 @@ def records(board: Leaderboard) -> list[dict[str, Any]]:
         }
         for entry in board.entries
     ]
+
+
+def expected_columns(found: Expected | None) -> dict[str, Any]:
+    """Return what came of an expectation, by column; None in each without one."""
+    low, high = (found and found.interval) or (None, None)
+    return {
+        "expected": found.expectation.text if found else None,
+        "expected_state": found.state.name if found else None,
+        "expected_low": low,
+        "expected_high": high,
+    }
 
 
 def changed(run: RunResult, since: RunResult | None) -> str | None:

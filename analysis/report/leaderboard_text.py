@@ -5,6 +5,7 @@ from __future__ import annotations
 from analysis.compare.campaign import SURE, Entry, Leaderboard, Verdict, confidence_of_each, rehearsal
 from analysis.compare.campaign_budget import accounts
 from analysis.compare.campaign_rules import Rules
+from analysis.compare.expectations import of_entry
 from analysis.compare.published import figures_for
 from analysis.formatting import percent, plural, significant
 from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN, NORMALITY
@@ -63,7 +64,8 @@ def answer(board: Leaderboard) -> str:
 def notes(board: Leaderboard) -> list[str]:
     """Return how to read it: the test, the loss band, multiple comparisons, transports, published baselines."""
     rules, budget = board.rules, accounts(board.runs)
-    each, sure = (percent(confidence_of_each(together, board.compared)) for together in (CONFIDENCE, SURE))
+    share = board.left / max(1, board.compared)
+    each, sure = (percent(confidence_of_each(together, share)) for together in (CONFIDENCE, SURE))
     of_each = f", at {each} for each of {board.compared} attempts (Bonferroni)" if board.compared > 1 else ""
     text = [
         f"Ratio: the geometric mean of {rules.ratio_in_words}, over n pairs of repeats that ran in "
@@ -81,8 +83,27 @@ def notes(board: Leaderboard) -> list[str]:
             f"{rules.loss_tolerance:.3g} x mean and {rules.loss_spreads:.3g} x standard deviation."
         )
     found = [f"Budget: {'; '.join(each.words for each in budget)}."] if budget else []
-    found += text + sensitivity(board) + transports(board)
+    found += expected_words(board) + text + referee_words(board) + sensitivity(board) + transports(board)
     return found + (published_words(board.baseline.run) if board.baseline else [])
+
+
+def referee_words(board: Leaderboard) -> list[str]:
+    """Return how attempts that run until a verdict are judged: one sentence, or none."""
+    found = [entry for entry in board.entries if entry.trial.sequence]
+    if not found:
+        return []
+    listed = ", ".join(f"{entry.trial.name} {percent(1 - entry.confidence)}" for entry in found if not entry.reasons)
+    return [
+        "Attempts that run until a verdict are judged after every pair, by intervals of a group-sequential t test that "
+        "hold at all looks together; further pairs and attempts change no verdict. Error of each, by the order of "
+        f"their submission: {listed or 'none counts'}; the other attempts share what these leave of "
+        f"{percent(1 - CONFIDENCE)}."
+    ]
+
+
+def expected_words(board: Leaderboard) -> list[str]:
+    """Return what came of the expectations of the attempts: a sentence each."""
+    return [found.words for entry in board.entries if (found := of_entry(entry, board.rules)) is not None]
 
 
 def transports(board: Leaderboard) -> list[str]:
@@ -116,5 +137,7 @@ def verdict_words(entry: Entry, *, floor: bool = False) -> str:
     """
     if entry.verdict is Verdict.invalid:
         return reasons(entry)
+    if entry.verdict is Verdict.no_difference and entry.trial.sequence:
+        return f"no difference within {percent(entry.trial.sequence.minimum_effect)}"
     below = ", counts as the baseline" if floor and entry.verdict is Verdict.slower else ""
     return f"{entry.verdict.value}{' *' if entry.holds else ''}{below}"

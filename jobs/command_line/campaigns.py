@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobs.answers import LeaderboardAnswer, PackageAnswer, RerunAnswer, SubmittedCampaign, TuningAnswer
-from jobs.command_line.command import OVERRIDES, Answered, Argument, Command, Effect, chosen, given_path, overrides
+from jobs.command_line.command import (
+    EXPECT,
+    OVERRIDES,
+    Answered,
+    Argument,
+    Command,
+    Effect,
+    chosen,
+    given_path,
+    overrides,
+)
+
+if TYPE_CHECKING:
+    from jobs.explore.campaign.referee import Ended
 
 HEADING = "campaigns and tuning"
 TRIAL = (
@@ -18,9 +32,7 @@ TRIAL = (
         metavar="DIR",
         help="campaign directory (default: the baseline's sweep, later the only one in runs/)",
     ),
-    Argument(
-        "--repeats", type=int, default=3, metavar="N", help="number of repeats, each paired with a baseline (default 3)"
-    ),
+    Argument("--repeats", type=int, metavar="N", help="number of repeats, each paired with a baseline (default 3)"),
     Argument(
         "--changed-code", action="store_true", help="run the paired baselines with the code of the first baseline"
     ),
@@ -28,11 +40,34 @@ TRIAL = (
 )
 
 
+UNTIL = Argument(
+    "--until",
+    choices=("verdict",),
+    help="wait, and add pairs until they prove a difference or none that matters (campaign.minimum_effect); with "
+    "--repeats N pairs in each submission",
+)
+
+
 def attempt(options: argparse.Namespace) -> int:
     """Submit one attempt."""
+    if options.until:
+        from jobs.explore.campaign.referee import sentences
+
+        found = referee(options)
+        for line in sentences(found.verdict) if found.verdict else ():
+            print(line)
+        return found.code
     from jobs.explore.campaign.trial import submit_trial
 
-    return and_leaderboard(options, *submit_trial(options.name, options.overrides, **trial_options(options)))
+    return and_leaderboard(options, *submit_trial(options.name, options.overrides, **one_trial(options)))
+
+
+def referee(options: argparse.Namespace) -> Ended:
+    """Run pairs of one attempt until a verdict."""
+    from jobs.explore.campaign.referee import until_verdict
+
+    how = chosen(options, "campaign", "repeats", "changed_code", "expect")
+    return until_verdict(options.name, options.overrides, **how)
 
 
 def campaign(options: argparse.Namespace) -> int:
@@ -44,7 +79,13 @@ def campaign(options: argparse.Namespace) -> int:
 
 def trial_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options that attempt and campaign share."""
-    return chosen(options, "campaign", "repeats", "changed_code", "wait")
+    repeats = 3 if options.repeats is None else options.repeats
+    return chosen(options, "campaign", "changed_code", "wait") | {"repeats": repeats}
+
+
+def one_trial(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of attempt."""
+    return trial_options(options) | chosen(options, "expect")
 
 
 def and_leaderboard(options: argparse.Namespace, code: int, started: Path | None) -> int:
@@ -127,10 +168,14 @@ def board(options: argparse.Namespace) -> tuple[Any, int]:
 
 
 def attempted(options: argparse.Namespace) -> tuple[Any, int]:
-    """Submit one attempt, and return its runs, and with --wait the leaderboard."""
+    """Submit one attempt, and return its runs, with --wait the leaderboard, and with --until the verdict."""
+    if options.until:
+        found = referee(options)
+        runs, code = submitted(options, found.code, found.campaign)
+        return replace(runs, verdict=found.verdict), code
     from jobs.explore.campaign.trial import submit_trial
 
-    return submitted(options, *submit_trial(options.name, options.overrides, **trial_options(options)))
+    return submitted(options, *submit_trial(options.name, options.overrides, **one_trial(options)))
 
 
 def all_attempted(options: argparse.Namespace) -> tuple[Any, int]:
@@ -147,7 +192,8 @@ def submitted(options: argparse.Namespace, code: int, started: Path | None) -> t
 
     if started is None:
         return SubmittedCampaign(None, None), code
-    return SubmittedCampaign(sweep_answer(started), leaderboard_answer(started) if options.wait else None), code
+    waited = options.wait or (options.command == "attempt" and options.until)
+    return SubmittedCampaign(sweep_answer(started), leaderboard_answer(started) if waited else None), code
 
 
 def to_rerun(_: argparse.Namespace, answer: PackageAnswer) -> list[str]:
@@ -171,15 +217,25 @@ COMMANDS = (
             Argument("name", metavar="NAME", help="name of the attempt, such as mbs2; the first one is named baseline"),
             overrides("for the baseline the whole configuration, later only the differences"),
             *TRIAL,
+            UNTIL,
+            EXPECT,
         ),
         heading=HEADING,
         examples=(
             "attempt baseline model=tiny job.micro_batch_size=1 sweep=camp",
-            "attempt mbs2 job.micro_batch_size=2 --campaign runs/camp --wait",
+            "attempt mbs2 job.micro_batch_size=2 --wait",
+            "attempt mbs2 job.micro_batch_size=2 --until verdict",
         ),
         manual="jobs/explore/README.md#campaigns",
         answer=Answered(SubmittedCampaign, attempted, Effect.submits),
-        exit_codes={1: "with --wait: a run did not finish"},
+        exit_codes={
+            0: "done; with --until verdict: better than the baseline",
+            1: "with --wait: a run did not finish",
+            3: "worse than the baseline",
+            4: "no difference that matters",
+            5: "undecided: the pairs or the budget are spent",
+            6: "not comparable with the baseline",
+        },
     ),
     Command(
         "campaign",

@@ -171,4 +171,10 @@ def chosen(options: argparse.Namespace, *names: str) -> dict[str, Any]:
 JSON = Argument("--json", action="store_true", help="print one JSON document (`slurmscale schema COMMAND`)")
 MULTIRUN = Argument("-m", "--multirun", action="store_true", help="make one run per value: nodes=1,2,4")
 SWEEP = Argument("sweep", type=given_path, metavar="SWEEP", help="sweep directory, such as runs/demo; or one run in it")
+EXPECT = Argument(
+    "--expect",
+    metavar="TEXT",
+    help="store an expected result before the first run, such as 'tokens_per_s >= 1000', or of an attempt "
+    "'speed >= 1.10 x baseline'; the report says whether it was kept",
+)
 WAIT = Argument("--wait", action="store_true", help="return when all runs have ended")

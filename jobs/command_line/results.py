@@ -125,7 +125,8 @@ COMMANDS = (
                 "--tolerance",
                 type=float,
                 metavar="SHARE",
-                help="largest relative worsening against FILE that passes (default 0.05: 5 %%)",
+                help="largest relative worsening against FILE that passes (default: by the spread of its repeats, "
+                "0.05 if it has fewer than three)",
             ),
             Argument("--allow-missing", action="store_true", help="accept points of FILE that were not measured"),
             Argument(

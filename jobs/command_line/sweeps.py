@@ -10,6 +10,7 @@ from typing import Any
 
 from jobs.answers import ListAnswer, LogsAnswer, NoteAnswer, RemovedAnswer, SweepAnswer
 from jobs.command_line.command import (
+    EXPECT,
     MULTIRUN,
     START,
     SWEEP,
@@ -38,7 +39,7 @@ def submit(options: argparse.Namespace) -> int:
         return code
     from jobs.submit import commands
 
-    return commands.submit(options.overrides, **chosen(options, "multirun", "wait", "skip_illegal"))
+    return commands.submit(options.overrides, **chosen(options, "multirun", "wait", "skip_illegal", "expect"))
 
 
 def status(options: argparse.Namespace) -> int:
@@ -117,7 +118,7 @@ def submitted(options: argparse.Namespace) -> tuple[Any, int]:
     from jobs.submit import commands
     from jobs.submit.answers import directory_of, sweep_answer
 
-    how = chosen(options, "multirun", "skip_illegal")
+    how = chosen(options, "multirun", "skip_illegal", "expect")
     points = commands.points_to_submit(options.overrides, **how)
     code = commands.submit_points(points, wait=options.wait)
     return sweep_answer(directory_of(points)), code
@@ -207,7 +208,7 @@ COMMANDS = (
         "submit",
         "prepare all points and submit all or none; return at once",
         submit,
-        (MULTIRUN, overrides(), SKIP_ILLEGAL, WAIT, AS_HYDRA),
+        (MULTIRUN, overrides(), SKIP_ILLEGAL, EXPECT, WAIT, AS_HYDRA),
         heading=START,
         examples=(
             "submit -m nodes=1,2 parallelism=ddp,fsdp_full sweep=first",

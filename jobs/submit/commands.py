@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from jobs.console import console, plain
 from jobs.errors import SuiteError
+from jobs.expectation import checked
 from jobs.failure_causes import FailureCause, end_of, latest_attempt, recorded_cause
 from jobs.fitted_table import FittedTable
 from jobs.output import exit_code_of
@@ -59,20 +61,34 @@ COLOURS = {
 }
 
 
-def submit(overrides: list[str], *, multirun: bool, wait: bool, skip_illegal: bool = False) -> int:
-    """Compose, show, prepare and launch runs; return the exit code. With `skip_illegal` list what is left out."""
-    return submit_points(points_to_submit(overrides, multirun=multirun, skip_illegal=skip_illegal), wait=wait)
+def submit(
+    overrides: list[str], *, multirun: bool, wait: bool, skip_illegal: bool = False, expect: str | None = None
+) -> int:
+    """Compose, show, prepare and launch runs; return the exit code. With `skip_illegal` list what is left out.
+
+    The result that is expected (jobs.expectation) is stored in the record of each run.
+    """
+    points = points_to_submit(overrides, multirun=multirun, skip_illegal=skip_illegal, expect=expect)
+    return submit_points(points, wait=wait)
 
 
-def points_to_submit(overrides: list[str], *, multirun: bool, skip_illegal: bool) -> list[Point]:
-    """Compose runs. With `skip_illegal` print what is left out."""
+def points_to_submit(
+    overrides: list[str], *, multirun: bool, skip_illegal: bool, expect: str | None = None
+) -> list[Point]:
+    """Compose runs, with the result that is expected of each. With `skip_illegal` print what is left out."""
     from jobs.plan.compose import compose  # noqa: PLC0415 (Hydra, which commands on a sweep do without)
 
     left_out: list[str] | None = [] if skip_illegal else None
     points = compose(overrides, multirun=multirun, left_out=left_out)
     for line in left_out or ():
         console().print(line, soft_wrap=True)
-    return points
+    return points if expect is None else [expecting(point, expect) for point in points]
+
+
+def expecting(point: Point, text: str) -> Point:
+    """Return a point that records the result that is expected of it."""
+    declared = point.run.program.metrics if point.run.program else ()
+    return replace(point, facts={**point.facts, "expect": checked(text, declared, in_campaign=False)})
 
 
 def submit_points(points: list[Point], *, wait: bool, try_large: bool = False) -> int:

@@ -12,6 +12,7 @@ from tests.support.paths import ROOT
 ROOMS = (
     "untrusted",
     "intervals",
+    "sequential",
     "progress",
     "parsers",
     "formatting",

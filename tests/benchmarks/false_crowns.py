@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,13 +129,13 @@ def campaign(series: Series, steps_of_run: int, scenario: Scenario, chosen: np.r
     return judged(Path("campaign"), runs)
 
 
-def a_result(name: str, role: str, pair: int, time_s: float) -> RunResult:
-    """Return a finished run of a campaign that took this time."""
+def a_result(name: str, role: str, pair: int, time_s: float, **facts: Any) -> RunResult:
+    """Return a finished run of a campaign that took this time; `facts` go to its provenance."""
     parts = (m.FIRST_STEP_TIME, m.WARMUP_TIME, m.CHECKPOINT_TOTAL_TIME)
     return RunResult(
         Path(f"campaign/{name}-{role}-{pair}"),
         config={"nodes": 1, "ranks_per_node": 1},
-        provenance={"attempt": {"name": name, "role": role, "repeat": pair, "changes": []}},
+        provenance={"attempt": {"name": name, "role": role, "repeat": pair, "changes": [], **facts}},
         events=({"event": "started", "time": f"{pair:03}"},),
         values=dict.fromkeys(parts, 0.0) | {m.STEADY_TIME: time_s},
         losses={1: 2.0},

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from jobs.cli import main
-from jobs.command_line.command import START, Command
+from jobs.command_line.command import EXIT_CODES, START, Command
 from jobs.command_line.grammar import COMMANDS, parsed, parser
 from jobs.plan.compose import compose
 from tests.support.paths import ROOT
@@ -39,7 +39,9 @@ def test_the_help_of_a_command_ends_with_examples_exit_codes_and_its_manual(
     lines = rest.splitlines()
     assert [f"  slurmscale {example}" for example in command.examples] == lines[: len(command.examples)]
     codes = [line.split()[0] for line in lines[lines.index("exit codes:") + 1 : -2]]
-    assert set(codes) - {"1", "3"} == {"0", "2", "130", "141"}
+    assert set(codes) == {str(code) for code in (*EXIT_CODES, *command.exit_codes)}
+    table = (ROOT / "jobs/command_line/README.md").read_text()
+    assert all(f"\n| {code} | " in table for code in codes), "one table has the exit codes of all commands"
     assert lines[-1] == f"manual: {command.manual}"
     assert max(map(len, lines)) <= 80
     file, _, section = command.manual.partition("#")

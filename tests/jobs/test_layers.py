@@ -17,6 +17,7 @@ ROOMS = (
     "answers",
     "files",
     "metrics",
+    "expectation",
     "ranges",
     "parallelism",
     "settings",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,16 @@ def a_repeat(
     tokens: int = 1024,
     starts: int = 1,
     end: str | None = "finished",
+    recorded: Mapping[str, Any] | None = None,
     **facts: Any,
 ) -> RunDir:
-    """Write a repeat of a trial, or of the baseline beside it, whose training took `time_s`."""
+    """Write a repeat of a trial, or of the baseline beside it, whose training took `time_s`.
+
+    `recorded` is added to the trial that its provenance records.
+    """
     label = name if role == "attempt" or name == "baseline" else f"{name}-baseline"
     run = replace(run or a_run(steps=len(losses)), name=f"{label}-r{number}", repeat=number)
-    part = {"name": name, "role": role, "repeat": number, "changes": []}
+    part = {"name": name, "role": role, "repeat": number, "changes": [], **(recorded or {})}
     directory = prepared(campaign, run, attempt=part, time=f"2026-01-02T03:{len(list(campaign.glob('*'))):02}:00")
     for each in range(1, starts + 1):
         started(directory, run, attempt=each, **facts)

@@ -8,7 +8,14 @@ from analysis.compare.campaign import Entry, Leaderboard, Verdict
 from analysis.formatting import plot_text, plural
 from analysis.report.figures.style import GREY, Figure, empty_plot, word_of
 
-COLOURS = {Verdict.faster: "#009E73", Verdict.tie: GREY, Verdict.slower: "#D55E00", Verdict.too_few: "#56B4E9"}
+COLOURS = {
+    Verdict.faster: "#009E73",
+    Verdict.tie: GREY,
+    Verdict.no_difference: "#999999",
+    Verdict.slower: "#D55E00",
+    Verdict.undecided: "#CC79A7",
+    Verdict.too_few: "#56B4E9",
+}
 MOST_ROWS = 40
 PIXELS_PER_ROW = 30
 

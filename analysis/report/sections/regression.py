@@ -9,8 +9,18 @@ from collections import Counter
 from pathlib import Path
 
 from analysis.compare.loss import FINAL_LOSS_TOLERANCE
-from analysis.compare.regression import FAILING, WORSE, Check, Regression, Verdict
+from analysis.compare.regression import (
+    FAILING,
+    FALSE_ALARMS,
+    SMALLEST,
+    TOLERANCE,
+    WORSE,
+    Check,
+    Regression,
+    Verdict,
+)
 from analysis.formatting import ABSENT, one_line, percent, plural, shown, shown_spread, title
+from analysis.intervals import FEWEST_FOR_MEAN, NORMALITY
 from analysis.report.figures.style import Section
 from jobs.console import console, plain
 from jobs.fitted_table import FittedTable
@@ -24,7 +34,7 @@ MOST_ADDED = 12
 def sentence(found: Regression) -> str:
     """Return PASS, REGRESSION if a point got worse, or FAIL if a point is missing, with the numbers compared."""
     points = len({check.point for check in found.compared})
-    against = f"against {found.reference}, tolerance {percent(found.tolerance)}"
+    against = f"against {found.reference}, {limits(found)}"
     held = [f"{name} of {plural(count, 'point')}" for name, count in found.unjudged.items()]
     unjudged = [f"not judged, because the reference contains no values: {', '.join(held)}"] if held else []
     if not found.compared and not held:
@@ -38,6 +48,18 @@ def sentence(found: Regression) -> str:
     if worse:
         return f"REGRESSION {against}: {', '.join(worse)}, of {of}{rest}."
     return f"{'PASS' if found.passed else 'FAIL'} {against}: none worse, of {of}{rest}."
+
+
+def limits(found: Regression) -> str:
+    """Return how much a metric may change."""
+    if found.tolerance is not None:
+        return f"tolerance {percent(found.tolerance)}"
+    if not found.by_spread:
+        return f"tolerance {percent(TOLERANCE)} (the reference has no spread of its own)"
+    return (
+        f"limits of {plural(found.by_spread, 'check')} by its own spread (false alarms in {percent(FALSE_ALARMS)} of "
+        f"such reports at most), of the others {percent(TOLERANCE)}"
+    )
 
 
 def change_words(check: Check) -> str:
@@ -60,15 +82,29 @@ def section(found: Regression) -> Section:
         rows.append([what, *(numbers or [ABSENT, ABSENT]), change_words(check), words])
     rows += [[point, ABSENT, ABSENT, ABSENT, "not in the reference"] for point in found.added]
     note = (
-        f"Medians over repeats against those of {found.reference}. A metric is worse if it changed by more than "
-        f"{percent(found.tolerance)} in its unfavourable direction. The final loss fails if it differs by more than "
-        f"{percent(FINAL_LOSS_TOLERANCE)}, because then it is not the same computation. A point of the reference that "
-        f"was not measured {'is listed' if found.allow_missing else 'fails'}; a point that the reference does not "
-        "contain is listed."
+        f"Medians over repeats against those of {found.reference}. {rule(found)} The final loss fails if it differs by "
+        f"more than {percent(FINAL_LOSS_TOLERANCE)}, because then it is not the same computation. A point of the "
+        f"reference that was not measured {'is listed' if found.allow_missing else 'fails'}; a point that the "
+        "reference does not contain is listed."
     )
     if found.not_matched_on:
         note += f" Not matched on columns that this reference does not contain: {', '.join(found.not_matched_on)}."
     return Section(HEADING, note, ("Point", "Reference", "Now", "Change", "Verdict"), rows)
+
+
+def rule(found: Regression) -> str:
+    """Return when a metric is worse."""
+    fixed = f"changed by more than {percent(TOLERANCE if found.tolerance is None else found.tolerance)} in its"
+    if not found.by_spread:
+        return f"A metric is worse if it {fixed} unfavourable direction."
+    return (
+        f"A metric of which the reference has {FEWEST_FOR_MEAN} different repeats or more is worse if its median is "
+        "beyond the limit, in its unfavourable direction, that one further run of the reference would exceed with a "
+        f"probability of {percent(FALSE_ALARMS / found.by_spread)} (Student's t prediction interval of the "
+        f"logarithms), and by more than {percent(SMALLEST)}. So unchanged runs fail in {percent(FALSE_ALARMS)} of such "
+        "reports at most, if they vary as the repeats of the reference do: repeats of one hour vary less than those of "
+        f"a month. {NORMALITY} Another metric is worse if it {fixed} unfavourable direction."
+    )
 
 
 def show(found: Regression, page: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from jobs.errors import RunDirError
 from jobs.explore.campaign.code_snapshot import Snapshot, changed_since, snapshot_of
-from jobs.rundir import BASELINE, RunDir, SweepDir, load_run, provenance_of
+from jobs.rundir import BASELINE, NOISE_FLOOR, RunDir, SweepDir, load_run, provenance_of, read_records
 from jobs.schema import LauncherKind
 from jobs.submit import preview
 from jobs.submit.submissions import latest_submissions
@@ -107,6 +107,15 @@ def is_preview(sweep: SweepDir) -> bool:
 def repeat_name(name: str, repeat: int) -> str:
     """Return the name of a run directory."""
     return f"{name}-r{repeat}"
+
+
+def order_of(sweep: SweepDir, name: str) -> int:
+    """Return the place of a trial among those that were ever submitted to a campaign, from 1; removed ones count."""
+    runs = [str(record.get("run")) for record in read_records(sweep.submissions) if record.get("event") == "submitted"]
+    names = list(dict.fromkeys(found[1] for run in runs if (found := re.fullmatch(r"(.+)-r\d+", run))))
+    beside = {f"{each}-{BASELINE}" for each in names}
+    tried = [each for each in names if each not in {BASELINE, NOISE_FLOOR, *beside}]
+    return (tried.index(name) if name in tried else len(tried)) + 1
 
 
 def repeats_on_disk(sweep: SweepDir, name: str) -> int:

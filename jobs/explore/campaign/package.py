@@ -52,7 +52,7 @@ def package(campaign: Path, name: str, output: Path | None) -> PackageAnswer:
     if entry is None or board.baseline is None:
         known = ", ".join(each.trial.name for each in board.entries)
         raise RunDirError(f"{campaign} has no attempt {name} with a finished baseline. Its attempts are {known}.")
-    if entry.verdict in {Verdict.invalid, Verdict.too_few}:
+    if entry.verdict in {Verdict.invalid, Verdict.too_few, Verdict.undecided}:
         raise RunDirError(f"{name} cannot be claimed: {verdict_words(entry)}. Repeat it, or package another attempt.")
     place = output or Path(f"package-{board.path.name}-{name}")
     if place.exists():

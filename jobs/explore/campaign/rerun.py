@@ -81,7 +81,7 @@ def judged(claim: dict[str, Any], entry: Entry) -> tuple[str, bool]:
     claimed = as_number(claim.get("ratio")) or 0.0
     stated = f"claimed {claimed:.3f}"
     stated += f" ({interval[0]:.3f} to {interval[1]:.3f})" if len(interval) == 2 else " (no interval)"
-    if entry.ratio is None or entry.verdict in {Verdict.invalid, Verdict.too_few}:
+    if entry.ratio is None or entry.verdict in {Verdict.invalid, Verdict.too_few, Verdict.undecided}:
         return f"Not judged: {verdict_words(entry)}; {stated}.", False
     low, high = entry.interval or (entry.ratio.middle, entry.ratio.middle)
     here = f"here {entry.ratio.middle:.3f} ({low:.3f} to {high:.3f}, n = {len(entry.ratios)})"

@@ -14,10 +14,12 @@ from typing import Any
 
 from jobs.console import shell_line
 from jobs.errors import ConfigError, RunDirError
+from jobs.expectation import checked
 from jobs.explore.campaign.campaign import (
     Campaign,
     is_preview,
     opened,
+    order_of,
     recorded,
     repeat_name,
     repeats_on_disk,
@@ -30,8 +32,11 @@ from jobs.explore.campaign.trial_checks import (
     refuse_another_task,
     refuse_changed_code,
     refuse_changes,
+    refuse_expectation,
     refuse_name,
+    refuse_other_expectation,
     refuse_other_overrides,
+    refuse_other_terms,
     refuse_over_budget,
     refuse_repeats,
     refuse_two_arrays,
@@ -44,17 +49,28 @@ from jobs.submit.preview import only_previewed
 
 
 def submit_trial(
-    name: str, overrides: list[str], *, campaign: Path | None, repeats: int, changed_code: bool, wait: bool
+    name: str,
+    overrides: list[str],
+    *,
+    campaign: Path | None,
+    repeats: int,
+    changed_code: bool,
+    wait: bool,
+    expect: str | None = None,
 ) -> tuple[int, Path | None]:
     """Compose, check and submit the repeats of a trial, all or none; return what `submitted` does.
 
-    With `changed_code` the paired baseline runs the code that the campaign began with. Raises, before anything is
-    prepared, ConfigError for a name or override that a trial cannot have and for a task that is not the baseline's,
-    RunDirError if there is no campaign, or several.
+    The result that is expected (jobs.expectation) is stored in the record of each run. With `changed_code` the paired
+    baseline runs the code that the campaign began with. Raises, before anything is prepared, ConfigError for a name or
+    override that a trial cannot have and for a task that is not the baseline's, RunDirError if there is no campaign, or
+    several.
     """
     refuse_name(name)
     refuse_repeats(repeats)
-    return submitted(campaign_points({name: overrides}, [], campaign, repeats, changed_code=changed_code), wait=wait)
+    if expect is not None:
+        refuse_expectation(name)
+    points = campaign_points({name: overrides}, [], campaign, repeats, changed_code=changed_code, expect=expect)
+    return submitted(points, wait=wait)
 
 
 def submit_trials(
@@ -76,7 +92,7 @@ def submit_trials(
     if task := [each for each in overrides if not is_shared(each)]:
         raise ConfigError(
             f"{task[0]} belongs to an attempt: write it into {file}. The command line accepts only settings of the "
-            "whole campaign: launcher=..., launcher.KEY=..., budget.KEY=..."
+            "whole campaign: launcher=..., launcher.KEY=..., budget.KEY=..., campaign.KEY=..."
         )
     return submitted(campaign_points(named, overrides, campaign, repeats, changed_code=changed_code), wait=wait)
 
@@ -92,7 +108,13 @@ def submitted(points: list[Point], *, wait: bool) -> tuple[int, Path | None]:
 
 
 def campaign_points(
-    named: Mapping[str, list[str]], where: list[str], folder: Path | None, repeats: int, *, changed_code: bool = False
+    named: Mapping[str, list[str]],
+    where: list[str],
+    folder: Path | None,
+    repeats: int,
+    *,
+    changed_code: bool = False,
+    expect: str | None = None,
 ) -> list[Point]:
     """Return the baseline, if it is named, then the first pair of every trial, then the second, ...
 
@@ -106,7 +128,9 @@ def campaign_points(
     else:
         campaign = opened(folder, changed_code=changed_code)
     tried = [
-        trial_points(name, [*where, *changes], campaign, repeats) for name, changes in named.items() if name != BASELINE
+        trial_points(name, [*where, *changes], campaign, repeats, expect=expect)
+        for name, changes in named.items()
+        if name != BASELINE
     ]
     turns = range(0, 2 * repeats, 2)
     points += [point for turn in turns for each in tried for point in each[turn : turn + 2]]
@@ -140,8 +164,20 @@ def baseline_points(overrides: list[str], folder: Path | None, repeats: int, whe
     ]
 
 
-def trial_points(name: str, overrides: list[str], campaign: Campaign, repeats: int) -> list[Point]:
-    """Return the repeats of baseline and trial in the order in which they run: baseline, trial; trial, baseline; ..."""
+def trial_points(
+    name: str,
+    overrides: list[str],
+    campaign: Campaign,
+    repeats: int,
+    *,
+    until_verdict: bool = False,
+    expect: str | None = None,
+) -> list[Point]:
+    """Return the repeats of baseline and trial in the order in which they run: baseline, trial; trial, baseline; ...
+
+    With `until_verdict`, or if that was asked for before, they record the terms of their verdict. They record the
+    expectation of the first one.
+    """
     changes = [each for each in overrides if not is_shared(each)]
     where = [each for each in overrides if is_shared(each)]
     refuse_changes(changes)
@@ -149,7 +185,7 @@ def trial_points(name: str, overrides: list[str], campaign: Campaign, repeats: i
     baseline = compose_one([*campaign.base, *where], BASELINE, received=received)
     tiers = baseline.run.contest.tiers if baseline.run.contest else {}
     tier = tier_of(changes, tiers, changed_code=campaign.code is not None)
-    facts = {"name": name, "changes": changes} | ({} if tier is None else {"tier": tier})
+    facts: dict[str, Any] = {"name": name, "changes": changes} | ({} if tier is None else {"tier": tier})
     # The baseline's overrides contain its global batch, which would otherwise follow a change of the micro-batch.
     tried = compose_one([*baseline.overrides, *changes], name, received=received)
     refuse_another_task(name, tried.run, baseline.run)
@@ -162,6 +198,20 @@ def trial_points(name: str, overrides: list[str], campaign: Campaign, repeats: i
     if campaign.code is not None:
         baseline = replace(baseline, code=campaign.code.path, facts=campaign.code.facts)
     done = 0 if replaced else repeats_on_disk(campaign.sweep, name)
+    known = (recorded(campaign.first(name)) or {}) if done else None
+    declared = tried.run.program.metrics if tried.run.program else ()
+    wanted = None if expect is None else checked(expect, declared, in_campaign=True)
+    if known is not None and wanted is not None:
+        refuse_other_expectation(name, known.get("expect"), wanted)
+    if wanted := wanted if known is None else known.get("expect"):
+        facts["expect"] = wanted
+    terms = (known or {}).get("until")
+    if until_verdict and terms is not None:
+        refuse_other_terms(name, terms, tried.run.campaign.minimum_effect)
+    elif until_verdict:
+        terms = {"order": order_of(campaign.sweep, name), "minimum_effect": tried.run.campaign.minimum_effect}
+    if terms is not None:
+        facts["until"] = terms
     pair = ((baseline, f"{name}-{BASELINE}", BASELINE), (tried, name, "attempt"))
     return [
         placed(point, campaign.sweep, run_name, repeat, role=role, repeat=repeat, **facts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from jobs.explore.campaign.campaign import Campaign, recorded
 from jobs.explore.campaign.code_snapshot import Snapshot
 from jobs.plan.compose import Point
 from jobs.plan.keys import key_of
-from jobs.rundir import BASELINE, SweepDir, is_reserved
+from jobs.rundir import BASELINE, NOISE_FLOOR, SweepDir, is_reserved
 from jobs.schema import Run
 from jobs.submit.batch_script import shared_resources
 
@@ -28,7 +28,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,80}")
 # Keys that the campaign sets for its runs.
 GIVEN = {"name", "sweep", "runs_dir", "repeat"}
 # How runs are started, and what they may use: equal for both runs of a pair, and not a difference between them.
-SHARED = ("launcher", "budget")
+SHARED = ("launcher", "budget", "campaign")
 KEPT = ("nodes", "ranks_per_node", "model", "data", "contest")
 # What a program is judged by; its commands, files and parameters may change.
 KEPT_OF_PROGRAM = ("metrics", "merit", "gates", "log", "inputs")
@@ -53,6 +53,43 @@ def refuse_name(name: str) -> None:
         raise ConfigError(
             f"{name!r} cannot be the name of an attempt. Use letters, digits and ._+-, beginning with a letter or "
             "digit, for example mbs2; code-..., logs and the files of a sweep directory are reserved."
+        )
+
+
+def refuse_until(name: str) -> None:
+    """Raise ConfigError for a name that has no verdict of its own."""
+    if name in {BASELINE, NOISE_FLOOR}:
+        what = "what attempts are compared with" if name == BASELINE else "the baseline against itself"
+        raise ConfigError(
+            f"--until verdict judges an attempt, and {name} is {what}. Leave --until out, or use another name."
+        )
+
+
+def refuse_other_terms(name: str, known: Mapping[str, Any], asked: float) -> None:
+    """Raise RunDirError if further pairs of an attempt would be judged by another effect than the first ones."""
+    if known["minimum_effect"] != asked:
+        raise RunDirError(
+            f"The attempt {name} runs until a verdict with campaign.minimum_effect={known['minimum_effect']:g}, which "
+            f"was set before its first pair. Set campaign.minimum_effect={known['minimum_effect']:g}, or use another "
+            "name."
+        )
+
+
+def refuse_expectation(name: str) -> None:
+    """Raise ConfigError if something is expected of the baseline, with which others are compared."""
+    if name in {BASELINE, NOISE_FLOOR}:
+        raise ConfigError(
+            f"--expect belongs to an attempt, and {name} is what attempts are compared with. Leave it out."
+        )
+
+
+def refuse_other_expectation(name: str, known: str | None, wanted: str) -> None:
+    """Raise RunDirError if the expectation of an attempt would be stored or changed after its first run."""
+    if known != wanted:
+        had = f"with --expect {known!r}" if known else "without --expect"
+        raise RunDirError(
+            f"The attempt {name} began {had}, and an expectation is stored before the first run. Leave --expect "
+            f"{'as it was' if known else 'out'}, or use another name."
         )
 
 
@@ -105,9 +142,15 @@ def refuse_two_arrays(name: str, tried: Run, baseline: Run, code: Snapshot | Non
 
 def refuse_over_budget(sweep: SweepDir, points: Sequence[Point]) -> None:
     """Raise ConfigError for runs that are expected to exceed the budget of their campaign."""
+    if missing := shortage(sweep, points):
+        raise ConfigError(f"{missing}, or submit less; nothing was prepared.")
+
+
+def shortage(sweep: SweepDir, points: Sequence[Point]) -> str | None:
+    """Return why the budget of a campaign is not enough for further runs, with the remedy; None if it is."""
     stated = [asdict(point.run.budget) for point in points]
     known = [run for run in read_runs([sweep.path]) if part_of(run) and not was_previewed(run)] if sweep.runs() else []
-    asked = {str(point.facts["attempt"]["name"]) for point in points} - {BASELINE}
+    asked = {str(point.facts["attempt"]["name"]) for point in points} - {BASELINE, NOISE_FLOOR}
     for account in accounts(known, stated):
         if account.key == ATTEMPTS:
             needed = float(len(asked - attempts(known)))
@@ -119,10 +162,11 @@ def refuse_over_budget(sweep: SweepDir, points: Sequence[Point]) -> None:
             reason += f"need about {needed:,.3g} ({each})" if each else "would follow"
         if needed > account.left or account.left <= 0 < len(points):
             enough = math.ceil(1000 * (account.used + needed)) / 1000
-            raise ConfigError(
+            return (
                 f"budget.{account.key}={account.limit:.10g} is not enough: {reason}. Set "
-                f"budget.{account.key}={enough:.10g} or more, or submit less; nothing was prepared."
+                f"budget.{account.key}={enough:.10g} or more"
             )
+    return None
 
 
 def refuse_another_task(name: str, tried: Run, baseline: Run) -> None:

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from analysis.compare.reference import IDENTITY, parsed, read_reference
+from analysis.compare.reference import DEVICE, IDENTITY, RunsTable, parsed, read_reference
 from analysis.compare.regression import Regression, Verdict, regression_of
 from analysis.load.discover import read
 from analysis.parsers.log_metrics import SAMPLES_PER_S
@@ -79,9 +80,10 @@ def report_by_command(where: Path, reference: str, *options: str) -> subprocess.
 @pytest.mark.parametrize(
     ("times", "options", "code", "verdict"),
     [
-        (1.04, [], 0, "PASS"),
-        (1.10, [], 3, "REGRESSION"),
-        (1.10, ["--tolerance", "0.2"], 0, "PASS"),
+        (1.01, [], 0, "PASS"),
+        (1.03, [], 3, "REGRESSION"),
+        (1.03, ["--tolerance", "0.05"], 0, "PASS"),
+        (1.10, ["--tolerance", "0.05"], 3, "REGRESSION"),
     ],
 )
 def test_a_regression_has_its_own_exit_code_and_last_line(
@@ -93,7 +95,8 @@ def test_a_regression_has_its_own_exit_code_and_last_line(
     assert done.returncode == code, done.stderr
     *_, page, last = done.stdout.splitlines()
     assert page == "now/report.html"
-    assert last.startswith(f"{verdict} against {reference}, tolerance ")
+    by_itself = "limits of 1 check by its own spread (false alarms in 5 % of such reports at most)"
+    assert last.startswith(f"{verdict} against {reference}, {'tolerance 5 %' if options else by_itself}")
 
 
 def test_a_reference_that_is_not_there_is_an_error_and_no_regression(tmp_path: Path) -> None:
@@ -145,6 +148,42 @@ def test_medians_are_compared_so_that_one_bad_repeat_does_not_fail(tmp_path: Pat
     assert (
         found.checks[0].why == "n = 3 and 3; repeats spread over 90%, more than the tolerance: the result may be chance"
     )
+
+
+def by_spread(before: Sequence[float], now: Sequence[float]) -> Regression:
+    """The regression of a point with these rates, without a tolerance of the user's."""
+    columns = ["name", *IDENTITY, *DEVICE, "not_used_because", "tokens_per_s"]
+    tables = [
+        RunsTable(columns, [dict.fromkeys(columns, "") | {"nodes": "1", "ranks": "1", "tokens_per_s": repr(value)}
+                            for value in values])
+        for values in (before, now)
+    ]  # fmt: skip
+    return regression_of(tables[0], tables[1], Path("kept.csv"), None, allow_missing=False)
+
+
+@pytest.mark.parametrize("repeats", [3, 6])
+def test_unchanged_runs_fail_as_seldom_as_is_stated(repeats: int) -> None:
+    chosen = np.random.default_rng(1)
+    reports = [
+        by_spread(*(np.exp(0.03 * chosen.standard_normal(count)) for count in (repeats, 1))) for _ in range(1000)
+    ]
+    failed = sum(not found.passed for found in reports)
+    assert 25 <= failed <= 75, "one further run, of normal noise: 5 %, within four standard deviations"
+
+
+def test_the_spread_of_the_reference_sets_the_limit_and_a_fixed_one_is_named(tmp_path: Path) -> None:
+    noisy, quiet = (100.0, 120.0, 80.0, 110.0, 95.0), (100.0, 100.4, 99.6, 100.1, 99.9)
+    assert by_spread(noisy, [80.0]).passed
+    (check,) = by_spread(quiet, [97.0, 97.1, 96.9]).checks
+    assert (check.verdict, check.by_spread) == (Verdict.worse, True)
+    assert "n = 5 and 3; limit -0.7 % by the spread of the reference" in check.why
+    (check,) = by_spread(quiet[:2], [97.0]).checks
+    assert check.verdict is Verdict.passed
+    assert check.why == "n = 2 and 1; fixed limit 5 %: the reference has fewer than 3 repeats"
+    (check,) = by_spread((100.0,) * 4, [94.0]).checks
+    assert (check.verdict, check.by_spread) == (Verdict.worse, False)
+    assert check.why.endswith("fixed limit 5 %: the reference has no spread")
+    assert by_spread((100.0, 100.0001, 100.0), [99.7]).passed, "a change of 0.3 % matters to nobody"
 
 
 def test_a_metric_that_the_reference_has_and_the_runs_lack_fails(tmp_path: Path) -> None:
@@ -397,8 +436,10 @@ def test_page_and_terminal_list_worse_metrics_first(tmp_path: Path, capsys: pyte
     runs(tmp_path / "now", slower(1.25))
     assert main(["report", str(tmp_path / "now"), "--reference", str(reference)]) == 3
     table, *_, verdict = (line for line in capsys.readouterr().out.splitlines() if line.split()[0] != "point")
-    assert " ".join(table.split()) == "WORSE ddp, 1 rank on 1 node Tokens/s 2,048 1,638 -20.0 % n = 3 and 3"
-    message = f"REGRESSION against {reference}, tolerance 5 %: 1 worse, of 3 checks of 1 point."
+    worse = "WORSE ddp, 1 rank on 1 node Tokens/s 2,048 1,638 -20.0 % n = 3 and 3; limit -1.3 % by the spread of the"
+    assert " ".join(table.split()).startswith(worse)
+    limits = "limits of 1 check by its own spread (false alarms in 5 % of such reports at most), of the others 5 %"
+    message = f"REGRESSION against {reference}, {limits}: 1 worse, of 3 checks of 1 point."
     assert verdict == message
     page = Page((tmp_path / "now/report.html").read_text())
     assert page.text.index(message) < page.text.index("Results")
