@@ -98,8 +98,8 @@ def _composed_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _fresh_patience() -> None:
-    """Tests share a process, and a Slurm that was away in one of them leaves less patience to the next."""
-    if (module := sys.modules.get("jobs.submit.slurm_call")) is not None:
+    """Tests share a process, and a scheduler that was away in one of them leaves less patience to the next."""
+    if (module := sys.modules.get("jobs.submit.scheduler_call")) is not None:
         module._patience[:] = [module.Patience(module.INTERACTIVE_S)]
 
 

@@ -88,7 +88,7 @@ def tune(options: argparse.Namespace) -> int:
     """Tune a space, or propose the next attempts of a campaign."""
     if options.next is None:
         from jobs.explore.tune import tune as tune_space
-        from jobs.submit.slurm_call import HOURS_LONG_S, patience
+        from jobs.submit.scheduler_call import HOURS_LONG_S, patience
 
         # A night of tuning outlives a controller that is restarted.
         with patience(HOURS_LONG_S):

@@ -21,13 +21,13 @@ from jobs.errors import SubmitError
 from jobs.output import write_file
 from jobs.run_events import seen
 from jobs.rundir import RunDir, SweepDir, append_record, event_record, now, read_events
-from jobs.submit import slurm_call, slurm_commands
+from jobs.submit import scheduler_call, slurm_commands
 from jobs.submit.cancellation import cancel_jobs
 from jobs.submit.ledger import record_cancelled, uninterrupted
 from jobs.submit.submissions import Intent, intents, is_own_job, script_name, shell_clusters, unannounced
 
 # sbatch ends after COMMAND_TIMEOUT_S, also if its caller was killed; a busy slurmctld may show the job later.
-VOID_AFTER_S = 3 * slurm_call.COMMAND_TIMEOUT_S
+VOID_AFTER_S = 3 * scheduler_call.COMMAND_TIMEOUT_S
 
 
 def run_task(directory: RunDir, **more: float | str) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def submit_marked(
         append_record(sweep.submissions, {"event": "intended", **asdict(intent)})
         try:
             job_id = slurm_commands.submit_script(file)
-        except slurm_call.NoAnswerError:
+        except scheduler_call.NoAnswerError:
             # The job may exist: it stays an intent.
             raise
         except SubmitError:

@@ -32,7 +32,7 @@ from jobs.submit.job_log import printed_since_start
 from jobs.submit.launchers.pilot import step_command, whole
 from jobs.submit.pilot_packing import Point, pack
 from jobs.submit.requeue import end_by_slurm, failed_twice, its_submission, planned_restart, record_silent_end
-from jobs.submit.slurm_call import BATCH_S, patience
+from jobs.submit.scheduler_call import BATCH_S, patience
 from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
 from jobs.submit.trust.integrity import refuse_changed, submitted_run
 

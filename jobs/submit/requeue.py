@@ -33,7 +33,7 @@ from jobs.submit.intents import adopt_own
 from jobs.submit.job_log import DEATH, EXECVE, NODE_FAILURE, not_started, own_lines, printed_since_start
 from jobs.submit.job_state import SUSPENDED
 from jobs.submit.ledger import held
-from jobs.submit.slurm_call import BATCH_S, AwayError, patience
+from jobs.submit.scheduler_call import BATCH_S, AwayError, patience
 from jobs.submit.submissions import Submission, events_since, intents, latest_submissions, own_end
 
 # A job may end before the shell that submitted it has recorded it.
