@@ -17,10 +17,11 @@ from xdist.scheduler import LoadScopeScheduling
 
 from jobs.plan import compose
 from tests.support.paths import ROOT
+from tests.support.pbs.fixture import pbs
 from tests.support.slurm.fixture import empty_queue, slurm
 from tests.support.waiting import calibrate
 
-__all__ = ["empty_queue", "slurm"]
+__all__ = ["empty_queue", "pbs", "slurm"]
 
 # The duration of an example depends on the load of the machine, not only on the code.
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])

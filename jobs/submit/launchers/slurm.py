@@ -109,7 +109,7 @@ class Slurm(Launcher):
     def states(self, submissions: list[Submission]) -> dict[str, JobState]:
         """Return the state of each submission whose job is in the queue, or may be: one squeue for all."""
         unconfirmed = {each.asked_as: UNCONFIRMED for each in submissions if each.is_unconfirmed}
-        asked = [each for each in submissions if each.in_slurm and not each.ended]
+        asked = [each for each in submissions if each.in_queue and not each.ended]
         try:
             queue = slurm_commands.queue() if asked else {}
         except SubmitError as error:
@@ -122,7 +122,7 @@ class Slurm(Launcher):
 
     def ends(self, submissions: list[Submission]) -> dict[str, JobState]:
         """Return how each submission that is not in the queue ended, from accounting: one sacct for all."""
-        asked = [each for each in submissions if each.in_slurm]
+        asked = [each for each in submissions if each.in_queue]
         accounting = accounting_of({each.job_id for each in asked})
         return {each.asked_as: accounting.end_of(each.job_id, each) for each in asked}
 
