@@ -16,7 +16,7 @@ from jobs.submit.ledger import record_cancelled
 from jobs.submit.pbs import commands
 from jobs.submit.pbs.call import PBS
 from jobs.submit.pbs.cancel import cancel_jobs
-from jobs.submit.pbs.script import job_name, options, per_node, script_text
+from jobs.submit.pbs.script import job_name, options, per_job, script_text
 from jobs.submit.pbs.states import state_of
 from jobs.submit.scheduler_call import NoAnswerError, QueueFullError
 from jobs.submit.submissions import Submission, script_name
@@ -35,9 +35,7 @@ class Pbs(Launcher):
         commands.require()
         queues, default = commands.queues(), commands.server().get("default_queue")
         for run in runs:
-            wanted = {name: run.nodes * amount for name, amount in per_node(run).items() if name != "mem"}
-            wanted |= {"nodect": run.nodes, "walltime": 60 * run.wall_time_min}
-            for sentence in commands.beyond_queue(queues, default, run.cluster.partition, wanted):
+            for sentence in commands.beyond_queue(queues, default, run.cluster.partition, per_job(run)):
                 raise SubmitError(sentence)
 
     def preview(self, what: Launch) -> list[str]:

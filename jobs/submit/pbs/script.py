@@ -121,6 +121,12 @@ def per_node(run: Run) -> dict[str, int]:
     return {name: amount for name, amount in node.items() if amount is not None}
 
 
+def per_job(run: Run) -> dict[str, int]:
+    """Return what the job of a run asks for in total, by the names under which queues limit it."""
+    total = {name: run.nodes * amount for name, amount in per_node(run).items() if name != "mem"}
+    return total | {"nodect": run.nodes, "walltime": 60 * run.wall_time_min}
+
+
 def resources(run: Run) -> list[str]:
     """Return the options for nodes, CPUs, GPUs and memory: as chunks, or as totals of the job (cluster.pbs_totals)."""
     units = {"mem": "gb"}
