@@ -80,7 +80,14 @@ def named(names: Iterable[str], _since: datetime) -> dict[str, str]:
     """Return the ids of this user's jobs by name, also of finished ones if the server keeps their history."""
     found = {}
     for name in names:
-        if listed := JOB.findall(PBS.ask("qselect", "-x", "-u", getpass.getuser(), "-N", name)):
+        wanted = ("-u", getpass.getuser(), "-N", name)
+        try:
+            printed = PBS.ask("qselect", "-x", *wanted)
+        except SubmitError as error:
+            if not NO_HISTORY.search(str(error)):
+                raise
+            printed = PBS.ask("qselect", *wanted)
+        if listed := JOB.findall(printed):
             found[name] = listed[-1]
     return found
 

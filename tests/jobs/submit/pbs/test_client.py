@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,20 @@ def test_unknown_and_finished_jobs_are_no_failure_of_the_others(pbs: PbsStandIn,
     # Without the history the server names the finished job on stderr, and shows the other.
     assert document("qstat", "-f", "-F", "json", first, second)["Jobs"].keys() == {"2.pbshead"}
     assert document("qstat", "-x", "-f", "-F", "json", first, second)["Jobs"].keys() == {"1.pbshead"}, "as recorded"
+
+
+def test_a_server_without_history_still_shows_the_jobs_that_are_not_over(pbs: PbsStandIn, tmp_path: Path) -> None:
+    """Its refusal of -x was not recorded: the words are those of its setting."""
+    for name in ("qstat", "qselect"):
+        program = pbs.directory / "bin" / name
+        refuses = 'case " $* " in *" -x "*) echo "$0: job_history_enable is set to false" >&2; exit 36 ;; esac'
+        program.write_text(program.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{refuses}\n"))
+    script = tmp_path / "ok.pbs"
+    script.write_text("#!/bin/bash\n#PBS -N mark-1\ntrue\n")
+    (pbs.directory / "hold").touch()
+    assert commands.submit(script) == "1"
+    assert commands.named({"mark-1", "mark-2"}, datetime.now(UTC)) == {"mark-1": "1"}
+    assert commands.jobs(["1"])["1"]["Job_Name"] == "mark-1"
 
 
 def test_a_server_that_is_away_is_asked_again(
