@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from jobs.errors import SupersededError
 from jobs.files import read_object
 from jobs.output import own_directory
-from jobs.ranks import node_name, restart_count, slurm_job_id
+from jobs.ranks import node_name, restart_count, scheduled_job_id
 from jobs.rundir import RunDir, now
 
 
@@ -67,7 +67,7 @@ class Lease:
 def owning_job_id() -> str | None:
     """Return the job that this rank belongs to, of Slurm or of the local queue; None if there is none."""
     # A local run inside a Slurm job inherits its variables.
-    return os.environ.get("SUBMITIT_LOCAL_JOB_ID") or slurm_job_id()
+    return os.environ.get("SUBMITIT_LOCAL_JOB_ID") or scheduled_job_id()
 
 
 def highest_number(run: RunDir) -> int:

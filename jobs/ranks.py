@@ -17,8 +17,10 @@ from jobs.errors import SubmitError
 
 # The id that the local queue and PBS scripts give to each start of a run; Slurm and torchrun have their own.
 START = "SLURMSCALE_START"
-# The counterpart of SLURM_RESTART_COUNT where the local queue or a pilot starts a run again.
+# The counterpart of SLURM_RESTART_COUNT where the local queue, a pilot or PBS starts a run again.
 LOCAL_RESTART_COUNT = "SLURMSCALE_RESTART_COUNT"
+# The id of a job of launcher=pbs, as the ledger has it.
+PBS_JOB = "SLURMSCALE_JOB_ID"
 TORCHRUN_ID = "TORCHELASTIC_RUN_ID"
 
 
@@ -87,15 +89,15 @@ def hosts(node_list: str) -> list[str]:
     return [str(node) for node in _parse_node_list(node_list)]
 
 
-def slurm_job_id(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the job id that squeue and sacct list (12_3 for an array task); None outside Slurm."""
+def scheduled_job_id(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the job id that squeue and sacct (12_3 for an array task) or qstat list; None outside a job."""
     if "SLURM_ARRAY_JOB_ID" in environment:
         return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
-    return environment.get("SLURM_JOB_ID")
+    return environment.get(PBS_JOB, environment.get("SLURM_JOB_ID"))
 
 
 def restart_count(environment: Mapping[str, str] = os.environ) -> int:
-    """Return how often Slurm, the local queue or a pilot has started this run again."""
+    """Return how often Slurm, PBS, the local queue or a pilot has started this run again."""
     # A local queue may run inside a Slurm job that was itself started again.
     return int(environment.get(LOCAL_RESTART_COUNT, environment.get("SLURM_RESTART_COUNT", "0")))
 

@@ -674,6 +674,8 @@ class LauncherKind(Enum):
     """Nothing: shows what the launcher of the cluster would do."""
     script = "script"
     """A person, who gives job.sbatch of each run directory to sbatch."""
+    pbs = "pbs"
+    """qsub (PBS Pro, OpenPBS); each run is a job of its own."""
     pbs_script = "pbs_script"
     """A person, who gives job.pbs of each run directory to qsub (PBS Pro)."""
     pilot = "pilot"
@@ -690,8 +692,18 @@ class LauncherKind(Enum):
         return self is LauncherKind.local
 
     @property
+    def scheduler(self) -> str | None:
+        """The scheduler whose job ids are in the ledger; None if no job of a scheduler is submitted."""
+        return {"slurm": "Slurm", "pilot": "Slurm", "pbs": "PBS"}.get(self.name)
+
+    @property
     def job_per_run(self) -> bool:
-        """True if each run is a Slurm job, or a task of a job array, of its own."""
+        """True if each run is a job, or a task of a job array, of its own."""
+        return self.in_queue and not self.one_job
+
+    @property
+    def has_arrays(self) -> bool:
+        """True if runs with equal resources share a job array."""
         return self is LauncherKind.slurm
 
     @property
@@ -700,24 +712,35 @@ class LauncherKind(Enum):
         return self is LauncherKind.pilot
 
     @property
-    def in_slurm(self) -> bool:
-        """True if the job ids in the ledger are Slurm's."""
-        return self.job_per_run or self.one_job
+    def in_queue(self) -> bool:
+        """True if the job ids in the ledger are a scheduler's."""
+        return self.scheduler is not None
 
     @property
     def starts_runs(self) -> bool:
         """True if the runs are queued or started; the others only show them, or write scripts for a person."""
-        return self.in_slurm or self.on_this_machine
+        return self.in_queue or self.on_this_machine
 
     @property
     def needs_slurm(self) -> bool:
         """True if the cluster has to run Slurm."""
-        return self.in_slurm or self is LauncherKind.script
+        return self.scheduler == "Slurm" or self is LauncherKind.script
 
     @property
     def chains_stages(self) -> bool:
         """True if its jobs can wait for each other, as the stages around training do."""
-        return self.job_per_run or self.on_this_machine or self.is_preview
+        return self.has_arrays or self.on_this_machine or self.is_preview
+
+
+class PbsStart(Enum):
+    """Program that starts one shell on each node of a PBS job."""
+
+    pbsdsh = "pbsdsh"
+    """The program of PBS itself."""
+    ssh = "ssh"
+    """ssh to the nodes of PBS_NODEFILE, where a site lets jobs log in to their nodes."""
+    mpirun = "mpirun"
+    """mpirun of the loaded MPI (Open MPI, MPICH, Intel MPI), one process a node."""
 
 
 @dataclass(kw_only=True)
@@ -791,6 +814,8 @@ class Cluster:
     """Further resources of PBS (`qsub -l`); names of one letter are other options of qsub."""
     pbs_totals: bool = False
     """Ask PBS for ncpus, ngpus and mem of the whole job, for sites that do not accept `select`."""
+    pbs_start: PbsStart = PbsStart.pbsdsh
+    """Program that starts the shell of each node of a PBS job, which starts the ranks of the node."""
     record_power: bool = False
     """Record the power of every node in each second, in power-NODE.csv: of its GPUs, else of its processors (RAPL)."""
     python: str | None = None

@@ -17,10 +17,11 @@ from xdist.scheduler import LoadScopeScheduling
 
 from jobs.plan import compose
 from tests.support.paths import ROOT
+from tests.support.pbs.fixture import pbs
 from tests.support.slurm.fixture import empty_queue, slurm
 from tests.support.waiting import calibrate
 
-__all__ = ["empty_queue", "slurm"]
+__all__ = ["empty_queue", "pbs", "slurm"]
 
 # The duration of an example depends on the load of the machine, not only on the code.
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -98,8 +99,8 @@ def _composed_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _fresh_patience() -> None:
-    """Tests share a process, and a Slurm that was away in one of them leaves less patience to the next."""
-    if (module := sys.modules.get("jobs.submit.slurm_call")) is not None:
+    """Tests share a process, and a scheduler that was away in one of them leaves less patience to the next."""
+    if (module := sys.modules.get("jobs.submit.scheduler_call")) is not None:
         module._patience[:] = [module.Patience(module.INTERACTIVE_S)]
 
 

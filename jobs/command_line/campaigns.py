@@ -148,7 +148,7 @@ def tuned(options: argparse.Namespace) -> tuple[TuningAnswer, int]:
     """Tune a space, or propose the next attempts of a campaign; return where it stands."""
     if options.next is None:
         from jobs.explore.tune import tune as tune_space
-        from jobs.submit.slurm_call import HOURS_LONG_S, patience
+        from jobs.submit.scheduler_call import HOURS_LONG_S, patience
 
         # A night of tuning outlives a controller that is restarted.
         with patience(HOURS_LONG_S):

@@ -13,6 +13,7 @@ from jobs.doctor.cluster import ask_slurm
 from jobs.doctor.node_job import nodes_wanted, run_on_nodes
 from jobs.doctor.nodes import judged
 from jobs.doctor.pair_checks import bandwidths
+from jobs.doctor.pbs_checks import ask_pbs, pbs_run_checks, pbs_site_checks
 from jobs.doctor.report import Finding, Verdict, summary, table, write
 from jobs.doctor.run_checks import judged_by_sbatch, run_checks
 from jobs.doctor.site_checks import site_checks
@@ -20,9 +21,10 @@ from jobs.errors import ConfigError, SubmitError
 from jobs.plan.compose import compose
 from jobs.plan.legality import value_problems
 from jobs.rundir import SweepDir
-from jobs.schema import Run
+from jobs.schema import LauncherKind, Run
 from jobs.submit import slurm_commands
 from jobs.submit.batch_script import batch_script, resources, sweep_path
+from jobs.submit.pbs import commands as pbs_commands
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,12 @@ def doctor(overrides: list[str], *, nodes: int | None, node_list: str | None, wi
     """Show every finding, and return them all."""
     # Layout and batch may still be defaults of another machine: the cluster is checked all the same.
     run = compose(overrides, multirun=False, judge=value_problems)[0].run
+    if run.starter is LauncherKind.pbs:
+        return doctor_of_pbs(run)
     if not run.starter.needs_slurm:
         raise ConfigError(
-            f"cluster={run.cluster.name} has launcher={run.starter.name}, and doctor checks Slurm clusters. "
-            "Set cluster=generic_slurm, or the name of your own cluster file."
+            f"cluster={run.cluster.name} has launcher={run.starter.name}, and doctor checks Slurm and PBS clusters. "
+            "Set cluster=generic_slurm, the name of your own cluster file, or launcher=pbs."
         )
     slurm_commands.require()
     out = console()
@@ -55,6 +59,18 @@ def doctor(overrides: list[str], *, nodes: int | None, node_list: str | None, wi
     found, file = on_nodes(run, nodes_wanted(run, nodes, node_list), node_list, before, out) if with_job else ([], None)
     out.print(summary([*before, *found]))
     return Examination(run, [*before, *found], file)
+
+
+def doctor_of_pbs(run: Run) -> Examination:
+    """Show every finding about a PBS cluster and a run on it. Submits no test job."""
+    pbs_commands.require()
+    out = console()
+    site = ask_pbs()
+    found, fit = pbs_site_checks(site), pbs_run_checks(site, run)
+    out.print(table("the cluster", found))
+    out.print("", table(f"{run.name} there", fit), "", sep="\n")
+    out.print(summary([*found, *fit]))
+    return Examination(run, [*found, *fit])
 
 
 def on_nodes(

@@ -11,7 +11,7 @@ from jobs.errors import SubmitError
 from jobs.plan.legality import problems
 from jobs.plan.time_limit import limit_min
 from jobs.schema import Run
-from jobs.submit import slurm_call, slurm_commands
+from jobs.submit import scheduler_call, slurm_commands
 
 
 def run_checks(site: Site, run: Run) -> list[Finding]:
@@ -199,7 +199,7 @@ def judged_by_sbatch(script: str, partition: str | None) -> Finding:
     """Test the batch script with sbatch, without submitting it."""
     try:
         start = slurm_commands.test_script(script, 1, partition)
-    except slurm_call.QueueFullError as limit:
+    except scheduler_call.QueueFullError as limit:
         return Finding(
             "sbatch --test-only",
             f"your queue is full now ({limit})",

@@ -97,7 +97,7 @@ def spare_nodes(run: Run) -> int:
 
     A job that excludes more nodes than its partition can spare would wait for ever.
     """
-    if not run.launcher.kind.job_per_run:
+    if not run.launcher.kind.has_arrays:
         return 0
     known = partitions()
     names = (run.cluster.partition or "").split(",")

@@ -26,7 +26,7 @@ from jobs.lease import Lease
 from jobs.metrics import Metric, StoragePhase
 from jobs.output import NO_SPACE
 from jobs.plan.rules.values import finetunes_nothing
-from jobs.ranks import Rank, restart_count, slurm_job_id
+from jobs.ranks import Rank, restart_count, scheduled_job_id
 from jobs.rundir import SCHEMA_VERSION, append_record, event_record, read_events
 from jobs.runtime import storage_io
 from jobs.runtime.checkpoint_directory import Saved
@@ -94,7 +94,7 @@ class Recorder:
             self.load.gpu = gpu_of_rank(device)
             startup |= {metric.name: value for metric, value in at_start(self.load.gpu).items()}
         ranks, named = self.rank.world_size, device_name(device)
-        where = {"ranks": ranks, "job_id": slurm_job_id(), **nodes, "device": device.type, "device_name": named}
+        where = {"ranks": ranks, "job_id": scheduled_job_id(), **nodes, "device": device.type, "device_name": named}
         self.event("started", **place, **startup, **where, torch=torch.__version__, **more, data=data)
         unlearned = ", from RANDOM WEIGHTS (job.init_from is not set)" if finetunes_nothing(self.run.job) else ""
         print(

@@ -12,7 +12,7 @@ from typing import Any
 
 from jobs.errors import SubmitError, SuiteError
 from jobs.failure_causes import STOPS
-from jobs.ranks import node_name, slurm_job_id
+from jobs.ranks import node_name, scheduled_job_id
 from jobs.rundir import append_record, event_record
 
 DONE = {"prepare": "prepared", "evaluate": "evaluated", "serve": "load_measured", "report": "reported"}
@@ -35,7 +35,7 @@ def on_record(path: Path, stage: str) -> Iterator[dict[str, Any]]:
     for number in STOPS:
         signal.signal(number, end_now)
     found: dict[str, Any] = {}
-    append_record(path, event_record(started(stage), job_id=slurm_job_id(), node=node_name()))
+    append_record(path, event_record(started(stage), job_id=scheduled_job_id(), node=node_name()))
     try:
         yield found
     except BaseException as error:

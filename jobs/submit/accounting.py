@@ -13,7 +13,8 @@ from functools import cached_property
 from jobs.errors import SubmitError
 from jobs.event_fields import JOB_ID
 from jobs.submit.job_state import ENDED, GONE, STILL, JobState
-from jobs.submit.slurm_call import SACCT_TIMEOUT_S, ask, patience
+from jobs.submit.scheduler_call import patience
+from jobs.submit.slurm_call import SACCT_TIMEOUT_S, ask
 from jobs.submit.slurm_commands import user_name
 from jobs.submit.submissions import Submission, tasks_of
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from jobs.answers import ListAnswer, ListedSweep, RunAnswer, StageAnswer, SweepAnswer
 from jobs.failure_causes import end_of, latest_attempt, recorded_cause
 from jobs.run_events import events_or_failure
-from jobs.submit.commands import FAILED, POLL_S, SLURM_POLL_S, look
+from jobs.submit.commands import FAILED, POLL_S, QUEUE_POLL_S, look
 from jobs.submit.note import note_of
 from jobs.submit.progress import last_step, steps_planned
 from jobs.submit.stage_states import StageState, stage_states
 from jobs.submit.states import RunState, State
-from jobs.submit.submissions import is_in_slurm
+from jobs.submit.submissions import is_in_queue
 from jobs.submit.sweep_at import open_sweep
 from jobs.submit.sweep_list import Row, listed_rows
 from jobs.submit.trust.own_sweeps import is_own
@@ -58,7 +58,7 @@ def changes(path: Path) -> Iterator[tuple[SweepAnswer, int]]:
         if not alive:
             return
         known = {*map(without_progress, found.runs), *found.stages}
-        time.sleep(SLURM_POLL_S if any(is_in_slurm(each.launcher) for each in alive) else POLL_S)
+        time.sleep(QUEUE_POLL_S if any(is_in_queue(each.launcher) for each in alive) else POLL_S)
 
 
 def without_progress(run: RunAnswer) -> RunAnswer:

@@ -112,8 +112,8 @@ def refuse_shared(sweep: SweepDir, runs: Sequence[RunState]) -> None:
     remedy = f"Run `slurmscale cancel {sweep.whole.quoted}` to end all."
     if any(sweep.only in intent.runs and len(intent.runs) > 1 for intent in intents(sweep)):
         raise SubmitError(
-            f"The submission of {sweep.only} and other runs was interrupted, and Slurm has not shown their job yet. "
-            f"Repeat the command in a few minutes. {remedy}"
+            f"The submission of {sweep.only} and other runs was interrupted, and the scheduler has not shown their "
+            f"job yet. Repeat the command in a few minutes. {remedy}"
         )
     jobs = {item.job_id for item in runs if (kind := kind_of(item.launcher)) is not None and kind.one_job}
     others = [item for item in states(sweep.whole) if item.job_id in jobs and item.state.is_alive] if jobs else []

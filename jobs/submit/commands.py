@@ -32,7 +32,7 @@ from jobs.submit.notices import Watched
 from jobs.submit.progress import last_step, node_lines, since_last_step, steps_planned
 from jobs.submit.stage_states import StageState, missing_stages, stage_lines, stage_states
 from jobs.submit.states import RunState, State, states
-from jobs.submit.submissions import is_in_slurm, latest_submissions
+from jobs.submit.submissions import is_in_queue, latest_submissions
 from jobs.submit.sweep_at import open_sweep
 from jobs.submit.trust.own_sweeps import is_own
 from jobs.submit.trust.received import trust_or_refuse
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from jobs.plan.compose import Point
 
 POLL_S = 1.0
-# Each refresh needs two calls of Slurm: at most 12 calls per minute.
-SLURM_POLL_S = 10.0
+# Each refresh needs two calls of the scheduler: at most 12 calls per minute.
+QUEUE_POLL_S = 10.0
 # For a longer sweep `submit` shows the first runs, `status` only those that may need attention.
 MOST_ROWS = 50
 FAILED = {State.failed, State.lost}
@@ -303,9 +303,9 @@ def divergence_warning(runs: Sequence[RunDir]) -> str | None:
 
 
 def pause_s(found: Sequence[RunState | StageState]) -> float:
-    """Return the seconds until the next refresh: more if Slurm is asked, 0 if nothing is open."""
+    """Return the seconds until the next refresh: more if a scheduler is asked, 0 if nothing is open."""
     alive = [item for item in found if item.state.is_open]
-    return 0.0 if not alive else SLURM_POLL_S if any(is_in_slurm(item.launcher) for item in alive) else POLL_S
+    return 0.0 if not alive else QUEUE_POLL_S if any(is_in_queue(item.launcher) for item in alive) else POLL_S
 
 
 def wait_for(

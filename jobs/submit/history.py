@@ -103,12 +103,12 @@ class History:
         return f"{requeue['cause']}{who}"
 
     def slurm_words(self, job: JobState) -> str:
-        """Return the cause of a restart by Slurm, as far as accounting knows it."""
-        return "a requeue by Slurm" if job.last_end is None else self.ended_words(job.last_end)
+        """Return the cause of a restart by the scheduler, as far as accounting knows it."""
+        return f"a requeue by {self.submission.scheduler}" if job.last_end is None else self.ended_words(job.last_end)
 
     def ended_words(self, end: JobState) -> str:
         """Describe how Slurm ended the job or one of its starts, with the node that failed."""
-        words = REQUEUES.get(end.state, f"Slurm reports {end.state}")
+        words = REQUEUES.get(end.state, end.reason or f"{self.submission.scheduler} reports {end.state}")
         if end.state != "NODE_FAIL":
             return words
         # Accounting has only the nodes of the job; srun names the failed one, unless it was on that node.

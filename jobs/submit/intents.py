@@ -1,14 +1,14 @@
-"""Submissions that no interruption loses: the ledger names a job before sbatch is called.
+"""Submissions that no interruption loses: the ledger names a job before sbatch or qsub is called.
 
     intended (mark, tasks)  --sbatch --job-name=MARK-->  submitted, a record per task
 
-If the shell dies in between, the next command on the sweep looks for the job by its name: it is adopted if Slurm has
-it, and void once it can no longer appear. Until then its runs are unconfirmed and are not submitted again.
+If the shell dies in between, the next command on the sweep looks for the job by its name: it is adopted if the
+scheduler has it, and void once it can no longer appear. Until then its runs are unconfirmed and are not submitted
+again.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 import time
@@ -21,13 +21,13 @@ from jobs.errors import SubmitError
 from jobs.output import write_file
 from jobs.run_events import seen
 from jobs.rundir import RunDir, SweepDir, append_record, event_record, now, read_events
-from jobs.submit import slurm_call, slurm_commands
-from jobs.submit.cancellation import cancel_jobs
+from jobs.submit import scheduler_call
 from jobs.submit.ledger import record_cancelled, uninterrupted
-from jobs.submit.submissions import Intent, intents, is_own_job, script_name, shell_clusters, unannounced
+from jobs.submit.queues import queue_of, scheduler_of
+from jobs.submit.submissions import Intent, intents, is_own_job, own_mark, script_name, shell_clusters, unannounced
 
-# sbatch ends after COMMAND_TIMEOUT_S, also if its caller was killed; a busy slurmctld may show the job later.
-VOID_AFTER_S = 3 * slurm_call.COMMAND_TIMEOUT_S
+# sbatch and qsub end after COMMAND_TIMEOUT_S, also if their caller was killed; a busy server may show the job later.
+VOID_AFTER_S = 3 * scheduler_call.COMMAND_TIMEOUT_S
 
 
 def run_task(directory: RunDir, **more: float | str) -> dict[str, Any]:
@@ -47,20 +47,20 @@ def submit_marked(
 ) -> list[str]:
     """Submit the batch script of these tasks under a new job name; return their job ids, all of which are on record.
 
-    Signals that end this process take effect afterwards. Raises SubmitError if sbatch refuses the script,
+    Signals that end this process take effect afterwards. Raises SubmitError if the scheduler refuses the script,
     NoAnswerError if its job may be in the queue: then it stays an intent, which `settle` looks up.
     """
     # A sweep's name may be used twice in a queue, and the job is later found by its name alone.
     intent = Intent(f"{name}-{secrets.token_hex(4)}", now(), launcher, socket.gethostname(), tasks, array,
                     clusters=shell_clusters(sweep))  # fmt: skip
-    file = sweep.logs / script_name(intent.mark)
+    file = sweep.logs / script_name(intent.mark, launcher)
     write_file(file, script(intent.mark))
     with uninterrupted():
         # The script lies in logs/ by now, so that whoever adopts the job can compare it with the one that Slurm keeps.
         append_record(sweep.submissions, {"event": "intended", **asdict(intent)})
         try:
-            job_id = slurm_commands.submit_script(file)
-        except slurm_call.NoAnswerError:
+            job_id = queue_of(launcher).submit(file)
+        except scheduler_call.NoAnswerError:
             # The job may exist: it stays an intent.
             raise
         except SubmitError:
@@ -74,7 +74,7 @@ def record_submitted(sweep: SweepDir, intent: Intent, job_id: str) -> list[str]:
     try:
         append_record(sweep.submissions, *intent.records(intent.ids(job_id))[intent.recorded :])
     except OSError:
-        cancel_jobs(sweep, [job_id])
+        queue_of(intent.launcher).cancel(sweep, [job_id])
         raise
     return intent.ids(job_id)
 
@@ -82,7 +82,7 @@ def record_submitted(sweep: SweepDir, intent: Intent, job_id: str) -> list[str]:
 def settle(sweep: SweepDir) -> list[str]:
     """Adopt or give up the jobs of interrupted submissions; the caller holds the lock. Return sentences for the user.
 
-    While Slurm does not answer, nothing is assumed.
+    While a scheduler does not answer, nothing is assumed about its jobs.
     """
     adopted = {} if is_own_job(sweep) else unannounced(sweep)
     if adopted:
@@ -91,19 +91,28 @@ def settle(sweep: SweepDir) -> list[str]:
     unsettled = intents(sweep)
     if not unsettled:
         return lines
+    for scheduler in sorted({scheduler_of(intent.launcher) for intent in unsettled}):
+        lines += settle_in(sweep, [intent for intent in unsettled if scheduler_of(intent.launcher) == scheduler])
+    return lines
+
+
+def settle_in(sweep: SweepDir, unsettled: list[Intent]) -> list[str]:
+    """Adopt or give up the jobs of interrupted submissions to one scheduler; return sentences for the user."""
+    lines = []
     times = {intent.mark: datetime.fromisoformat(intent.time) for intent in unsettled}
     try:
-        jobs = slurm_commands.jobs_named(set(times), min(times.values()))
+        jobs = queue_of(unsettled[0].launcher).named(set(times), min(times.values()))
     except SubmitError:
         # No answer is not the answer that there is no job.
-        return lines
+        return []
     for intent in unsettled:
         job_id = intent.job_id or jobs.get(intent.mark)
         if job_id is not None:
             lines.append(adopt(sweep, intent, job_id))
         elif time.time() - times[intent.mark].timestamp() > VOID_AFTER_S:
             append_record(sweep.submissions, event_record("void", mark=intent.mark))
-            lines.append(f"{intent.mark} never reached Slurm: its submission was interrupted")
+            scheduler = scheduler_of(intent.launcher)
+            lines.append(f"{intent.mark} never reached {scheduler}: its submission was interrupted")
     return lines
 
 
@@ -114,7 +123,7 @@ def adopt(sweep: SweepDir, intent: Intent, job_id: str) -> str:
     """
     # Before it is on record: if this shell dies here, the intent is left, and the next `settle` ends the job.
     if intent.cancelled:
-        cancel_jobs(sweep, [job_id])
+        queue_of(intent.launcher).cancel(sweep, [job_id])
     job_ids = record_submitted(sweep, intent, job_id)
     append_record(
         sweep.submissions, event_record("adopted", mark=intent.mark, job_id=job_id, announced=not is_own_job(sweep))
@@ -132,5 +141,5 @@ def adopted_line(job_id: str) -> str:
 def adopt_own(sweep: SweepDir, job_id: str) -> None:
     """Adopt the job that runs this process, if its record is missing; the caller holds the lock."""
     for intent in intents(sweep):
-        if intent.mark == os.environ.get("SLURM_JOB_NAME"):
+        if intent.mark == own_mark():
             adopt(sweep, intent, job_id.partition("_")[0])

@@ -23,7 +23,7 @@ from jobs.failure_causes import FailureCause, blames_node, record_failure, recor
 from jobs.lease import successor
 from jobs.output import open_to_append, own_program
 from jobs.plan.time_limit import stop_before_limit_s
-from jobs.ranks import LOCAL_RESTART_COUNT, hosts, node_name, restart_count, slurm_job_id
+from jobs.ranks import LOCAL_RESTART_COUNT, hosts, node_name, restart_count, scheduled_job_id
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_record, read_events
 from jobs.schema import Run
 from jobs.submit import slurm_commands
@@ -33,7 +33,7 @@ from jobs.submit.launchers.pilot import step_command, whole
 from jobs.submit.notices import tell_end, tell_restart
 from jobs.submit.pilot_packing import Point, pack
 from jobs.submit.requeue import end_by_slurm, failed_twice, its_submission, planned_restart, record_silent_end
-from jobs.submit.slurm_call import BATCH_S, patience
+from jobs.submit.scheduler_call import BATCH_S, patience
 from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
 from jobs.submit.trust.integrity import refuse_changed, submitted_run
 
@@ -272,7 +272,7 @@ def unfinished(sweep: SweepDir, job_id: str, codes: Mapping[str, str]) -> list[T
 
 def main(sweep_path: str, codes: Mapping[str, str]) -> None:
     """Give the nodes of this job to the runs of the sweep that were submitted with it, each with its code."""
-    job_id = slurm_job_id()
+    job_id = scheduled_job_id()
     if job_id is None:
         raise RunDirError("jobs.submit.pilot runs in a batch script, inside a Slurm job.")
     sweep = SweepDir(Path(sweep_path))

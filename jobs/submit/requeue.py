@@ -7,7 +7,6 @@ stay.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -24,7 +23,7 @@ from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.failure_causes import FailureCause, blames_node, cause_of_task, latest_attempt, record_failure, recorded_cause
 from jobs.lease import successor
 from jobs.output import own_program
-from jobs.ranks import hosts, node_name, restart_count, slurm_job_id
+from jobs.ranks import hosts, node_name, restart_count, scheduled_job_id
 from jobs.run_events import events_or_failure
 from jobs.rundir import RunDir, SweepDir, append_event, load_run
 from jobs.submit import slurm_commands
@@ -34,8 +33,8 @@ from jobs.submit.job_log import DEATH, EXECVE, NODE_FAILURE, not_started, own_li
 from jobs.submit.job_state import SUSPENDED
 from jobs.submit.ledger import held
 from jobs.submit.notices import tell_end, tell_restart
-from jobs.submit.slurm_call import BATCH_S, AwayError, patience
-from jobs.submit.submissions import Submission, events_since, intents, latest_submissions, own_end
+from jobs.submit.scheduler_call import BATCH_S, AwayError, patience
+from jobs.submit.submissions import Submission, events_since, intents, latest_submissions, own_end, own_mark
 
 # A job may end before the shell that submitted it has recorded it.
 RECORD_WAIT_S = 20.0
@@ -189,13 +188,16 @@ def record_silent_end(
     record_failure(run, cause, rank=int(rank), node=node, error=error, restart=restart)
 
 
-def record_exit_codes(run: RunDir, submission: Submission, exit_codes: Sequence[int | None]) -> None:
-    """Record the end that the ranks of this machine could not write, from their exit codes.
+def record_exit_codes(
+    run: RunDir, submission: Submission, exit_codes: Sequence[int | None], nodes: Mapping[int, str] | None = None
+) -> None:
+    """Record the end that the ranks could not write, from their exit codes; `nodes` are those of ranks elsewhere.
 
     A code is -N after signal N, and None if the rank still ran at the time limit; without codes their parent died.
     """
     if ranks_named_cause(run, submission):
         return
+    at = nodes or {}
     # A rank that lost its peer may abort itself, so SIGABRT comes last; one that starts exits with 128 and the signal.
     ended = [(rank, code) for rank, code in enumerate(exit_codes) if code]
     signalled = [(code == -signal.SIGABRT, rank, number) for rank, code in ended if (number := signal_of(code))]
@@ -203,7 +205,7 @@ def record_exit_codes(run: RunDir, submission: Submission, exit_codes: Sequence[
         _, rank, number = min(signalled)
         how = signal.strsignal(number) or "unknown"
         error = f"rank {rank} ended without recording a cause: signal {number} ({how})"
-        record_failure(run, cause_of_task(how), rank=rank, node=node_name(), error=error)
+        record_failure(run, cause_of_task(how), rank=rank, node=at.get(rank, node_name()), error=error)
     elif own_end(run, submission) is not None:
         return  # a rank lost a peer that ended by itself
     elif None in exit_codes:
@@ -211,7 +213,7 @@ def record_exit_codes(run: RunDir, submission: Submission, exit_codes: Sequence[
     elif exit_codes:
         rank, code = next(iter(ended), (0, 0))
         error = f"rank {rank} ended without recording a cause: exit code {code}"
-        record_failure(run, FailureCause.code, rank=rank, node=node_name(), error=error)
+        record_failure(run, FailureCause.code, rank=rank, node=at.get(rank, node_name()), error=error)
     else:
         error = "ended without recording a cause: the process that had started the ranks was killed"
         record_failure(run, FailureCause.killed, rank=0, node=node_name(), error=error)
@@ -242,7 +244,7 @@ def main(sweep_path: str) -> None:
     In this order: another start may own the run by now; Slurm's record shows who ended the ranks, and whether Slurm
     restarts the job itself; then the end is recorded that the ranks could not write; then a restart is decided.
     """
-    job_id = slurm_job_id()
+    job_id = scheduled_job_id()
     if job_id is None:
         raise RunDirError("jobs.submit.requeue runs in a batch script, inside a Slurm job.")
     sweep = SweepDir(Path(sweep_path))
@@ -334,7 +336,7 @@ def its_submission(sweep: SweepDir, job_id: str) -> Submission | None:
     deadline = time.monotonic() + RECORD_WAIT_S
     while True:
         found = [each for each in latest_submissions(sweep).values() if each.job_id == job_id]
-        incomplete = any(intent.mark == os.environ.get("SLURM_JOB_NAME") for intent in intents(sweep))
+        incomplete = any(intent.mark == own_mark() for intent in intents(sweep))
         if (found and not incomplete) or time.monotonic() > deadline:
             return found[0] if found else None
         with suppress(Timeout), held(sweep, patience_s=1):

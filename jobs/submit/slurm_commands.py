@@ -21,18 +21,8 @@ from jobs.errors import SubmitError
 from jobs.event_fields import JOB_TASKS
 from jobs.plan.time_limit import limit_min
 from jobs.submit.job_state import ENDED, UNKNOWN, JobState
-from jobs.submit.slurm_call import (
-    COMMAND_TIMEOUT_S,
-    AwayError,
-    NoAnswerError,
-    QueueFullError,
-    answered,
-    answered_once,
-    answered_or_unknown,
-    ask,
-    message,
-    patiently,
-)
+from jobs.submit.scheduler_call import COMMAND_TIMEOUT_S, AwayError, NoAnswerError, QueueFullError, patiently
+from jobs.submit.slurm_call import answered, answered_once, answered_or_unknown, ask, message
 from jobs.submit.submissions import tasks_of
 
 # The rows of squeue and sacct, among lines that wrappers of a site print. Names and paths may contain anything.

@@ -21,7 +21,7 @@ from jobs.submit.job_log import not_started, printed_since_start
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
 from jobs.submit.stages import MissingStages
 from jobs.submit.states import END_GRACE_S, RunState, State, ended_by_schedulers, held_by_schedulers
-from jobs.submit.submissions import Submission, entries, included, is_in_slurm
+from jobs.submit.submissions import Submission, entries, included, is_in_queue
 
 # Most reasons of a state that a line shows.
 MOST_DETAILS = 3
@@ -135,14 +135,14 @@ def decide(
     if last.get("event") == DONE[key.stage]:
         return State.finished, ""
     # In Slurm a stage has a job of its own, which may be started again.
-    may_restart = submission.in_slurm and job is not None and job.is_alive
+    may_restart = submission.in_queue and job is not None and job.is_alive
     if last.get("event") == failed(key.stage) and not may_restart:
         return State.cancelled if submission.cancelled else State.failed, last["error"].partition("\n")[0]
     if job is not None and job.is_suspended:
         return State.suspended, ""
     if job is not None and (job.is_alive or job.state == UNKNOWN):
         # A local queue is alive as a whole: only the stage's own record shows that its turn has come.
-        waits = not last or (job.waits and submission.in_slurm)
+        waits = not last or (job.waits and submission.in_queue)
         return (State.queued, job.reason or "starting") if waits else (State.running, "")
     if submission.cancelled:
         return State.cancelled, ""
@@ -154,7 +154,7 @@ def decide(
         unstarted = not_started(printed_since_start(sweep.output(submission.job_id)))
         return State.failed, unstarted or f"Slurm reports {job.state}"
     reported = "" if job is None else f" ({job.reason or f'Slurm reports {job.state}'})"
-    if submission.in_slurm and time.time() - last_sign(sweep, key, submission) < END_GRACE_S:
+    if submission.in_queue and time.time() - last_sign(sweep, key, submission) < END_GRACE_S:
         return State.ended, f"its job left the queue; its end is not known yet{reported}"
     return State.lost, f"its job is gone and recorded no end{reported}"
 
@@ -197,7 +197,7 @@ def missing_stages(sweep: SweepDir, found: list[RunState]) -> list[MissingStages
     cared_for = {(item.stage, item.run) for item in stage_states(sweep) if item.state.is_open or is_over(item)}
     missing = []
     for item in found:
-        trains = item.state.is_alive and is_in_slurm(item.launcher) and item.job_id != NO_JOB
+        trains = item.state.is_alive and is_in_queue(item.launcher) and item.job_id != NO_JOB
         if not (item.state is State.finished or trains):
             continue
         if all((name, item.run.name) in cared_for for name in OF_EACH_RUN):

@@ -22,7 +22,7 @@ from jobs.files import exists
 from jobs.plan.rules.stages import OF_EACH_RUN, stages_of, stages_of_each_run
 from jobs.rundir import RunDir, SweepDir, read_events
 from jobs.schema import Run
-from jobs.submit import slurm_call, slurm_commands
+from jobs.submit import scheduler_call, slurm_call, slurm_commands
 from jobs.submit.batch_script import batch_script, stage_resources, starting_after, task_script
 from jobs.submit.cancellation import ForeignJobsError, cancel_jobs
 from jobs.submit.container import rank_python
@@ -109,7 +109,7 @@ class Chain:
             try:
                 script = self.script(name, [self.first])
                 slurm_commands.test_script(script, 1, stages_of(run)[name].partition or run.cluster.partition)
-            except slurm_call.QueueFullError:
+            except scheduler_call.QueueFullError:
                 # Other jobs may end before the stage is submitted; if not, the whole chain is refused then.
                 continue
             except SubmitError as error:
@@ -161,7 +161,7 @@ class Chain:
         """Run one sbatch for a stage: of each of these runs, which have the same code, or one job of the sweep."""
         directories = [directory for _, directory in group] if name in OF_EACH_RUN else [None]
         tasks = [stage_task(self.sweep, name, directory) for directory in directories]
-        with slurm_call.refusals_of(f"stages.{name}"):
+        with slurm_call.SLURM.refusals_of(f"stages.{name}"):
             self.jobs.setdefault(name, []).extend(
                 submit_marked(
                     self.sweep, "slurm", f"{group[0][0].sweep}-{name}", tasks,

@@ -50,7 +50,7 @@ class State(Enum):
     """In the queue, until somebody releases it."""
     running = "running"
     suspended = "suspended"
-    """Its processes are stopped by Slurm, as in gang scheduling, and go on later."""
+    """Its processes are stopped by the scheduler, as in gang scheduling, and go on later."""
     finished = "finished"
     stopped = "stopped"
     """Ended at a step boundary because of a signal; can be resumed."""
@@ -294,7 +294,7 @@ def without_end(history: History, job: JobState | None) -> tuple[State, str]:
     """Return the state of a run that is not alive and has no recorded end: `ended` for END_GRACE_S, then `lost`."""
     if history.submission.launcher == "hand" and time.time() - last_sign(history) < ACCOUNTING_GRACE_S:
         return State.ended, "started outside Slurm: nobody here knows whether it still runs"
-    reported = "" if job is None else f" ({job.reason or f'Slurm reports {job.state}'})"
+    reported = "" if job is None else f" ({job.reason or f'{history.submission.scheduler} reports {job.state}'})"
     # A controller that has lost its state, or lists less than it has, may still be corrected.
     grace_s = ACCOUNTING_GRACE_S if job is not None and job.is_unknown_to_controller else END_GRACE_S
     if is_recent(history, grace_s):
@@ -306,8 +306,8 @@ def without_end(history: History, job: JobState | None) -> tuple[State, str]:
 
 
 def is_recent(history: History, grace_s: float = END_GRACE_S) -> bool:
-    """Return True if a record of a job of Slurm may still be on its way."""
-    return history.submission.in_slurm and time.time() - last_sign(history) < grace_s
+    """Return True if a record of a job of a scheduler may still be on its way."""
+    return history.submission.in_queue and time.time() - last_sign(history) < grace_s
 
 
 def last_sign(history: History) -> float:
@@ -330,7 +330,9 @@ def alive_state(history: History, job: JobState) -> tuple[State, str] | None:
         return None
     words = [history.restart_words(job)]
     if job.is_suspended:
-        return State.suspended, "; ".join(filter(None, [*words, "stopped by Slurm until it is resumed"]))
+        return State.suspended, "; ".join(
+            filter(None, [*words, f"stopped by {history.submission.scheduler} until it is resumed"])
+        )
     if job.is_held:
         return State.held, "; ".join(filter(None, [held_words(history.submission, job), *words]))
     if history.waits_for_start(job):
@@ -347,7 +349,8 @@ def alive_state(history: History, job: JobState) -> tuple[State, str] | None:
 def held_words(submission: Submission, job: JobState) -> str:
     """Return the reason of a held job, and the remedy."""
     who = "an administrator must run" if job.reason == "JobHeldAdmin" else "run"
-    return f"held by Slurm: {job.reason or job.state}; {who} `scontrol release {submission.job_id}`"
+    release = {"PBS": "qrls"}.get(submission.scheduler, "scontrol release")
+    return f"held by {submission.scheduler}: {job.reason or job.state}; {who} `{release} {submission.job_id}`"
 
 
 def held_by_schedulers(submissions: list[Submission]) -> dict[str, JobState]:

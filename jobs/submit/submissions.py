@@ -27,7 +27,7 @@ class Intent:
     """A job that a shell is about to submit, with the records of its runs or stages but their job ids."""
 
     mark: str
-    """The name of the job, by which Slurm finds it."""
+    """The name of the job, by which its scheduler finds it."""
     time: str
     launcher: str
     host: str
@@ -102,25 +102,31 @@ class Submission:
         return self.key or self.run
 
     @property
-    def in_slurm(self) -> bool:
-        """True if its job id is Slurm's."""
-        return self.job_id != NO_JOB and is_in_slurm(self.launcher)
+    def in_queue(self) -> bool:
+        """True if its job id is a scheduler's."""
+        return self.job_id != NO_JOB and is_in_queue(self.launcher)
+
+    @property
+    def scheduler(self) -> str:
+        """The name of its scheduler in sentences for the user."""
+        kind = kind_of(self.launcher)
+        return (kind and kind.scheduler) or "Slurm"
 
     def is_its_job(self, described: str) -> bool:
-        """Return True for the `name|script` of its job: Slurm uses ids again, and users rename jobs."""
+        """Return True for the `name|script` of its job: schedulers use ids again, and users rename jobs."""
         if self.mark is None or not described:
             return True
-        return described.startswith(f"{self.mark}|") or described.endswith(f"/{script_name(self.mark)}")
+        return described.startswith(f"{self.mark}|") or described.endswith(f"/{script_name(self.mark, self.launcher)}")
 
     @property
     def is_unconfirmed(self) -> bool:
-        """True if its submission was interrupted, and Slurm has not shown its job."""
+        """True if its submission was interrupted, and the scheduler has not shown its job."""
         in_backlog = self.waits_for is not None or self.cancelled
-        return self.job_id == NO_JOB and not in_backlog and is_in_slurm(self.launcher)
+        return self.job_id == NO_JOB and not in_backlog and is_in_queue(self.launcher)
 
     @property
     def has_own_job(self) -> bool:
-        """True if its Slurm job runs nothing else."""
+        """True if its job runs nothing else."""
         kind = kind_of(self.launcher)
         return self.job_id != NO_JOB and kind is not None and kind.job_per_run
 
@@ -130,9 +136,11 @@ class Submission:
         return self.nodes is not None and self.place is None
 
 
-def script_name(mark: str) -> str:
+def script_name(mark: str, launcher: str) -> str:
     """Return the name of the script of a job of this name; a sweep may be named a/b, so only its end is used."""
-    return f"{mark.rpartition('-')[2]}.sbatch"
+    kind = kind_of(launcher)
+    ending = "pbs" if kind is not None and kind.scheduler == "PBS" else "sbatch"
+    return f"{mark.rpartition('-')[2]}.{ending}"
 
 
 def kind_of(launcher: str | None) -> LauncherKind | None:
@@ -140,10 +148,10 @@ def kind_of(launcher: str | None) -> LauncherKind | None:
     return LauncherKind.__members__.get(str(launcher))
 
 
-def is_in_slurm(launcher: str | None) -> bool:
-    """Return True if the job ids of the launcher of this name are Slurm's."""
+def is_in_queue(launcher: str | None) -> bool:
+    """Return True if the job ids of the launcher of this name are a scheduler's."""
     kind = kind_of(launcher)
-    return kind is not None and kind.in_slurm
+    return kind is not None and kind.in_queue
 
 
 def tasks_of(job_id: str) -> list[str]:
@@ -235,7 +243,12 @@ def unannounced(sweep: SweepDir) -> dict[str, str]:
 def is_own_job(sweep: SweepDir) -> bool:
     """Return True in the batch script of a job of the sweep."""
     marks = {event["mark"] for event in read_events(sweep.submissions) if event["event"] == "intended"}
-    return os.environ.get("SLURM_JOB_NAME") in marks
+    return own_mark() in marks
+
+
+def own_mark() -> str | None:
+    """Return the name of the job that runs this process; None outside a job."""
+    return os.environ.get("SLURM_JOB_NAME") or os.environ.get("PBS_JOBNAME")
 
 
 def shell_clusters(sweep: SweepDir) -> str | None:

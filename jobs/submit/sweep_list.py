@@ -20,7 +20,7 @@ from jobs.plan.rules.rule import counted
 from jobs.rundir import SweepDir
 from jobs.submit.commands import per_state
 from jobs.submit.note import note_of
-from jobs.submit.slurm_call import patience
+from jobs.submit.scheduler_call import patience
 from jobs.submit.states import RunState, states_of
 from jobs.submit.submissions import latest_submissions, shell_clusters
 from jobs.submit.sweep_at import enclosing_run, holds_sweep, is_run, sweeps_in, what_it_is

@@ -27,7 +27,7 @@ from jobs.rundir import RunDir, SweepDir
 from jobs.schema import ContainerRuntime, Run
 from jobs.submit import batch_script as script
 from jobs.submit.code_store import code_digest
-from jobs.submit.launchers import pbs_script
+from jobs.submit.pbs.script import script_text as pbs_text
 from tests.support.real_run import SMALL
 
 PLAIN = "plainvalue"
@@ -93,7 +93,8 @@ def outcome(run: Run, kind: str) -> tuple[list[list[str]], list[str]]:
     (code / "jobs.py").touch()
     directory.path.mkdir(parents=True)
     directory.code.symlink_to(code)
-    text = {"slurm": script.script_text, "pbs": pbs_script.script_text}[kind](run, RunDir(directory.path), sweep)
+    own = RunDir(directory.path)
+    text = script.script_text(run, own, sweep) if kind == "slurm" else pbs_text(run, own, sweep, own.pbs_script)
     (where / "bin").mkdir()
     (where / "home").mkdir()
     for program in ("srun", "rank", "apptainer", "module"):

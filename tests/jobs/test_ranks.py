@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobs.errors import SubmitError
-from jobs.ranks import hosts, restart_count, slurm_job_id, this_rank
+from jobs.ranks import hosts, restart_count, scheduled_job_id, this_rank
 
 SRUN = {
     "SLURM_PROCID": "5",
@@ -75,7 +75,7 @@ def test_the_nodes_of_slurms_lists(compressed: str, nodes: list[str]) -> None:
 
 
 def test_the_job_id_is_the_one_squeue_shows() -> None:
-    assert slurm_job_id({}) is None
-    assert slurm_job_id({"SLURM_JOB_ID": "7"}) == "7"
+    assert scheduled_job_id({}) is None
+    assert scheduled_job_id({"SLURM_JOB_ID": "7"}) == "7"
     array = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
-    assert slurm_job_id(array) == "7_2"
+    assert scheduled_job_id(array) == "7_2"

@@ -1,4 +1,4 @@
-"""Submitting shells that die: an `sbatch` on PATH that ends the shell before or after the real one was called."""
+"""Submitting shells that die: an `sbatch` or `qsub` on PATH ends the shell before or after the real one was called."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ esac
 """
 
 
-def dying_shell(where: Path, moment: str, signal_name: str, *arguments: str) -> subprocess.Popen[str]:
+def dying_shell(
+    where: Path, moment: str, signal_name: str, *arguments: str, program: str = "sbatch"
+) -> subprocess.Popen[str]:
     """Start `slurmscale` in a session of its own, which gets the signal before, after or instead of the first sbatch.
 
-    An sbatch that outlives its shell waits for the file `go` in `where`.
+    An sbatch, or another `program`, that outlives its shell waits for the file `go` in `where`.
     """
     programs = where / "programs"
     programs.mkdir(exist_ok=True)
-    sbatch = programs / "sbatch"
-    sbatch.write_text(SBATCH.format(real=shutil.which("sbatch"), go=where / "go", moment=moment, signal=signal_name))
+    sbatch = programs / program
+    sbatch.write_text(SBATCH.format(real=shutil.which(program), go=where / "go", moment=moment, signal=signal_name))
     sbatch.chmod(0o755)
     return subprocess.Popen(
         # A test session under nohup ignores SIGHUP, and its children inherit that.

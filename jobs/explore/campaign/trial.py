@@ -240,7 +240,7 @@ def placed(point: Point, sweep: SweepDir, run_name: str, number: int, **facts: A
             name=repeat_name(run_name, number),
             repeat=number,
             # Runs side by side would disturb each other's measurement.
-            launcher=replace(run.launcher, max_running=1) if run.launcher.kind.in_slurm else run.launcher,
+            launcher=replace(run.launcher, max_running=1) if run.launcher.kind.in_queue else run.launcher,
         ),
         facts={**point.facts, "attempt": facts},
     )

@@ -128,7 +128,7 @@ def refuse_changed_code(*, changed_code: bool) -> None:
 
 def refuse_two_arrays(name: str, tried: Run, baseline: Run, code: Snapshot | None) -> None:
     """Raise ConfigError if Slurm would not run a pair in turns: only jobs with equal resources share an array."""
-    if not tried.launcher.kind.job_per_run:
+    if not tried.launcher.kind.has_arrays:
         return
     here = Path("code")
     own, beside = shared_resources(tried, here), shared_resources(baseline, code.path if code else here)

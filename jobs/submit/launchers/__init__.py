@@ -5,6 +5,7 @@
     pilot          one Slurm job in which the runs take turns
     local          processes on this machine
     script         job.sbatch in each run directory, for a person to submit
+    pbs            a PBS job for each run
     pbs_script     job.pbs in each run directory, for a person to submit
     dry            shows what the launcher of the cluster would do
 

@@ -15,7 +15,7 @@ from jobs.plan.rules.rule import counted
 from jobs.plan.time_limit import duration
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
-from jobs.submit import slurm_call, slurm_commands
+from jobs.submit import scheduler_call, slurm_call, slurm_commands
 from jobs.submit.batch_script import (
     STARTED_LINE,
     batch_script,
@@ -73,11 +73,11 @@ class Pilot(Slurm):
             pilot = whole([run for run, _ in group])
             tasks = [run_task(directory, nodes=run.nodes) for run, directory in group]
             try:
-                with slurm_call.refusals_of(f"a pilot of {pilot.nodes} nodes for {counted(len(group))}"):
+                with slurm_call.SLURM.refusals_of(f"a pilot of {pilot.nodes} nodes for {counted(len(group))}"):
                     job_ids = submit_marked(
                         sweep, "pilot", str(pilot.sweep), tasks, partial(job_script, sweep, group), array=False
                     )
-            except slurm_call.NoAnswerError:
+            except scheduler_call.NoAnswerError:
                 raise
             except (SubmitError, OSError) as error:
                 cancel_submitted(sweep, submitted, because=error)

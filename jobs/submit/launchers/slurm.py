@@ -10,7 +10,7 @@ from jobs.plan.rules.rule import counted
 from jobs.plan.time_limit import stop_before_limit_s
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
-from jobs.submit import slurm_call, slurm_commands, stages
+from jobs.submit import scheduler_call, slurm_call, slurm_commands, stages
 from jobs.submit.accounting import accounting_of
 from jobs.submit.batch_script import (
     resources,
@@ -81,14 +81,14 @@ class Slurm(Launcher):
                 left += [(directory, limit) for _, directory in group[len(job_ids) :]]
             chain.finish()
             newly = record_waiting(sweep, left)
-        except slurm_call.QueueFullError as full:
+        except scheduler_call.QueueFullError as full:
             cancel_submitted(sweep, [*chain.submitted, *submitted], because=full)
             raise SubmitError(
                 f"Slurm accepts no more of your jobs now ({full}), and a chain of stages is submitted whole or not at "
                 "all: none of it is left in the queue. Submit fewer points, wait until jobs have ended, or set "
                 "stages=train."
             ) from full
-        except slurm_call.NoAnswerError:
+        except scheduler_call.NoAnswerError:
             # Its job may exist, so nothing is taken back.
             raise
         except (SubmitError, OSError) as error:
@@ -109,7 +109,7 @@ class Slurm(Launcher):
     def states(self, submissions: list[Submission]) -> dict[str, JobState]:
         """Return the state of each submission whose job is in the queue, or may be: one squeue for all."""
         unconfirmed = {each.asked_as: UNCONFIRMED for each in submissions if each.is_unconfirmed}
-        asked = [each for each in submissions if each.in_slurm and not each.ended]
+        asked = [each for each in submissions if each.in_queue and not each.ended]
         try:
             queue = slurm_commands.queue() if asked else {}
         except SubmitError as error:
@@ -122,7 +122,7 @@ class Slurm(Launcher):
 
     def ends(self, submissions: list[Submission]) -> dict[str, JobState]:
         """Return how each submission that is not in the queue ended, from accounting: one sacct for all."""
-        asked = [each for each in submissions if each.in_slurm]
+        asked = [each for each in submissions if each.in_queue]
         accounting = accounting_of({each.job_id for each in asked})
         return {each.asked_as: accounting.end_of(each.job_id, each) for each in asked}
 
@@ -142,7 +142,7 @@ def expected_starts(sweep: SweepDir, groups: list[Runs]) -> list[str]:
         run, directory = group[0]
         try:
             start = slurm_commands.test_script(script_text(run, directory, sweep), 1, run.cluster.partition)
-        except slurm_call.QueueFullError:
+        except scheduler_call.QueueFullError:
             # Not a refusal: these runs wait in the backlog.
             continue
         except SubmitError as error:
@@ -191,10 +191,10 @@ def submit_what_fits(sweep: SweepDir, group: Runs, chain: stages.Chain) -> tuple
     # Asked before sbatch, which refuses a whole array if only a part of it fits.
     taken, limit = slurm_commands.room(script_text(*group[0], sweep), len(group), partition)
     if chain.names and taken < len(group):
-        raise slurm_call.QueueFullError(limit)
+        raise scheduler_call.QueueFullError(limit)
     try:
         return (submit_array(sweep, group[:taken], chain) if taken else []), limit
-    except slurm_call.QueueFullError as full:
+    except scheduler_call.QueueFullError as full:
         if chain.names:
             raise
         # Another shell of this user has filled the queue since.
@@ -214,7 +214,7 @@ def submit_array(sweep: SweepDir, group: Runs, chain: stages.Chain) -> list[str]
         return task_script(command, directories, sweep.logs, parameters | {"job_name": mark})
 
     tasks = [run_task(each, **chain.on_record) for each in directories]
-    with slurm_call.refusals_of(described(group)):
+    with slurm_call.SLURM.refusals_of(described(group)):
         return submit_marked(sweep, "slurm", parameters["job_name"], tasks, script, array=len(tasks) > 1)
 
 

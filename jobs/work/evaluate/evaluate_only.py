@@ -6,7 +6,7 @@ import torch
 
 from jobs.data import open_dataset
 from jobs.lease import Lease
-from jobs.ranks import Rank, node_name, restart_count, slurm_job_id
+from jobs.ranks import Rank, node_name, restart_count, scheduled_job_id
 from jobs.rundir import append_event, read_events
 from jobs.runtime.gpu import refuse_unusable_gpu
 from jobs.runtime.process_group import device_name
@@ -23,7 +23,7 @@ def evaluate_only(run: Run, lease: Lease, rank: Rank) -> None:
     attempt = 1 + sum(event["event"] == "started" for event in read_events(directory.status))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     append_event(
-        directory, "started", attempt=attempt, restart=restart_count(), from_step=0, ranks=1, job_id=slurm_job_id(),
+        directory, "started", attempt=attempt, restart=restart_count(), from_step=0, ranks=1, job_id=scheduled_job_id(),
         nodes=[node_name()], device=device.type, device_name=device_name(device), torch=torch.__version__,
         data=open_dataset(samples(run, directory)).description,
     )  # fmt: skip

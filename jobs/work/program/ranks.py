@@ -17,7 +17,7 @@ from jobs.failure_causes import STOPS, FailureCause, KnownCauseError
 from jobs.files import parse_json
 from jobs.lease import Lease
 from jobs.metrics import StoragePhase
-from jobs.ranks import Rank, node_name, restart_count, slurm_job_id
+from jobs.ranks import Rank, node_name, restart_count, scheduled_job_id
 from jobs.rendezvous import announce, await_file, listen
 from jobs.rundir import append_event, read_events
 from jobs.runtime import storage_io
@@ -136,7 +136,7 @@ def record_start(run: Run, lease: Lease, hosts: Sequence[Mapping[str, Any]]) -> 
     nodes, machines = list(dict.fromkeys(host["node"] for host in hosts)), {host["boot"] for host in hosts}
     append_event(
         lease.run, "started", attempt=attempt, restart=restart_count(), from_step=0, ranks=run.ranks,
-        job_id=slurm_job_id(), nodes=nodes, machines=sorted(machines), emulated_nodes=len(machines) < run.nodes,
+        job_id=scheduled_job_id(), nodes=nodes, machines=sorted(machines), emulated_nodes=len(machines) < run.nodes,
         device="cuda" if run.cluster.gpus else "cpu", device_name=None if run.cluster.gpus else cpu_name(),
     )  # fmt: skip
     return attempt

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from jobs import metrics as m
 from jobs.failure_causes import STOPS
 from jobs.lease import Lease
-from jobs.ranks import Rank, restart_count, slurm_job_id
+from jobs.ranks import Rank, restart_count, scheduled_job_id
 from jobs.rundir import read_events
 from jobs.runtime.checkpoint_directory import group_of_files, take_over
 from jobs.runtime.machine import StopRequest, cpu_name, process_start
@@ -38,7 +38,7 @@ def storage_test(run: Run, lease: Lease, rank: Rank) -> None:
     directory = lease.run
     attempt = 1 + sum(event["event"] == "started" for event in read_events(directory.status))
     session.record(
-        "started", attempt=attempt, restart=restart_count(), from_step=0, ranks=run.ranks, job_id=slurm_job_id(),
+        "started", attempt=attempt, restart=restart_count(), from_step=0, ranks=run.ranks, job_id=scheduled_job_id(),
         **nodes_of_run(run.nodes), device="cpu", device_name=cpu_name(), torch=torch.__version__,
     )  # fmt: skip
     session.refuse(missing(run))

@@ -180,7 +180,7 @@ def test_limits_with_units_are_left_out() -> None:
 def test_a_cluster_without_slurm_is_refused_with_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 2
     assert (
-        "cluster=local has launcher=local, and doctor checks Slurm clusters. Set cluster=generic_slurm"
+        "cluster=local has launcher=local, and doctor checks Slurm and PBS clusters. Set cluster=generic_slurm"
         in printed_words(capsys)
     )
 

@@ -36,6 +36,8 @@ def chosen(kind: LauncherKind, request: pytest.FixtureRequest) -> list[str]:
     """The overrides that choose a launcher."""
     if kind in OF_SLURM:
         request.getfixturevalue("empty_queue")
+    if kind is LauncherKind.pbs:
+        request.getfixturevalue("pbs")
     return ["cluster=generic_slurm", f"launcher={kind.name}", "name=one", *NEEDS.get(kind, ())]
 
 

@@ -93,7 +93,7 @@ def test_dry_refuses_stages_that_the_launcher_of_the_cluster_cannot_chain(
 ) -> None:
     given = ["launcher=dry", "cluster=gadi_gpuvolta", "cluster.account=ab12", "stages=all", "data.held_out_samples=8"]
     assert main(["submit", *small(tmp_path), *given, "job.export=true"]) == 2
-    assert "which launcher=pbs_script does not support. Set stages=train" in printed(capsys)
+    assert "which launcher=pbs does not support. Set stages=train" in printed(capsys)
 
 
 def test_a_cluster_whose_launcher_starts_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

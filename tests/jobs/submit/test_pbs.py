@@ -139,7 +139,7 @@ def test_fewer_nodes_than_planned_are_reported(tmp_path: Path) -> None:
     script = job_script(tmp_path, "cluster=generic_slurm", "nodes=2", "ranks_per_node=1")
     code, out, _ = under_pbs(script, ["localhost"])
     assert code == 1
-    assert f"slurmscale: planned for 2 nodes, but {script.parent}/nodes has 1 lines." in out
+    assert f"slurmscale: not started: planned for 2 nodes, but {script.parent}/nodes has 1 lines." in out
 
 
 @pytest.mark.parametrize(

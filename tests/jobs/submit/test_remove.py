@@ -12,7 +12,7 @@ import pytest
 
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, append_record, code_store, now
-from jobs.submit import remove, slurm_call
+from jobs.submit import remove, scheduler_call
 from jobs.submit.states import states
 from jobs.submit.trust.own_sweeps import own, records_of
 from tests.support.cli import files, printed
@@ -245,7 +245,7 @@ def away(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2\nexit 1\n")
         file.chmod(0o755)
     monkeypatch.setenv("PATH", f"{where}/bin:/usr/bin:/bin")
-    monkeypatch.setattr(slurm_call, "_patience", [slurm_call.Patience(0)])
+    monkeypatch.setattr(scheduler_call, "_patience", [scheduler_call.Patience(0)])
 
 
 def of_slurm(sweep: Path, name: str, end: str, **fields: object) -> RunDir:

@@ -18,11 +18,12 @@ import pytest
 from jobs.cli import main
 from jobs.errors import SubmitError
 from jobs.explore import tune as command_of_tuning
-from jobs.submit import slurm_call, slurm_commands
+from jobs.submit import scheduler_call, slurm_commands
 from jobs.submit.accounting import accounting_of
 from jobs.submit.job_state import GONE, UNKNOWN
 from jobs.submit.launchers.slurm import Slurm
-from jobs.submit.slurm_call import AwayError, NoAnswerError, QueueFullError, ask, patience
+from jobs.submit.scheduler_call import AwayError, NoAnswerError, QueueFullError, patience
+from jobs.submit.slurm_call import ask
 from jobs.submit.submissions import Submission
 
 CONNECT = "Unable to contact slurm controller (connect failure)"
@@ -34,7 +35,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Put a command of Slurm first on PATH; it appends its arguments to the file that is returned."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    monkeypatch.setattr(slurm_call, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(scheduler_call, "FIRST_PAUSE_S", 0.01)
 
     def made(name: str, script: str) -> Path:
         calls = tmp_path / f"{name}.calls"
@@ -116,7 +117,7 @@ def test_a_night_of_tuning_outlives_a_controller_that_a_command_would_not_wait_f
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The question between two batches stands for the tuning; `status` gives up at the second call."""
-    monkeypatch.setattr(slurm_call, "INTERACTIVE_S", 0.0)
+    monkeypatch.setattr(scheduler_call, "INTERACTIVE_S", 0.0)
     away = f"slurm_load_jobs error: {CONNECT}"
     command("squeue", after(6, away, "echo '7|RUNNING|N/A|None'", f"{tmp_path}/squeue.calls"))
 
@@ -131,7 +132,7 @@ def test_a_night_of_tuning_outlives_a_controller_that_a_command_would_not_wait_f
 
 def test_patience_is_for_all_calls_together_and_ends(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = command("squeue", f"echo 'slurm_load_jobs error: {CONNECT}' >&2; exit 1")
-    monkeypatch.setattr(slurm_call, "FIRST_PAUSE_S", 0.2)
+    monkeypatch.setattr(scheduler_call, "FIRST_PAUSE_S", 0.2)
     with patience(1):
         with pytest.raises(AwayError, match="connect failure"):
             ask("squeue")
@@ -148,7 +149,7 @@ def test_an_outage_of_long_ago_leaves_all_patience_to_the_next(
 ) -> None:
     """A program or a notebook that calls us for days."""
     command("squeue", f"echo 'slurm_load_jobs error: {CONNECT}' >&2; exit 1")
-    monkeypatch.setattr(slurm_call, "ANOTHER_OUTAGE_S", 0.1)
+    monkeypatch.setattr(scheduler_call, "ANOTHER_OUTAGE_S", 0.1)
     with patience(0.5):
         with pytest.raises(AwayError):
             ask("squeue")

@@ -17,7 +17,7 @@ import pytest
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, append_record, now
 from jobs.submit.batch_script import STARTED_LINE
-from jobs.submit.commands import SLURM_POLL_S
+from jobs.submit.commands import QUEUE_POLL_S
 from jobs.submit.history import History
 from jobs.submit.job_state import JobState
 from jobs.submit.slurm_commands import postpone, requeue
@@ -394,7 +394,7 @@ def test_an_open_end_is_waited_for_and_not_submitted_again(
     assert waiting.stdout is not None
     assert "r: ended its job left the queue" in waiting.stdout.readline()
     ended(run, step=6)
-    assert waiting.wait(2 * SLURM_POLL_S) == 0
+    assert waiting.wait(2 * QUEUE_POLL_S) == 0
     waiting.stdout.close()
 
 
