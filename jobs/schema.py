@@ -112,6 +112,18 @@ class Model:
     """Experts of a mixture-of-experts layer; 0: a dense model."""
     experts_per_token: NoneOrMore = 0
     """Experts that compute each token; 0: a dense model."""
+    moe_intermediate_size: Count | None = None
+    """Inner width of each expert (Qwen3 MoE); null: `intermediate_size`."""
+
+    @property
+    def inner_size(self) -> int:
+        """Return the inner width of each expert, or of the feed-forward layer of a dense model."""
+        return self.intermediate_size if self.moe_intermediate_size is None else self.moe_intermediate_size
+
+    @property
+    def inner_size_key(self) -> str:
+        """Return the key that decides `inner_size`."""
+        return "intermediate_size" if self.moe_intermediate_size is None else "moe_intermediate_size"
 
 
 class Precision(Enum):

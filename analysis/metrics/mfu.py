@@ -310,9 +310,10 @@ def idle_experts(run: RunResult) -> int:
     """Return the number of weights in experts that a token is not sent to, over all layers; 0 for a dense model."""
     if run.setting("model.mlp") != Mlp.LLaMAMoE.name:
         return 0
+    # Runs of models without it, and logs, have one width.
+    own = "intermediate_size" if run.setting("model.moe_intermediate_size") is None else "moe_intermediate_size"
     layers, hidden, inner, experts, active = (
-        setting(run, f"model.{key}")
-        for key in ("layers", "hidden_size", "intermediate_size", "experts", "experts_per_token")
+        setting(run, f"model.{key}") for key in ("layers", "hidden_size", own, "experts", "experts_per_token")
     )
     return layers * (experts - active) * gated_parameters(hidden, inner)
 

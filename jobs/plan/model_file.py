@@ -42,6 +42,7 @@ ARCHITECTURES = (
     "Phi3ForCausalLM",
     "Qwen2ForCausalLM",
     "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
 )
 
 # What a key of a config.json stands for, if it is neither null, false, 0 nor empty.
@@ -69,7 +70,6 @@ UNSTATED = {
     "GptOss": "attention sinks, biases of experts and router",
     "Olmo2": "norms of queries and keys over all heads, norms after attention and feed-forward",
     "Olmo3": "norms of queries and keys over all heads, norms after attention and feed-forward",
-    "Qwen3Moe": "a router whose weights may not be normalized",
 }
 
 
@@ -146,6 +146,7 @@ def from_litgpt(name: str) -> Model:
             tie_embeddings=TIED.match(name) is not None,
             experts=theirs.n_expert,
             experts_per_token=theirs.n_expert_per_token,
+            moe_intermediate_size=theirs.moe_intermediate_size,
         )
     except KeyError as error:
         raise ConfigError(
@@ -204,8 +205,9 @@ def from_config_json(path: Path) -> Model:
     try:
         refuse_other_arithmetic(path, given)
         heads, hidden = given["num_attention_heads"], given["hidden_size"]
-        rope, experts = rope_of(given), given.get("num_local_experts", 0)
-        qwen3 = given["architectures"] == ["Qwen3ForCausalLM"]
+        rope = rope_of(given)
+        qwen3, qwen3_moe = ([f"{name}ForCausalLM"] == given["architectures"] for name in ("Qwen3", "Qwen3Moe"))
+        experts = given["num_experts"] if qwen3_moe else given.get("num_local_experts", 0)
         return checked(
             name=file_name(path.absolute().parent.name),
             source=given.get("_name_or_path") or str(path),
@@ -222,7 +224,7 @@ def from_config_json(path: Path) -> Model:
             mlp=Mlp.LLaMAMoE if experts else Mlp.LLaMAMLP,
             # Qwen2 always has a bias on query, key and value, and no key of its config.json states it.
             attention_bias=given["architectures"] == ["Qwen2ForCausalLM"],
-            norm_qk=qwen3,
+            norm_qk=qwen3 or qwen3_moe,
             rope_base=int(rope.get("rope_theta", 10000)),
             rope_fraction=rope.get("partial_rotary_factor", 1.0),
             rope_scaling=RopeScaling(
@@ -236,6 +238,7 @@ def from_config_json(path: Path) -> Model:
             tie_embeddings=given.get("tie_word_embeddings", False),
             experts=experts,
             experts_per_token=given.get("num_experts_per_tok", 0) if experts else 0,
+            moe_intermediate_size=given["moe_intermediate_size"] if qwen3_moe else None,
         )
     except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, OmegaConfBaseException) as error:
         what = f"{type(error).__name__} {error}".splitlines()[0]
@@ -284,6 +287,13 @@ def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
         "mlp_bias=true": given.get("mlp_bias", False),
         f"rope_scaling of type {rope_type}, not llama3": rope_type not in {"default", "llama3"},
     }
+    if architecture == "Qwen3MoeForCausalLM":
+        wrong |= {
+            "norm_topk_prob=false, a router whose weights are not normalized": not given.get("norm_topk_prob", False),
+            f"mlp_only_layers={given.get('mlp_only_layers')}, dense layers": given.get("mlp_only_layers"),
+            f"decoder_sparse_step={given.get('decoder_sparse_step')}, dense layers": given.get("decoder_sparse_step", 1)
+            != 1,
+        }
     found = [what for what, is_so in wrong.items() if is_so]
     if architecture not in ARCHITECTURES:
         found += [f"{what} ({key})" for key, what in FEATURES.items() if given.get(key)]

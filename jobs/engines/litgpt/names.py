@@ -40,4 +40,5 @@ def litgpt_fields(model: Model) -> dict[str, Any]:
         },
         "n_expert": model.experts,
         "n_expert_per_token": model.experts_per_token,
+        "moe_intermediate_size": model.moe_intermediate_size,
     }

@@ -235,7 +235,7 @@ def matrices_in_4_bits_are_whole(run: Run) -> str | None:
     unit = 4 * (2 if run.job.precision is Precision.float32 else 1)
     inputs = {
         "hidden_size": model.hidden_size,
-        "intermediate_size": model.intermediate_size,
+        model.inner_size_key: model.inner_size,
         "heads x head_size": model.heads * model.head_size,
     }
     for key, size in inputs.items():
@@ -264,7 +264,7 @@ def float8_has_its_hardware(run: Run) -> str | None:
         )
     sizes = {
         "hidden_size": model.hidden_size,
-        "intermediate_size": model.intermediate_size,
+        model.inner_size_key: model.inner_size,
         "heads x head_size": model.heads * model.head_size,
         "(heads + 2 x kv_heads) x head_size": (model.heads + 2 * model.kv_heads) * model.head_size,
     }

@@ -193,7 +193,7 @@ def feed_forward(run: Run, x: Tokens) -> int:
     """
     model, mlp = run.model, (LoraTarget.mlp,)
     gated = model.mlp is not Mlp.GptNeoxMLP
-    wide = model.intermediate_size // run.parallelism.tensor
+    wide = model.inner_size // run.parallelism.tensor
     inner = (2 if run.engine.kernels is not Kernels.torch else 3) if gated else 1
     inputs = operands(run, model.hidden_size, mlp, matrices=2 if gated else 1)
     kept = inner * wide + operands(run, wide, mlp)
@@ -230,7 +230,7 @@ def expensive_results(run: Run, x: Tokens) -> int:
     """
     model, tensor, lora = run.model, run.parallelism.tensor, run.job.lora
     q, k = (heads * model.head_size // tensor for heads in (model.heads, model.kv_heads))
-    wide = model.intermediate_size // tensor * (1 if model.mlp is Mlp.GptNeoxMLP else 2)
+    wide = model.inner_size // tensor * (1 if model.mlp is Mlp.GptNeoxMLP else 2)
     products = q + 2 * k + q + model.hidden_size + (wide + model.hidden_size) * max(1, model.experts_per_token)
     if lora is not None:
         # A token meets the adapters of its experts only.

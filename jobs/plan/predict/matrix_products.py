@@ -44,7 +44,7 @@ def layer_products(run: Run) -> list[Product]:
     model, t, rows = run.model, run.parallelism.tensor, tokens_of(run).count
     heads = model.heads * model.head_size
     qkv = heads + 2 * model.kv_heads * model.head_size
-    hidden, inner = model.hidden_size, model.intermediate_size
+    hidden, inner = model.hidden_size, model.inner_size
     opening = 1 if model.mlp is Mlp.GptNeoxMLP else 2
     experts = max(1, model.experts)
     # Experts are assumed to be equally busy.
@@ -107,7 +107,7 @@ def element_bytes(run: Run) -> float:
     # GELU reads and writes. Gate and up are read and their product is written; without fusion silu(gate) is written and
     # read again.
     opening = 2 if model.mlp is Mlp.GptNeoxMLP else 3 if fused else 5
-    activation = opening * model.intermediate_size * max(1, model.experts_per_token) / p.tensor
+    activation = opening * model.inner_size * max(1, model.experts_per_token) / p.tensor
     moved = repeats * WIDTHS[run.job.precision] * tokens_of(run).count * (residual + rotary + activation)
     return moved + unpacked_bytes(run)
 

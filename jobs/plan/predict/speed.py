@@ -102,7 +102,7 @@ def model_flops(run: Run) -> float:
     looked_up = 0 if model.tie_embeddings else embedding_parameters(model)
     # A token's FLOPs are those of the experts that it meets.
     idle = max(0, model.experts - model.experts_per_token)
-    idle_weights = model.layers * idle * gated_parameters(model.hidden_size, model.intermediate_size)
+    idle_weights = model.layers * idle * gated_parameters(model.hidden_size, model.inner_size)
     per_weight = FLOPS_PER_WEIGHT if run.job.trains_all_weights else FLOPS_PER_FROZEN_WEIGHT
     attended = model.layers * model.heads * model.head_size * run.job.sequence_length
     return per_weight * (parameters(model) - looked_up - idle_weights) + FLOPS_PER_ATTENDED * attended

@@ -78,7 +78,7 @@ def scale_bytes(weights: Iterable[Weight]) -> int:
 
 def mlp_weights(model: Model) -> list[Weight]:
     """Return the weights of a feed-forward, or of one expert: gate and up where it is gated, else up; and down."""
-    width, hidden = model.hidden_size, model.intermediate_size
+    width, hidden = model.hidden_size, model.inner_size
     opening = linear(hidden, width, Split.rows, bias=model.bias)
     closing = linear(width, hidden, Split.columns, bias=model.bias)
     return [*opening * (1 if model.mlp is Mlp.GptNeoxMLP else 2), *closing]

@@ -186,6 +186,11 @@ def model_is_consistent(run: Run) -> str | None:
             f"model.experts={m.experts} and model.experts_per_token={m.experts_per_token} do not fit together. Set "
             f"model.experts=0 model.experts_per_token=0 for a dense model{some}."
         )
+    if m.moe_intermediate_size is not None and not m.experts:
+        return (
+            f"model.moe_intermediate_size={m.moe_intermediate_size} is the width of experts, and model.experts=0. Set "
+            "model.moe_intermediate_size=null."
+        )
     return None
 
 

@@ -75,8 +75,9 @@ def config_json(config: Any, source: Path) -> dict[str, Any]:
             ("parallel_residual", {False}),
             ("bias", {False}),
             ("attn_bias", {False}),
-            # Mixtral has no norms of queries and keys.
-            ("norm_qk", {False} if experts else {False, True}),
+            ("norm_qk", {False, True}),
+            # Mixtral's experts have the width of a dense layer.
+            ("moe_intermediate_size", {None} if experts and not config.norm_qk else {config.moe_intermediate_size}),
             ("norm_qk_type", {"default"}),
             ("rotary_percentage", {1.0}),
         )
@@ -87,10 +88,15 @@ def config_json(config: Any, source: Path) -> dict[str, Any]:
             f"{source} is not of Llama's, Mixtral's or Qwen 3's architecture ({', '.join(others)}), and is not "
             "converted. Set job.init_from to the model in Hugging Face's layout."
         )
-    architecture = "Mixtral" if experts else "Qwen3" if config.norm_qk else "Llama"
+    architecture, kind = {
+        (False, False): ("Llama", "llama"),
+        (False, True): ("Qwen3", "qwen3"),
+        (True, False): ("Mixtral", "mixtral"),
+        (True, True): ("Qwen3Moe", "qwen3_moe"),
+    }[experts, config.norm_qk]
     found = {
         "architectures": [f"{architecture}ForCausalLM"],
-        "model_type": architecture.lower(),
+        "model_type": kind,
         "hidden_act": "silu",
         "num_hidden_layers": config.n_layer,
         "num_attention_heads": config.n_head,
@@ -105,7 +111,19 @@ def config_json(config: Any, source: Path) -> dict[str, Any]:
         "tie_word_embeddings": False,
     }
     if experts:
-        found |= {"num_local_experts": config.n_expert, "num_experts_per_tok": config.n_expert_per_token}
+        found["num_experts_per_tok"] = config.n_expert_per_token
+        # LitGPT's router normalizes the weights of the chosen experts, as Mixtral's does.
+        found |= (
+            {
+                "num_experts": config.n_expert,
+                "moe_intermediate_size": config.moe_intermediate_size or config.intermediate_size,
+                "norm_topk_prob": True,
+                "decoder_sparse_step": 1,
+                "mlp_only_layers": [],
+            }
+            if config.norm_qk
+            else {"num_local_experts": config.n_expert}
+        )
     if config.rope_adjustments:
         given = dict(config.rope_adjustments)
         length = given.pop("original_max_seq_len")

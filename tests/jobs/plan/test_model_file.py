@@ -53,6 +53,14 @@ QWEN3 = {
     "use_sliding_window": False, "vocab_size": 151936,
 }  # fmt: skip
 
+# The facts of https://huggingface.co/Qwen/Qwen3-30B-A3B/blob/main/config.json.
+QWEN3_MOE = QWEN3 | {
+    "architectures": ["Qwen3MoeForCausalLM"], "decoder_sparse_step": 1, "hidden_size": 2048, "intermediate_size": 6144,
+    "max_window_layers": 48, "mlp_only_layers": [], "moe_intermediate_size": 768, "norm_topk_prob": True,
+    "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+    "num_key_value_heads": 4, "tie_word_embeddings": False,
+}  # fmt: skip
+
 
 def written(what: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("SLURMSCALE_SITE", str(site))
@@ -68,7 +76,7 @@ def written(what: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     [("Qwen2.5-7B", "qwen25_7b", 7.61e9), ("Qwen2.5-0.5B", "qwen25_05b", 0.494e9),
      ("Llama-3.2-1B", "llama32_1b", 1.24e9), ("phi-4", "phi_4", 14.7e9),
      ("Qwen2.5-Math-1.5B", "qwen25_math15b", 1.54e9), ("SmolLM2-135M", "smollm2_135m", 0.1345e9),
-     ("Qwen3-1.7B-Base", "qwen3_17b_base", 1.72e9)],
+     ("Qwen3-1.7B-Base", "qwen3_17b_base", 1.72e9), ("Qwen3-30B-A3B-Base", "qwen3_30b_a3b_base", 30.5e9)],
 )  # fmt: skip
 def test_a_name_of_litgpt_becomes_a_model_file_of_the_same_shapes(
     name: str, stem: str, published: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -85,7 +93,7 @@ def test_a_name_of_litgpt_becomes_a_model_file_of_the_same_shapes(
 
 @pytest.mark.parametrize(
     ("config", "name"),
-    [(LLAMA, "Llama-3.2-1B"), (QWEN, "Qwen2.5-0.5B"), (QWEN3, "Qwen3-0.6B")],
+    [(LLAMA, "Llama-3.2-1B"), (QWEN, "Qwen2.5-0.5B"), (QWEN3, "Qwen3-0.6B"), (QWEN3_MOE, "Qwen3-30B-A3B")],
 )
 def test_a_config_json_gives_the_same_model_as_litgpts_name(
     config: dict[str, Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -96,7 +104,7 @@ def test_a_config_json_gives_the_same_model_as_litgpts_name(
     by_name = one(f"model={written(name, tmp_path / 'a', monkeypatch)}").run.model
     by_file = one(f"model={written(str(tmp_path / name), tmp_path / 'b', monkeypatch)}").run.model
     assert litgpt_fields(by_file) == litgpt_fields(by_name)
-    assert by_file.tie_embeddings == by_name.tie_embeddings is True
+    assert by_file.tie_embeddings == by_name.tie_embeddings == config["tie_word_embeddings"]
 
 
 def test_a_config_json_of_transformers_5_gives_the_same_model(tmp_path: Path) -> None:
@@ -214,10 +222,9 @@ def test_a_model_file_trains(name: str, tmp_path: Path, monkeypatch: pytest.Monk
             "multi-head latent attention (kv_lora_rank); shared experts (n_shared_experts); dense first layers "
             "(first_k_dense_replace); multi-token prediction (num_nextn_predict_layers): slurmscale's model does not",
         ),
-        (
-            QWEN3 | {"architectures": ["Qwen3MoeForCausalLM"], "moe_intermediate_size": 768, "num_experts": 128},
-            "experts of a width of their own (moe_intermediate_size); a router whose weights may not be normalized",
-        ),
+        (QWEN3_MOE | {"norm_topk_prob": False}, "norm_topk_prob=false, a router whose weights are not normalized"),
+        (QWEN3_MOE | {"mlp_only_layers": [0]}, "mlp_only_layers=[0], dense layers"),
+        (QWEN3_MOE | {"decoder_sparse_step": 2}, "decoder_sparse_step=2, dense layers"),
         (LLAMA | {"architectures": ["BertModel"]}, "architectures=BertModel, not one of LlamaForCausalLM"),
         ({"a": 1}, "is not the configuration of a language model: KeyError 'architectures'"),
     ],

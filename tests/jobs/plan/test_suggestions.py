@@ -58,6 +58,7 @@ ILLEGAL = (
     "model.kv_heads=3",
     "model.experts=4",
     "model.experts=4 model.experts_per_token=5",
+    "model.moe_intermediate_size=64",
     "cluster.service_units_per_node_hour=0",
     "cluster.pue=0.5",
     "cluster=xe9680_h100 ranks_per_node=16 scaling.global_batch_size=64",
