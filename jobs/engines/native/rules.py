@@ -157,6 +157,17 @@ def packed_rows_are_whole(run: Run) -> str | None:
     return None
 
 
+def windows_are_whole(run: Run) -> str | None:
+    """Refuse sliding windows with CP: ring attention is causal over the whole row."""
+    if run.model.sliding_window is not None and run.parallelism.context > 1:
+        return (
+            f"model.sliding_window={run.model.sliding_window} ({run.model.name}) limits what a token attends to, and "
+            f"parallelism.context={run.parallelism.context} shards rows over ranks, whose ring attention cannot. Set "
+            "parallelism.context=1."
+        )
+    return None
+
+
 def packed_text_has_no_prompt(run: Run) -> str | None:
     """Refuse virtual tokens in packed windows of text: only the first document of a sample would attend to them."""
     if run.job.batching is Batching.packed and run.job.virtual_tokens and run.data.source in TEXTS:
@@ -320,6 +331,7 @@ RULES: tuple[Rule, ...] = (
     narrow_weights_have_narrow_arithmetic,
     rounding_has_narrow_weights,
     packed_rows_are_whole,
+    windows_are_whole,
     packed_text_has_no_prompt,
     fused_kernels_fit,
     buckets_are_ddps,

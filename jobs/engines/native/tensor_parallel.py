@@ -130,7 +130,10 @@ def layer_plan(layer: Block, between: Replicate | Shard) -> dict[str, ParallelSt
             plan[name] = SplitColumns(output_layouts=Replicate() if experts else between)
     if isinstance(between, Shard):
         # A norm works along hidden, so each rank normalizes its own positions, (mbs, seq / tp, hidden).
-        plan |= {"norm_1": SequenceParallel(), "norm_2": SequenceParallel()}
+        plan |= {name: SequenceParallel() for name in ("norm_1", "norm_2") if not is_identity(layer, name)}
+        # Their results are added to plain tensors.
+        after = ("post_attention_norm", "post_mlp_norm")
+        plan |= {name: SequenceParallel(use_local_output=True) for name in after if not is_identity(layer, name)}
         # LitGPT passes six positional arguments to attention; only the first is sharded.
         rest = (None,) * 5
         # Attention needs every position: all-gather to (mbs, seq, hidden).
@@ -147,6 +150,11 @@ def layer_plan(layer: Block, between: Replicate | Shard) -> dict[str, ParallelSt
             else PrepareModuleInput(input_layouts=between, desired_input_layouts=Replicate())
         )
     return plan
+
+
+def is_identity(layer: Block, name: str) -> bool:
+    """Return whether a layer has no norm in this place."""
+    return isinstance(layer.get_submodule(name), nn.Identity)
 
 
 def qkv_rows(config: Config, tensor: int, chosen: Sequence[bool] = (True, True, True)) -> Tensor:

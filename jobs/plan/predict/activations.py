@@ -21,6 +21,7 @@ from jobs.schema import (
     LoraTarget,
     Mlp,
     Norm,
+    NormPlace,
     Precision,
     Run,
 )
@@ -114,6 +115,13 @@ def norm(run: Run, x: Tokens) -> int:
     return (x.between * run.model.hidden_size * 4 if copies_input(run) else layer_input(run, x)) + statistics
 
 
+def norm_of_result(run: Run, x: Tokens) -> int:
+    """Return what a norm of the result of attention or feed-forward keeps: that, or autocast's copy; and statistics."""
+    width = 4 if in_autocast(run) and not has_fused_norms(run) else x.width
+    statistics = 4 if run.model.norm is Norm.RMSNorm else 8
+    return x.between * (run.model.hidden_size * width + statistics)
+
+
 def copies_input(run: Run) -> bool:
     """Return whether a norm copies its input to float32."""
     return in_autocast(run) and not autocasts(run) and not has_fused_norms(run)
@@ -125,9 +133,10 @@ def has_fused_norms(run: Run) -> bool:
 
 
 def norms(run: Run, x: Tokens) -> int:
-    """Return what the two norms of a layer keep; of a parallel residual both have the same input."""
+    """Return what the norms of a layer keep; the two of a parallel residual have the same input."""
     shared = run.model.parallel_residual and not copies_input(run)
-    return 2 * norm(run, x) - (layer_input(run, x) if shared else 0)
+    before = 0 if run.model.norm_place is NormPlace.after else 2 * norm(run, x) - (layer_input(run, x) if shared else 0)
+    return before + (0 if run.model.norm_place is NormPlace.before else 2 * norm_of_result(run, x))
 
 
 def operands(run: Run, width: int, targets: tuple[LoraTarget, ...], matrices: int = 1) -> int:
@@ -288,5 +297,5 @@ def cast_weights(run: Run, layers: int, *, head: bool) -> int:
 
 def rotary_table(run: Run, x: Tokens) -> int:
     """Return cosine and sine of each token of a packed row; padded rows share one table."""
-    size = int(run.model.rope_fraction * run.model.head_size)
+    size = int(run.model.rope_fraction * run.model.head_size) * (1 if run.model.rope_local_base is None else 2)
     return 2 * 4 * x.count * size if run.job.batching is Batching.packed else 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
 
-from jobs.schema import Lora, LoraTarget, Mlp, Model, Norm, PromptEncoder, PromptTuning
+from jobs.schema import Lora, LoraTarget, Mlp, Model, Norm, NormPlace, PromptEncoder, PromptTuning
 
 NF4_BLOCK, SCALES_BLOCK = 64, 256
 """Numbers with one scale, and scales with one of their own (jobs.engines.native.customization.nf4)."""
@@ -60,7 +60,7 @@ def layer_weights(model: Model) -> list[Weight]:
         *linear(qkv_width, model.hidden_size, Split.rows, bias=model.bias or model.attention_bias),
         *linear(model.hidden_size, heads_width, Split.columns, bias=model.bias),
         *feed_forward,
-        *norm_weights(model) * 2,
+        *norm_weights(model) * norms_of_layer(model),
         *(head_norm_weights(model) * 2 if model.norm_qk else []),
     ]
 
@@ -165,6 +165,11 @@ def linear(rows: int, columns: int, split: Split, *, bias: bool) -> list[Weight]
     """Return a matrix, and its bias if it has one, which TP divides with the rows."""
     biases = [Weight(rows, 1, Split.rows if split is Split.rows else Split.none)] if bias else []
     return [Weight(rows, columns, split), *biases]
+
+
+def norms_of_layer(model: Model) -> int:
+    """Return the number of norms of hidden states in a layer."""
+    return 4 if model.norm_place is NormPlace.around else 2
 
 
 def norm_weights(model: Model) -> list[Weight]:

@@ -191,7 +191,9 @@ def test_a_packed_row_has_the_gradients_of_padded_rows_and_without_its_mask_othe
     packed_loss, packed_gradients = computed(gpt, row)
     assert packed_loss == pytest.approx(loss, rel=1e-5)
     assert far(packed_gradients, gradients) < 1e-5
-    monkeypatch.setattr(attention, "within_samples", lambda q, k, v, *_: attention.causal(q, k, v))
+    monkeypatch.setattr(
+        attention, "within_samples", lambda q, k, v, *_: attention.causal(q, k, v, attention.Reach(None, None))
+    )
     unmasked_loss, unmasked_gradients = computed(gpt, row)
     assert unmasked_loss != pytest.approx(loss, rel=1e-3)
     assert far(unmasked_gradients, gradients) > 0.1

@@ -6,27 +6,26 @@ LitGPT and trained by the native engine; transformers computes losses, gradients
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-import yaml
 from litgpt.config import Config
-from litgpt.scripts.convert_hf_checkpoint import convert_hf_checkpoint, copy_weights_qwen_3
+from litgpt.scripts.convert_hf_checkpoint import convert_hf_checkpoint, copy_weights_gemma_3, copy_weights_qwen_3
 from torch import Tensor
 
+from jobs.cli import main
 from jobs.data.dataset import IGNORED
 from jobs.data.tokenizer import train_bpe
 from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native import trainer
 from jobs.engines.native.load_sharded import full
 from jobs.engines.native.tensor_parallel import as_in_litgpt
-from jobs.plan.model_file import as_yaml, from_config_json
+from jobs.plan.model_file import from_config_json
 from jobs.rundir import RunDir, load_run
 from jobs.runtime.steps import learning_rate
 from jobs.work.serve.conversion import convert
@@ -59,6 +58,19 @@ class Family:
 
 FAMILIES = {
     "Qwen3": Family({}, "Qwen3-8B", copy_weights_qwen_3),
+    "Gemma3": Family(
+        {
+            "hidden_activation": "gelu_pytorch_tanh",
+            "query_pre_attn_scalar": 24,
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_local_base_freq": 1e4,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+            "tie_word_embeddings": False,
+        },
+        "Gemma-3-1b-it",
+        lambda config, *weights: copy_weights_gemma_3(*weights),
+    ),
     "Qwen3Moe": Family(
         {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True},
         "Qwen3-30B-A3B",
@@ -78,17 +90,19 @@ RECORDS = "alpaca.json"
 
 @dataclass(frozen=True)
 class Published:
-    """A directory as on the hub, which LitGPT has converted in place."""
+    """A directory as on the hub, which LitGPT has converted in place; its model file can be chosen by name."""
 
     family: Family
     path: Path
 
     def start(self) -> tuple[str, ...]:
         """Overrides for a run that trains the published model on samples of uneven length."""
-        model = yaml.safe_load(as_yaml(from_config_json(self.path / "config.json"))) | {"source": "tests"}
-        described = (f"model.{key}={json.dumps(value)}" for key, value in model.items())
-        described = (each.replace('"', "") for each in described)
-        return (*described, *UNEVEN, f"data.path={self.path / RECORDS}", f"job.init_from={self.path}")
+        return (
+            f"model={self.path.name.lower()}",
+            *UNEVEN,
+            f"data.path={self.path / RECORDS}",
+            f"job.init_from={self.path}",
+        )
 
     def in_litgpt(self, named: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return weights or gradients under the names that they have here."""
@@ -98,13 +112,13 @@ class Published:
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Published:
+def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
     """The model of a family."""
     name = request.param
     family, where = FAMILIES[name], tmp_path_factory.mktemp(name) / f"Tiny{name}"
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**SMALL | family.settings)
-    theirs = getattr(transformers, f"{name}ForCausalLM")(config)
+    model = getattr(transformers, f"{name}ForCausalLM")
+    theirs = model(model.config_class(**SMALL | family.settings))
     with torch.no_grad():
         for parameter, weight in theirs.named_parameters():
             is_norm = "norm" in parameter
@@ -114,7 +128,10 @@ def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     convert_hf_checkpoint(where, model_name=family.litgpt)
     records = [{"instruction": "Repeat.", "input": "", "output": "word " * (1 + 5 * i % 13)} for i in range(16)]
     write_json(where / RECORDS, records)
-    return Published(family, where)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURMSCALE_SITE", str(where.parent))
+        assert main(["model", str(where)]) == 0
+        yield Published(family, where)
 
 
 def rank_that_shows(directory: Path, number: int, world: int, start: str) -> None:
@@ -156,7 +173,7 @@ class Expected:
     """Losses of three steps, gradients of the first one and logits after the last one, by transformers."""
 
     def __init__(self, published: Published, where: Path) -> None:
-        run = make_run(where, *published.start(), *ONE, "name=samples")
+        run = make_run(where, *published.start(), *ONE, "name=samples", small=False)
         assert train(run, of_rank=rank_that_shows) == [0], printed(run)
         ((shown,), config) = shown_by(run), load_run(run.config)
         theirs = transformers.AutoModelForCausalLM.from_pretrained(published.path, attn_implementation="eager")
@@ -185,6 +202,12 @@ class Expected:
             optimizer.zero_grad()
             self.losses.append(loss.item() / labels)
         self.trained = theirs.eval()
+
+
+@pytest.fixture(autouse=True)
+def _site(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the family's model file be chosen: the environment of a test has no site directory."""
+    monkeypatch.setenv("SLURMSCALE_SITE", str(published.path.parent))
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +251,7 @@ IN_CI = ("one process", "one process, packed", "FSDP, packed", "TP", "PP, packed
 def test_losses_gradients_and_updates_are_those_of_transformers(
     layout: str, published: Published, expected: Expected, tmp_path: Path
 ) -> None:
-    run = make_run(tmp_path, *published.start(), *LAYOUTS[layout], "job.export=true")
+    run = make_run(tmp_path, *published.start(), *LAYOUTS[layout], "job.export=true", small=False)
     assert set(train(run, of_rank=rank_that_shows)) == {0}, printed(run)
     assert losses(run) == pytest.approx(expected.losses, abs=1e-5)
     gradients = {name: each for shown in shown_by(run) for name, each in shown["gradients"].items()}
@@ -243,17 +266,17 @@ def test_losses_gradients_and_updates_are_those_of_transformers(
         wanted = expected.trained(tokens).logits
         torch.testing.assert_close(ours(tokens).logits, wanted, rtol=0, atol=1e-3)
     assert wanted.std() > 0.5
-    assert litgpt_fields(from_config_json(tmp_path / "hf/config.json")) == litgpt_fields(load_run(run.config).model) | {
-        "name": "hf"
-    }
+    assert litgpt_fields(from_config_json(tmp_path / "hf/config.json")) == litgpt_fields(
+        replace(load_run(run.config).model, name="hf")
+    )
 
 
 @pytest.mark.slow
 def test_adapters_train_alike_on_two_ranks_and_peft_reads_them(published: Published, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     lora = ("job=finetune_lora", *published.start(), "job.export=true", "job.precision=float32", "job.lora.rank=4")
-    single = make_run(tmp_path, "name=single", *lora, *ONE)
-    two = make_run(tmp_path, "name=two", *lora, "parallelism=tp", TWO)
+    single = make_run(tmp_path, "name=single", *lora, *ONE, small=False)
+    two = make_run(tmp_path, "name=two", *lora, "parallelism=tp", TWO, small=False)
     for run in (single, two):
         assert set(train(run)) == {0}, printed(run)
     assert losses(two) == pytest.approx(losses(single), abs=1e-5)

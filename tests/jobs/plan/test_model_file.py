@@ -61,6 +61,16 @@ QWEN3_MOE = QWEN3 | {
     "num_key_value_heads": 4, "tie_word_embeddings": False,
 }  # fmt: skip
 
+# The facts of https://huggingface.co/google/gemma-3-4b-pt/blob/main/config.json, without transformers' defaults.
+GEMMA3 = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "text_config": {
+        "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    },
+    "vision_config": {"hidden_size": 1152}, "tie_word_embeddings": True,
+}  # fmt: skip
+
 
 def written(what: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("SLURMSCALE_SITE", str(site))
@@ -76,7 +86,8 @@ def written(what: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     [("Qwen2.5-7B", "qwen25_7b", 7.61e9), ("Qwen2.5-0.5B", "qwen25_05b", 0.494e9),
      ("Llama-3.2-1B", "llama32_1b", 1.24e9), ("phi-4", "phi_4", 14.7e9),
      ("Qwen2.5-Math-1.5B", "qwen25_math15b", 1.54e9), ("SmolLM2-135M", "smollm2_135m", 0.1345e9),
-     ("Qwen3-1.7B-Base", "qwen3_17b_base", 1.72e9), ("Qwen3-30B-A3B-Base", "qwen3_30b_a3b_base", 30.5e9)],
+     ("Qwen3-1.7B-Base", "qwen3_17b_base", 1.72e9), ("Qwen3-30B-A3B-Base", "qwen3_30b_a3b_base", 30.5e9),
+     ("Gemma-3-1b-it", "gemma_3_1b_it", 1.00e9)],
 )  # fmt: skip
 def test_a_name_of_litgpt_becomes_a_model_file_of_the_same_shapes(
     name: str, stem: str, published: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -93,7 +104,13 @@ def test_a_name_of_litgpt_becomes_a_model_file_of_the_same_shapes(
 
 @pytest.mark.parametrize(
     ("config", "name"),
-    [(LLAMA, "Llama-3.2-1B"), (QWEN, "Qwen2.5-0.5B"), (QWEN3, "Qwen3-0.6B"), (QWEN3_MOE, "Qwen3-30B-A3B")],
+    [
+        (LLAMA, "Llama-3.2-1B"),
+        (QWEN, "Qwen2.5-0.5B"),
+        (QWEN3, "Qwen3-0.6B"),
+        (QWEN3_MOE, "Qwen3-30B-A3B"),
+        (GEMMA3, "Gemma-3-4b-it"),
+    ],
 )
 def test_a_config_json_gives_the_same_model_as_litgpts_name(
     config: dict[str, Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -176,7 +193,7 @@ def test_a_model_file_trains(name: str, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("gemma-2b", "gemma-2b has 'GemmaMLP', which slurmscale's model does not have"),
+        ("Gemma-2-2b", "Gemma-2-2b: attention_logit_softcapping is None, LitGPT's is 50.0"),
         ("phi-2", "phi_2 differs from LitGPT's phi-2: shared_attention_norm is False, LitGPT's is True"),
         ("Qwen9", "Qwen9 is neither a file nor a name in LitGPT's table"),
         (QWEN | {"use_sliding_window": True, "sliding_window": 4096}, "sliding_window=4096"),
@@ -184,21 +201,11 @@ def test_a_model_file_trains(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         (LLAMA | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling of type yarn, not llama3"),
         (LLAMA | {"rope_parameters": {"rope_type": "longrope"}}, "rope_scaling of type longrope, not llama3"),
         (LLAMA | {"architectures": ["Gemma2ForCausalLM"]}, "architectures=Gemma2ForCausalLM, not one of"),
+        (GEMMA3 | {"layer_types": ["full_attention", *["sliding_attention"] * 33]}, "layer_types without a period"),
+        (GEMMA3 | {"final_logit_softcapping": 30.0}, "final_logit_softcapping: slurmscale's model does not have it"),
         (
-            {
-                "architectures": ["Gemma3ForConditionalGeneration"],
-                "vision_config": {"hidden_size": 1152},
-                "text_config": {
-                    "hidden_size": 2560,
-                    "num_hidden_layers": 34,
-                    "sliding_window": 1024,
-                    "sliding_window_pattern": 6,
-                    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-                    "query_pre_attn_scalar": 256,
-                },
-            },
-            "sliding_window=1024 in some layers; rope_scaling of type linear, not llama3; a scale of attention of its "
-            "own (query_pre_attn_scalar); images (vision_config); scaled embeddings, norms by 1 + weight, norms after",
+            GEMMA3 | {"text_config": {"rope_scaling": {"factor": 8.0, "rope_type": "yarn"}, "num_hidden_layers": 6}},
+            "rope_scaling of type yarn, not linear",
         ),
         (
             LLAMA

@@ -38,8 +38,8 @@ def write_adapters(run: Run, export: Path) -> None:
         **lora_arguments(lora),
     }
     write_file(export / "hyperparameters.yaml", yaml.safe_dump(metadata))
-    # PEFT names q, k and v apart, as Llama, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3 MoE have them.
-    if run.model.mlp not in {Mlp.LLaMAMLP, Mlp.LLaMAMoE}:
+    # PEFT names q, k and v apart, as Llama, Mistral, Mixtral, Qwen2, Qwen3 and Gemma 3 have them.
+    if run.model.mlp is Mlp.GptNeoxMLP:
         return
     adapters = load_weights(export / LITGPT_FILE)["model"]
     named = dict(peft_weights(adapters, run.model, lora))
