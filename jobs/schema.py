@@ -120,6 +120,8 @@ class Model:
     """Add a bias to query, key and value only (Qwen2.5)."""
     norm_qk: bool = False
     """Normalize each head of queries and keys before the rotation, one scale for all heads (Qwen3)."""
+    norm_qk_whole: bool = False
+    """Let these norms normalize all heads together, each number with a scale of its own (OLMo 2), not each head."""
     attention_scores_scalar: Count | None = None
     """Number by whose root attention divides its scores (Gemma); null: `head_size`."""
     sliding_window: Count | None = None

@@ -43,9 +43,12 @@ ARCHITECTURES = (
     "Qwen2ForCausalLM",
     "Qwen3ForCausalLM",
     "Qwen3MoeForCausalLM",
+    "Olmo2ForCausalLM",
     "Gemma3ForCausalLM",
     "Gemma3ForConditionalGeneration",
 )
+# Where layers have their norms, if not before attention and feed-forward.
+PLACES = {"Gemma3": NormPlace.around, "Olmo2": NormPlace.after}
 # transformers' values of what the config.json of a Gemma 3 may leave out (Gemma3TextConfig).
 GEMMA3: dict[str, Any] = {
     "head_dim": 256,
@@ -85,7 +88,6 @@ UNSTATED = {
     "Gemma": "scaled embeddings, norms by 1 + weight",
     "Gemma2": "scaled embeddings, norms by 1 + weight, norms after attention and feed-forward",
     "GptOss": "attention sinks, biases of experts and router",
-    "Olmo2": "norms of queries and keys over all heads, norms after attention and feed-forward",
     "Olmo3": "norms of queries and keys over all heads, norms after attention and feed-forward",
 }
 
@@ -152,6 +154,7 @@ def from_litgpt(name: str) -> Model:
             bias=theirs.bias,
             attention_bias=theirs.attn_bias,
             norm_qk=theirs.norm_qk,
+            norm_qk_whole=theirs.norm_qk_type == "olmo2",
             attention_scores_scalar=theirs.attention_scores_scalar,
             sliding_window=theirs.sliding_window_size,
             full_attention_every=full_attention_every(theirs.sliding_window_indices),
@@ -266,11 +269,12 @@ def from_config_json(path: Path) -> Model:
             max_sequence_length=given["max_position_embeddings"],
             norm_eps=given["rms_norm_eps"],
             norm_unit_offset=gemma,
-            norm_place=NormPlace.around if gemma else NormPlace.before,
+            norm_place=PLACES.get(family, NormPlace.before),
             mlp=Mlp.GemmaMLP if gemma else Mlp.LLaMAMoE if experts else Mlp.LLaMAMLP,
             # Qwen2 always has a bias on query, key and value, and no key of its config.json states it.
             attention_bias=family == "Qwen2",
-            norm_qk=family in {"Qwen3", "Qwen3Moe", "Gemma3"},
+            norm_qk=family in {"Qwen3", "Qwen3Moe", "Gemma3", "Olmo2"},
+            norm_qk_whole=family == "Olmo2",
             attention_scores_scalar=given["query_pre_attn_scalar"] if gemma else None,
             sliding_window=window,
             full_attention_every=full_attention_every(windows_of(given)) if window else 0,

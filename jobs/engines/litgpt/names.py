@@ -33,6 +33,7 @@ def litgpt_fields(model: Model) -> dict[str, Any]:
         "bias": model.bias,
         "attn_bias": model.attention_bias,
         "norm_qk": model.norm_qk,
+        "norm_qk_type": "olmo2" if model.norm_qk_whole else "default",
         "attention_scores_scalar": model.attention_scores_scalar,
         "sliding_window_size": model.sliding_window,
         "sliding_window_indices": windows if model.sliding_window else None,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.attention import Attention, bounds_of, positions_in
 from jobs.engines.native.loss import ChunkedHead, summed_loss
-from jobs.engines.native.norm import fuse_norms
+from jobs.engines.native.norm import HeadsNorm, fuse_norms
 from jobs.schema import Model
 
 
@@ -30,6 +30,8 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
             attention = layer.attn
             attention.__class__ = Attention
             attention.window = config.sliding_window_size if attention.apply_sliding_window_attention else None
+            if config.norm_qk and config.norm_qk_type == "olmo2":
+                attention.norm_q.__class__ = attention.norm_k.__class__ = HeadsNorm
             attention.table = config.rope_indices[attention.block_idx] if config.rope_indices else 0
 
     def rope_cache(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:

@@ -186,7 +186,8 @@ def head_norms(run: Run) -> int:
     statistics = 4 * (1 if model.norm is Norm.RMSNorm else 2)
     width = WIDTHS[run.job.precision] if has_fused_norms(run) else 4
     copies = width * model.head_size if copies_heads(run) else 0
-    return (model.heads + model.kv_heads) // run.parallelism.tensor * (statistics + copies)
+    heads = (model.heads + model.kv_heads) // run.parallelism.tensor
+    return heads * copies + (2 if model.norm_qk_whole else heads) * statistics
 
 
 def copies_heads(run: Run) -> bool:

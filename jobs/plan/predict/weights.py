@@ -61,7 +61,7 @@ def layer_weights(model: Model) -> list[Weight]:
         *linear(model.hidden_size, heads_width, Split.columns, bias=model.bias),
         *feed_forward,
         *norm_weights(model) * norms_of_layer(model),
-        *(head_norm_weights(model) * 2 if model.norm_qk else []),
+        *(head_norm_weights(model) if model.norm_qk else []),
     ]
 
 
@@ -178,8 +178,11 @@ def norm_weights(model: Model) -> list[Weight]:
 
 
 def head_norm_weights(model: Model) -> list[Weight]:
-    """Return the weights of the normalization of queries, or of keys: all heads share them."""
-    return [replace(weight, rows=model.head_size) for weight in norm_weights(model)]
+    """Return the weights of the norms of queries and of keys: all heads share them, or each has its own."""
+    if not model.norm_qk_whole:
+        return [replace(weight, rows=model.head_size) for weight in norm_weights(model)] * 2
+    sizes = [heads * model.head_size for heads in (model.heads, model.kv_heads)]
+    return [replace(weight, rows=size, split=Split.rows) for size in sizes for weight in norm_weights(model)]
 
 
 def embedding_weights(model: Model) -> list[Weight]:

@@ -197,6 +197,8 @@ def model_is_consistent(run: Run) -> str | None:
             f"model.experts={m.experts} and model.experts_per_token={m.experts_per_token} do not fit together. Set "
             f"model.experts=0 model.experts_per_token=0 for a dense model{some}."
         )
+    if m.norm_qk_whole and not m.norm_qk:
+        return "model.norm_qk_whole=true needs norms of queries and keys. Set model.norm_qk=true."
     of_windows = {"full_attention_every": m.full_attention_every or None, "rope_local_base": m.rope_local_base}
     for key, value in of_windows.items():
         if value is not None and m.sliding_window is None:

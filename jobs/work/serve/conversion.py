@@ -16,7 +16,12 @@ from typing import Any
 
 import torch
 from litgpt.config import Config
-from litgpt.scripts.convert_lit_checkpoint import copy_weights_gemma_3, copy_weights_llama, copy_weights_qwen_3
+from litgpt.scripts.convert_lit_checkpoint import (
+    copy_weights_gemma_3,
+    copy_weights_llama,
+    copy_weights_olmo2,
+    copy_weights_qwen_3,
+)
 from safetensors.torch import save_file
 
 from jobs.data.tokenizer import GENERATION_CONFIG, read_json, special_tokens, tokenizer_files
@@ -111,6 +116,13 @@ PLAIN: dict[str, Any] = {
 }
 
 
+def copy_weights_of_olmo2(config: Any, found: dict[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> None:
+    """Rename weights by LitGPT's function, which expects the norm after attention under the name of another one."""
+    copy_weights_olmo2(
+        config, found, {name.replace("post_attention_norm", "norm_2"): weight for name, weight in weights.items()}
+    )
+
+
 def no_keys(_config: Any) -> dict[str, Any]:
     """Return the keys of a model without further ones."""
     return {"hidden_act": "silu"}
@@ -151,6 +163,10 @@ GEMMA3 = dict.fromkeys(("sliding_window_size", "rope_local_base_freq", "attentio
     "mlp_class_name": "GemmaMLP", "norm_qk": True, "post_attention_norm": True, "post_mlp_norm": True,
     "scale_embeddings": True,
 }  # fmt: skip
+OLMO2 = {
+    "norm_qk": True, "norm_qk_type": "olmo2", "norm_1": False, "norm_2": False, "post_attention_norm": True,
+    "post_mlp_norm": True,
+}  # fmt: skip
 EXPERTS = {"mlp_class_name": "LLaMAMoE"}
 ARCHITECTURES = (
     Architecture("Llama", "llama", copy_weights_llama, {}, no_keys),
@@ -163,6 +179,7 @@ ARCHITECTURES = (
         EXPERTS | {"norm_qk": True, "moe_intermediate_size": ANY},
         qwen3_moe_keys,
     ),
+    Architecture("Olmo2", "olmo2", copy_weights_of_olmo2, OLMO2, no_keys),
     Architecture("Gemma3", "gemma3_text", copy_weights_gemma_3, GEMMA3, gemma3_keys),
 )
 

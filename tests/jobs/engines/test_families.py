@@ -15,7 +15,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from litgpt.config import Config
-from litgpt.scripts.convert_hf_checkpoint import convert_hf_checkpoint, copy_weights_gemma_3, copy_weights_qwen_3
+from litgpt.scripts.convert_hf_checkpoint import (
+    convert_hf_checkpoint,
+    copy_weights_gemma_3,
+    copy_weights_olmo2,
+    copy_weights_qwen_3,
+)
 from torch import Tensor
 
 from jobs.cli import main
@@ -58,6 +63,7 @@ class Family:
 
 FAMILIES = {
     "Qwen3": Family({}, "Qwen3-8B", copy_weights_qwen_3),
+    "Olmo2": Family({}, "OLMo-2-1124-7B", copy_weights_olmo2),
     "Gemma3": Family(
         {
             "hidden_activation": "gelu_pytorch_tanh",

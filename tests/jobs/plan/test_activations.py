@@ -66,6 +66,11 @@ ATTENTION_ONLY = "job.lora.targets=[query,value]"
         ),
         (*QWEN3, *TP, *IN_16_BITS, "engine.loss=whole"),
         (*GEMMA3, *ALONE, *IN_16_BITS, "engine.loss=whole"),
+        ("model=olmo2_7b", "job.sequence_length=4096", *ALONE, *IN_16_BITS, "engine.loss=whole"),
+        pytest.param(
+            ("model=olmo2_7b", "job.sequence_length=4096", *ALONE, *AUTOCAST, "engine.loss=whole"),
+            marks=pytest.mark.long,
+        ),
         pytest.param((*GEMMA3, *ALONE, *AUTOCAST, "engine.loss=whole"), marks=pytest.mark.long),
         pytest.param(
             (*GEMMA3, "model.full_attention_every=2", *ALONE, *IN_16_BITS, "job.batching=packed"),

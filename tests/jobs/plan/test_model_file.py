@@ -71,6 +71,14 @@ GEMMA3 = {
     "vision_config": {"hidden_size": 1152}, "tie_word_embeddings": True,
 }  # fmt: skip
 
+# The facts of https://huggingface.co/allenai/OLMo-2-1124-7B/blob/main/config.json.
+OLMO2 = {
+    "architectures": ["Olmo2ForCausalLM"], "attention_bias": False, "hidden_act": "silu", "hidden_size": 4096,
+    "intermediate_size": 11008, "max_position_embeddings": 4096, "num_attention_heads": 32, "num_hidden_layers": 32,
+    "num_key_value_heads": 32, "rms_norm_eps": 1e-6, "rope_scaling": None, "rope_theta": 500000,
+    "tie_word_embeddings": False, "vocab_size": 100352,
+}  # fmt: skip
+
 
 def written(what: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("SLURMSCALE_SITE", str(site))
@@ -110,6 +118,7 @@ def test_a_name_of_litgpt_becomes_a_model_file_of_the_same_shapes(
         (QWEN3, "Qwen3-0.6B"),
         (QWEN3_MOE, "Qwen3-30B-A3B"),
         (GEMMA3, "Gemma-3-4b-it"),
+        (OLMO2, "OLMo-2-1124-7B"),
     ],
 )
 def test_a_config_json_gives_the_same_model_as_litgpts_name(
