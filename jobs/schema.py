@@ -35,6 +35,17 @@ class Norm(Enum):
     """Subtract the mean, scale by the standard deviation."""
 
 
+class NormPlace(Enum):
+    """Place of a layer's norms."""
+
+    before = "before"
+    """Of the inputs of attention and feed-forward."""
+    after = "after"
+    """Of their results, before these are added to the residual stream (OLMo 2)."""
+    around = "around"
+    """Of both (Gemma 2 and 3)."""
+
+
 class Mlp(Enum):
     """Feed-forward layer, by LitGPT's name."""
 
@@ -42,22 +53,29 @@ class Mlp(Enum):
     """SwiGLU: two input matrices and one output matrix."""
     GptNeoxMLP = "GptNeoxMLP"
     """GELU between one input and one output matrix."""
+    GemmaMLP = "GemmaMLP"
+    """GEGLU: as SwiGLU, with GELU (by tanh) in place of SiLU."""
     LLaMAMoE = "LLaMAMoE"
     """Mixture of SwiGLU experts (`model.experts`)."""
 
 
 @dataclass(kw_only=True)
 class RopeScaling:
-    """Llama 3.1's scaling of rotary frequencies to a longer context."""
+    """Scaling of rotary frequencies to a longer context: Llama 3.1's, or linear if `factor` alone is set (Gemma 3)."""
 
     factor: float
-    """Divisor of the low frequencies."""
-    low_freq_factor: float
-    """Frequencies with fewer than this many turns in the original context are divided by `factor`."""
-    high_freq_factor: float
+    """Divisor of the low frequencies, or of all."""
+    low_freq_factor: float | None = None
+    """Frequencies with fewer than this many turns in the original context are divided by `factor`; null: all are."""
+    high_freq_factor: float | None = None
     """Frequencies with more than this many turns stay; those in between are interpolated."""
-    original_max_sequence_length: int
+    original_max_sequence_length: int | None = None
     """Context length in tokens before the scaling."""
+
+    @property
+    def is_linear(self) -> bool:
+        """Return True if all frequencies are divided alike."""
+        return self.low_freq_factor is None
 
 
 @dataclass(kw_only=True)
@@ -90,6 +108,10 @@ class Model:
     """Normalization layer."""
     norm_eps: float = 1e-5
     """Number added to the variance before the root."""
+    norm_unit_offset: bool = False
+    """Multiply by 1 + weight in norms (Gemma)."""
+    norm_place: NormPlace = NormPlace.before
+    """Place of a layer's norms."""
     mlp: Mlp = Mlp.LLaMAMLP
     """Feed-forward layer."""
     bias: bool = False
@@ -98,6 +120,14 @@ class Model:
     """Add a bias to query, key and value only (Qwen2.5)."""
     norm_qk: bool = False
     """Normalize each head of queries and keys before the rotation, one scale for all heads (Qwen3)."""
+    norm_qk_whole: bool = False
+    """Let these norms normalize all heads together, each number with a scale of its own (OLMo 2), not each head."""
+    attention_scores_scalar: Count | None = None
+    """Number by whose root attention divides its scores (Gemma); null: `head_size`."""
+    sliding_window: Count | None = None
+    """Positions that a token attends to in layers with a sliding window, itself included; null: no such layers."""
+    full_attention_every: NoneOrMore = 0
+    """Of this many layers, the last one has no sliding window (Gemma 3: 6); 0: all layers have one."""
     parallel_residual: bool = False
     """Add attention and feed-forward to the same input (GPT-NeoX), not one after the other."""
     rope_base: int = 10000
@@ -106,12 +136,36 @@ class Model:
     """Part of each head that is rotated."""
     rope_scaling: RopeScaling | None = None
     """Scaling of rotary frequencies to a longer context; null: none."""
+    rope_local_base: Count | None = None
+    """Base of the rotary frequencies, without scaling, in layers with a sliding window; null: as in other layers."""
+    scale_embeddings: bool = False
+    """Multiply embeddings by the root of `hidden_size` (Gemma)."""
     tie_embeddings: bool = False
     """Use one matrix as embedding and as head."""
     experts: NoneOrMore = 0
     """Experts of a mixture-of-experts layer; 0: a dense model."""
     experts_per_token: NoneOrMore = 0
     """Experts that compute each token; 0: a dense model."""
+    moe_intermediate_size: Count | None = None
+    """Inner width of each expert (Qwen3 MoE); null: `intermediate_size`."""
+
+    @property
+    def has_window(self) -> list[bool]:
+        """Return whether each layer has a sliding window."""
+        every = self.full_attention_every
+        return [
+            self.sliding_window is not None and (not every or (layer + 1) % every > 0) for layer in range(self.layers)
+        ]
+
+    @property
+    def inner_size(self) -> int:
+        """Return the inner width of each expert, or of the feed-forward layer of a dense model."""
+        return self.intermediate_size if self.moe_intermediate_size is None else self.moe_intermediate_size
+
+    @property
+    def inner_size_key(self) -> str:
+        """Return the key that decides `inner_size`."""
+        return "intermediate_size" if self.moe_intermediate_size is None else "moe_intermediate_size"
 
 
 class Precision(Enum):

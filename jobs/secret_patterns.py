@@ -75,8 +75,8 @@ SETTING = re.compile(r"\b(?:setenv|set[ ]{1,4}-\w{0,8}|aws[ ]{1,4}configure[ ]{1
 LONGEST_SETTING = 40
 SWITCHES = {"0", "1", "true", "false", "yes", "no", "on", "off", "none", "null"}
 NUMBER = re.compile(r"[\d.,:%+-]*")
-# Latencies of a server are numbers: time_to_first_token:3000, inter_token_latency:20.
-LATENCY = re.compile(r"(?i:time_(?:to|per)_\w{1,20}_token|inter_token_latency)")
+# Latencies of a server and numbers of experts: time_to_first_token:3000, inter_token_latency:20, experts_per_token=8.
+MEASURED = re.compile(r"(?i:time_(?:to|per)_\w{1,20}_token|inter_token_latency|(?:model\.)?experts_per_token)")
 
 
 def is_a_place(value: str, name: str) -> bool:
@@ -86,10 +86,10 @@ def is_a_place(value: str, name: str) -> bool:
 
 
 def is_harmless(value: str, name: str) -> bool:
-    """Return True for a switch, such as 1 or false, a latency, and a path in a variable that names a file."""
+    """Return True for a switch, such as 1 or false, for MEASURED numbers, and for a path in a variable of a file."""
     bare = value.strip("\"'")
-    is_latency = LATENCY.fullmatch(name) is not None and NUMBER.fullmatch(bare) is not None
-    return is_latency or is_a_place(value, name) or bare.lower() in SWITCHES
+    is_number = MEASURED.fullmatch(name) is not None and NUMBER.fullmatch(bare) is not None
+    return is_number or is_a_place(value, name) or bare.lower() in SWITCHES
 
 
 def assigned(text: str) -> Iterator[tuple[int, int]]:

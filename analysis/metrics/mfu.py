@@ -30,6 +30,7 @@ from jobs.plan.predict.flops import (
     FLOPS_PER_WEIGHT,
     FORWARD_FLOPS_PER_ATTENDED,
     FORWARD_FLOPS_PER_WEIGHT,
+    attended,
 )
 from jobs.schema import ActivationCheckpointing, EngineKind, Mlp, Precision
 
@@ -89,11 +90,14 @@ class Work:
     sequence: float
     """Tokens of a sequence, in the mean."""
     head_weights: int
+    window: int | None = None
+    """Positions of a sliding window (model.sliding_window)."""
+    full_attention_every: int = 0
 
     @property
     def attended(self) -> float:
         """Entries of each of attention's products, over all layers."""
-        return self.layers * self.width * self.sequence
+        return self.width * attended(self.sequence, self.layers, self.window, self.full_attention_every)
 
     @property
     def model_flops(self) -> float:
@@ -302,6 +306,8 @@ def work_of(run: RunResult) -> Work:
         layers=layers,
         width=heads * head_size,
         sequence=mean_sequence(run),
+        window=run.setting("model.sliding_window"),
+        full_attention_every=run.setting("model.full_attention_every") or 0,
         head_weights=embedding,
     )
 
@@ -310,9 +316,10 @@ def idle_experts(run: RunResult) -> int:
     """Return the number of weights in experts that a token is not sent to, over all layers; 0 for a dense model."""
     if run.setting("model.mlp") != Mlp.LLaMAMoE.name:
         return 0
+    # Runs of models without it, and logs, have one width.
+    own = "intermediate_size" if run.setting("model.moe_intermediate_size") is None else "moe_intermediate_size"
     layers, hidden, inner, experts, active = (
-        setting(run, f"model.{key}")
-        for key in ("layers", "hidden_size", "intermediate_size", "experts", "experts_per_token")
+        setting(run, f"model.{key}") for key in ("layers", "hidden_size", own, "experts", "experts_per_token")
     )
     return layers * (experts - active) * gated_parameters(hidden, inner)
 

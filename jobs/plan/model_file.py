@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
 from enum import Enum
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -28,7 +28,7 @@ from jobs.frozen import interpolation_in
 from jobs.output import write_file
 from jobs.plan.configuration_files import text_loader
 from jobs.plan.keys import is_text
-from jobs.schema import Mlp, Model, Norm, RopeScaling
+from jobs.schema import Mlp, Model, Norm, NormPlace, RopeScaling
 from jobs.secrets import strings
 
 # LitGPT's table does not contain it; Hugging Face's config.json does (tie_word_embeddings).
@@ -43,7 +43,29 @@ ARCHITECTURES = (
     "Phi3ForCausalLM",
     "Qwen2ForCausalLM",
     "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "Olmo2ForCausalLM",
+    "Gemma3ForCausalLM",
+    "Gemma3ForConditionalGeneration",
 )
+# Where layers have their norms, if not before attention and feed-forward.
+PLACES = {"Gemma3": NormPlace.around, "Olmo2": NormPlace.after}
+# transformers' values of what the config.json of a Gemma 3 may leave out (Gemma3TextConfig).
+GEMMA3: dict[str, Any] = {
+    "head_dim": 256,
+    "hidden_act": "gelu_pytorch_tanh",
+    "max_position_embeddings": 131_072,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-6,
+    "rope_local_base_freq": 10_000,
+    "rope_theta": 1_000_000,
+    "sliding_window_pattern": 6,
+    "tie_word_embeddings": True,
+    # A model of images has 64 rows more, which LitGPT's converter leaves out.
+    "vocab_size": 262_144,
+}
 
 # What a key of a config.json stands for, if it is neither null, false, 0 nor empty.
 FEATURES = {
@@ -66,11 +88,8 @@ FEATURES = {
 UNSTATED = {
     "Gemma": "scaled embeddings, norms by 1 + weight",
     "Gemma2": "scaled embeddings, norms by 1 + weight, norms after attention and feed-forward",
-    "Gemma3": "scaled embeddings, norms by 1 + weight, norms after attention and feed-forward",
     "GptOss": "attention sinks, biases of experts and router",
-    "Olmo2": "norms of queries and keys over all heads, norms after attention and feed-forward",
     "Olmo3": "norms of queries and keys over all heads, norms after attention and feed-forward",
-    "Qwen3Moe": "a router whose weights may not be normalized",
 }
 
 
@@ -114,7 +133,7 @@ def read_model_file(path: Path) -> Model:
 def from_litgpt(name: str) -> Model:
     """Return the model of a name in LitGPT's table."""
     theirs = litgpt_config(name)
-    scaling = theirs.rope_adjustments
+    scaling, gemma = theirs.rope_adjustments, "Gemma" in name
     try:
         model = Model(
             name=file_name(name),
@@ -129,24 +148,33 @@ def from_litgpt(name: str) -> Model:
             vocab_size=theirs.padded_vocab_size,
             max_sequence_length=theirs.block_size,
             norm=Norm[theirs.norm_class_name],
-            norm_eps=theirs.norm_eps,
+            norm_eps=GEMMA3["rms_norm_eps"] if gemma else theirs.norm_eps,
+            norm_unit_offset=gemma,
+            norm_place=place_of(theirs),
             mlp=Mlp[theirs.mlp_class_name],
             bias=theirs.bias,
             attention_bias=theirs.attn_bias,
             norm_qk=theirs.norm_qk,
+            norm_qk_whole=theirs.norm_qk_type == "olmo2",
+            attention_scores_scalar=theirs.attention_scores_scalar,
+            sliding_window=theirs.sliding_window_size,
+            full_attention_every=full_attention_every(theirs.sliding_window_indices),
             parallel_residual=theirs.parallel_residual,
             rope_base=theirs.rope_base,
             rope_fraction=theirs.rotary_percentage,
             rope_scaling=scaling
             and RopeScaling(
                 factor=scaling["factor"],
-                low_freq_factor=scaling["low_freq_factor"],
-                high_freq_factor=scaling["high_freq_factor"],
-                original_max_sequence_length=scaling["original_max_seq_len"],
+                low_freq_factor=scaling.get("low_freq_factor"),
+                high_freq_factor=scaling.get("high_freq_factor"),
+                original_max_sequence_length=scaling.get("original_max_seq_len"),
             ),
-            tie_embeddings=TIED.match(name) is not None,
+            rope_local_base=theirs.rope_local_base_freq,
+            scale_embeddings=theirs.scale_embeddings,
+            tie_embeddings=gemma or TIED.match(name) is not None,
             experts=theirs.n_expert,
             experts_per_token=theirs.n_expert_per_token,
+            moe_intermediate_size=theirs.moe_intermediate_size,
         )
     except KeyError as error:
         raise ConfigError(
@@ -155,6 +183,21 @@ def from_litgpt(name: str) -> Model:
         ) from error
     compare_with_litgpt(model, name)
     return model
+
+
+def place_of(config: Any) -> NormPlace:
+    """Return the place of norms in a layer of LitGPT's."""
+    if not config.post_attention_norm:
+        return NormPlace.before
+    return NormPlace.around if config.norm_1 else NormPlace.after
+
+
+def full_attention_every(windows: Sequence[int] | None) -> int:
+    """Return the distance of layers without a sliding window, from whether each layer has one; 0 if all have one.
+
+    A list that is not periodic is refused when the result is compared with it.
+    """
+    return list(windows).index(0) + 1 if windows and 0 in windows else 0
 
 
 def litgpt_config(name: str) -> Any:
@@ -184,10 +227,12 @@ def litgpt_config(name: str) -> Any:
 def compare_with_litgpt(model: Model, name: str) -> None:
     """Raise ConfigError if the arithmetic of a model differs from LitGPT's of that name."""
     theirs, ours = litgpt_config(name), type(litgpt_config(name))(**litgpt_fields(model))
+    # Its table leaves the number that Gemma adds to the variance at a default, which is not Gemma's.
+    left_out = NAMES | {"norm_eps"} if "Gemma" in name else NAMES
     wrong = [
         f"{field.name} is {mine!r}, LitGPT's is {his!r}"
         for field in fields(theirs)
-        if field.name not in NAMES and (mine := getattr(ours, field.name)) != (his := getattr(theirs, field.name))
+        if field.name not in left_out and (mine := getattr(ours, field.name)) != (his := getattr(theirs, field.name))
     ]
     if wrong:
         raise ConfigError(
@@ -203,10 +248,14 @@ def from_config_json(path: Path) -> Model:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} is not JSON: {reason(error)}. Set the config.json of a model.") from error
     try:
+        given = of_text(given)
         refuse_other_arithmetic(path, given)
+        family = family_of(given)
         heads, hidden = given["num_attention_heads"], given["hidden_size"]
-        rope, experts = rope_of(given), given.get("num_local_experts", 0)
-        qwen3 = given["architectures"] == ["Qwen3ForCausalLM"]
+        rope = rope_of(given)
+        gemma, mixture = family == "Gemma3", family == "Qwen3Moe"
+        experts = given["num_experts"] if mixture else given.get("num_local_experts", 0)
+        window = given["sliding_window"] if gemma else None
         return checked(
             name=file_name(path.absolute().parent.name),
             source=given.get("_name_or_path") or str(path),
@@ -215,28 +264,30 @@ def from_config_json(path: Path) -> Model:
             kv_heads=given.get("num_key_value_heads") or heads,
             hidden_size=hidden,
             # Absent or null in older files; transformers' Qwen 3 has heads of 128 without it.
-            head_size=given.get("head_dim") or (128 if qwen3 else hidden // heads),
+            head_size=given.get("head_dim") or (128 if family == "Qwen3" else hidden // heads),
             intermediate_size=given["intermediate_size"],
             vocab_size=given["vocab_size"],
             max_sequence_length=given["max_position_embeddings"],
             norm_eps=given["rms_norm_eps"],
-            mlp=Mlp.LLaMAMoE if experts else Mlp.LLaMAMLP,
+            norm_unit_offset=gemma,
+            norm_place=PLACES.get(family, NormPlace.before),
+            mlp=Mlp.GemmaMLP if gemma else Mlp.LLaMAMoE if experts else Mlp.LLaMAMLP,
             # Qwen2 always has a bias on query, key and value, and no key of its config.json states it.
-            attention_bias=given["architectures"] == ["Qwen2ForCausalLM"],
-            norm_qk=qwen3,
+            attention_bias=family == "Qwen2",
+            norm_qk=family in {"Qwen3", "Qwen3Moe", "Gemma3", "Olmo2"},
+            norm_qk_whole=family == "Olmo2",
+            attention_scores_scalar=given["query_pre_attn_scalar"] if gemma else None,
+            sliding_window=window,
+            full_attention_every=full_attention_every(windows_of(given)) if window else 0,
             rope_base=int(rope.get("rope_theta", 10000)),
             rope_fraction=rope.get("partial_rotary_factor", 1.0),
-            rope_scaling=RopeScaling(
-                factor=rope["factor"],
-                low_freq_factor=rope["low_freq_factor"],
-                high_freq_factor=rope["high_freq_factor"],
-                original_max_sequence_length=rope["original_max_position_embeddings"],
-            )
-            if rope["rope_type"] == "llama3"
-            else None,
+            rope_scaling=scaling_of(rope),
+            rope_local_base=int(given["rope_local_base_freq"]) if gemma else None,
+            scale_embeddings=gemma,
             tie_embeddings=given.get("tie_word_embeddings", False),
             experts=experts,
             experts_per_token=given.get("num_experts_per_tok", 0) if experts else 0,
+            moe_intermediate_size=given["moe_intermediate_size"] if mixture else None,
         )
     except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, OmegaConfBaseException) as error:
         what = f"{type(error).__name__} {error}".splitlines()[0]
@@ -244,6 +295,50 @@ def from_config_json(path: Path) -> Model:
             f"{path} is not the configuration of a language model: {what}. Set the config.json "
             f"of one of {', '.join(ARCHITECTURES)}."
         ) from error
+
+
+def family_of(given: Mapping[str, Any]) -> str:
+    """Return the family of a config.json: Qwen3ForCausalLM -> Qwen3."""
+    return re.sub("For(CausalLM|ConditionalGeneration)$", "", ", ".join(given["architectures"]))
+
+
+def of_text(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a language model: one of images and text describes it in a group of its own."""
+    found = {**given, **(given.get("text_config") or {})}
+    if family_of(given) != "Gemma3":
+        return found
+    if given.get("text_config"):
+        found["vocab_size"] = GEMMA3["vocab_size"]
+    found["hidden_act"] = found.get("hidden_activation") or GEMMA3["hidden_act"]
+    by_kind = found.get("rope_parameters") or {}
+    if "sliding_attention" in by_kind:
+        # Since transformers 5 a group for each kind of layer.
+        found["rope_parameters"] = by_kind["full_attention"]
+        found["rope_local_base_freq"] = by_kind["sliding_attention"]["rope_theta"]
+    return GEMMA3 | {key: value for key, value in found.items() if value is not None}
+
+
+def windows_of(given: Mapping[str, Any]) -> list[int]:
+    """Return whether each layer has a sliding window: by a list, or in older files by a period."""
+    if given.get("layer_types"):
+        return [int(kind == "sliding_attention") for kind in given["layer_types"]]
+    every = given["sliding_window_pattern"]
+    return [int((layer + 1) % every > 0) for layer in range(given["num_hidden_layers"])]
+
+
+def scaling_of(rope: Mapping[str, Any]) -> RopeScaling | None:
+    """Return the scaling of a rotary embedding."""
+    match rope["rope_type"]:
+        case "llama3":
+            return RopeScaling(
+                factor=rope["factor"],
+                low_freq_factor=rope["low_freq_factor"],
+                high_freq_factor=rope["high_freq_factor"],
+                original_max_sequence_length=rope["original_max_position_embeddings"],
+            )
+        case "linear":
+            return RopeScaling(factor=rope["factor"])
+    return None
 
 
 def rope_of(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,26 +364,43 @@ def checked(**values: Any) -> Model:
 
 def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
     """Raise ConfigError for a config.json with arithmetic that the schema does not have."""
-    # A model of images and text describes its language model in a group of its own.
-    given = {**given, **(given.get("text_config") or {})}
-    architecture = ", ".join(given["architectures"])
+    architecture, family = ", ".join(given["architectures"]), family_of(given)
     rope_type, window = rope_of(given)["rope_type"], given.get("sliding_window")
     # Qwen2's files name a window that use_sliding_window=false switches off; one as long as the context never slides.
     longest = given.get("max_position_embeddings")
     slides = window and (longest is None or window < longest) and given.get("use_sliding_window", True)
     by_layer = slides and ("sliding_attention" in (given.get("layer_types") or ()) or "sliding_window_pattern" in given)
+    gemma = family == "Gemma3"
+    act = GEMMA3["hidden_act"] if gemma else "silu"
+    scaling = "linear" if gemma else "llama3"
     wrong = {
         f"architectures={architecture}, not one of {', '.join(ARCHITECTURES)}": architecture not in ARCHITECTURES,
-        f"hidden_act={given.get('hidden_act')}, not silu": given.get("hidden_act", "silu") != "silu",
-        f"sliding_window={window}{' in some layers' if by_layer else ''}": slides,
+        f"hidden_act={given.get('hidden_act')}, not {act}": given.get("hidden_act", act) != act,
+        f"sliding_window={window}{' in some layers' if by_layer else ''}": slides and not gemma,
         "attention_bias=true, also on the output": given.get("attention_bias", False),
         "mlp_bias=true": given.get("mlp_bias", False),
-        f"rope_scaling of type {rope_type}, not llama3": rope_type not in {"default", "llama3"},
+        f"rope_scaling of type {rope_type}, not {scaling}": rope_type not in {"default", scaling},
     }
+    if family == "Qwen3Moe":
+        step = given.get("decoder_sparse_step", 1)
+        wrong |= {
+            "norm_topk_prob=false, a router whose weights are not normalized": not given.get("norm_topk_prob", False),
+            f"mlp_only_layers={given.get('mlp_only_layers')}, dense layers": given.get("mlp_only_layers"),
+            f"decoder_sparse_step={step}, dense layers": step != 1,
+        }
+    if gemma:
+        windows = windows_of(given)
+        every = full_attention_every(windows)
+        wrong |= {
+            "attn_logit_softcapping": given.get("attn_logit_softcapping"),
+            "final_logit_softcapping": given.get("final_logit_softcapping"),
+            "use_bidirectional_attention": given.get("use_bidirectional_attention"),
+            "layer_types without a period": windows
+            != [int(not every or (layer + 1) % every > 0) for layer in range(len(windows))],
+        }
     found = [what for what, is_so in wrong.items() if is_so]
     if architecture not in ARCHITECTURES:
         found += [f"{what} ({key})" for key, what in FEATURES.items() if given.get(key)]
-        family = re.sub("For(CausalLM|ConditionalGeneration)$", "", architecture)
         found += [UNSTATED[family]] if family in UNSTATED else []
     if found:
         raise ConfigError(f"{path} has {'; '.join(found)}: slurmscale's model does not have it. Choose another model.")
@@ -305,7 +417,7 @@ def as_yaml(model: Model) -> str:
     defaults = {field.name: field.default for field in fields(Model) if field.default is not MISSING}
 
     def plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {key: value.name if isinstance(value, Enum) else value for key, value in items}
+        return {key: value.name if isinstance(value, Enum) else value for key, value in items if value is not None}
 
     values = asdict(model, dict_factory=plain)
     kept = {key: value for key, value in values.items() if key not in defaults or getattr(model, key) != defaults[key]}

@@ -123,7 +123,8 @@ def test_every_shape_of_secret_is_replaced(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["tokens=512 tokenizer=/data/t.json", "sort_key: name", "key: cluster.partition", "risk-free and asynchronous",
-     "commit 3fcf33a9d8f3c4b6a1e2d3c4b5a697887766554433", "http://host:8080/x@y", "password", "token"],
+     "commit 3fcf33a9d8f3c4b6a1e2d3c4b5a697887766554433", "http://host:8080/x@y", "password", "token",
+     "experts_per_token: 2\n", "model.experts=4 model.experts_per_token=2"],
 )  # fmt: skip
 def test_ordinary_words_stay(text: str) -> None:
     assert redact(text) == text

@@ -114,9 +114,9 @@ def layer_norm(x: Tensor, shape: Any, weight: Tensor, bias: Tensor, eps: float) 
     return torch.layer_norm(x, shape, weight, bias, eps)
 
 
-def flash(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, enable_gqa: bool = False) -> Tensor:
+def flash(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, scale: float | None, enable_gqa: bool = False) -> Tensor:
     """Replace F.scaled_dot_product_attention by the operator of FlashAttention, which takes grouped heads."""
-    del enable_gqa
+    del enable_gqa, scale
     y: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal)[0]
     return y
 
@@ -208,7 +208,8 @@ def load_nothing(
             if isinstance(module, Nf4Linear):
                 module.pack(torch.empty(module.out_features, module.in_features, dtype=module.stored, device=device))
         tie_embeddings(gpt, tied=tied)
-        shape = gpt.max_seq_length, gpt.config.rope_n_elem
+        tables = (2,) if gpt.config.rope_local_base_freq else ()
+        shape = *tables, gpt.max_seq_length, gpt.config.rope_n_elem
         gpt.cos, gpt.sin = (torch.empty(shape, device=device) for _ in range(2))
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobs.schema import Model
+from jobs.schema import Mlp, Model, NormPlace
 
 
 def litgpt_fields(model: Model) -> dict[str, Any]:
     """Return the keyword arguments of litgpt.config.Config."""
-    scaling = model.rope_scaling
+    scaling, windows = model.rope_scaling, [int(has) for has in model.has_window]
     return {
-        "name": model.name,
+        # LitGPT's norms multiply by 1 + weight for a model that is called so.
+        "name": f"Gemma {model.name}" if model.norm_unit_offset else model.name,
         "n_layer": model.layers,
         "n_head": model.heads,
         "n_query_groups": model.kv_heads,
@@ -23,21 +24,38 @@ def litgpt_fields(model: Model) -> dict[str, Any]:
         "block_size": model.max_sequence_length,
         "norm_class_name": model.norm.name,
         "norm_eps": model.norm_eps,
+        "norm_1": model.norm_place is not NormPlace.after,
+        "norm_2": model.norm_place is not NormPlace.after,
+        "post_attention_norm": model.norm_place is not NormPlace.before,
+        "post_mlp_norm": model.norm_place is not NormPlace.before,
         "mlp_class_name": model.mlp.name,
+        "gelu_approximate": "tanh" if model.mlp is Mlp.GemmaMLP else "none",
         "bias": model.bias,
         "attn_bias": model.attention_bias,
         "norm_qk": model.norm_qk,
+        "norm_qk_type": "olmo2" if model.norm_qk_whole else "default",
+        "attention_scores_scalar": model.attention_scores_scalar,
+        "sliding_window_size": model.sliding_window,
+        "sliding_window_indices": windows if model.sliding_window else None,
         "lm_head_bias": False,
         "parallel_residual": model.parallel_residual,
         "rope_base": model.rope_base,
         "rotary_percentage": model.rope_fraction,
         "rope_adjustments": scaling
-        and {
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_freq_factor,
-            "high_freq_factor": scaling.high_freq_factor,
-            "original_max_seq_len": scaling.original_max_sequence_length,
-        },
+        and {"factor": scaling.factor}
+        | (
+            {}
+            if scaling.is_linear
+            else {
+                "low_freq_factor": scaling.low_freq_factor,
+                "high_freq_factor": scaling.high_freq_factor,
+                "original_max_seq_len": scaling.original_max_sequence_length,
+            }
+        ),
+        "rope_local_base_freq": model.rope_local_base,
+        "rope_indices": windows if model.rope_local_base else None,
+        "scale_embeddings": model.scale_embeddings,
         "n_expert": model.experts,
         "n_expert_per_token": model.experts_per_token,
+        "moe_intermediate_size": model.moe_intermediate_size,
     }

@@ -47,7 +47,8 @@ def write_weights(run: Run, path: Path, device: torch.device) -> None:
 
     Random weights are drawn on the device in the dtype of training, so that they equal the native engine's.
     """
-    values, dtype = values_of(run.job.init_from, run.job.seed), TYPES[run.engine.parameters]
+    values = values_of(run.job.init_from, run.job.seed, unit_offset=run.model.norm_unit_offset)
+    dtype = TYPES[run.engine.parameters]
     empty = empty_model(run.model, run.job.sequence_length).state_dict()
     if run.job.init_from is None:
         save_archive({name: values(name, each.shape, dtype, device).cpu() for name, each in empty.items()}, path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from inspect import signature
 from itertools import groupby
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +48,10 @@ class Attention(CausalSelfAttention):  # type: ignore[misc]  # LitGPT publishes 
 
     longest: int
     """Most positions of a sample: Job.row_length. A constant, where the longest of a row would be a new graph."""
+    window: int | None = None
+    """Positions that a token attends to, itself included; None: all before it."""
+    table: int = 0
+    """Number of the layer's rotary table."""
     ring: bool = False
     """Context parallelism sends keys and values around."""
     rotate = staticmethod(rotated)
@@ -70,45 +74,77 @@ class Attention(CausalSelfAttention):  # type: ignore[misc]  # LitGPT publishes 
         norms = (self.norm_q, self.norm_k) if self.config.norm_qk else None
         q, k, v = (each.transpose(1, 2) for each in self.rotate(qkv, cos, sin, groups, norms))
         # Grouped-query attention: heads / groups query heads share one key and value head.
-        if heads > groups and not takes_groups(q, packed=bounds is not None, ring=self.ring):
+        window = None if self.window is None or self.window >= self.longest else self.window
+        by_bounds = bounds is not None or window is not None
+        if heads > groups and not takes_groups(q, packed=by_bounds, ring=self.ring):
             k, v = (each.repeat_interleave(heads // groups, dim=1) for each in (k, v))
-        y = causal(q, k, v) if bounds is None else within_samples(q, k, v, bounds, self.longest)
+        scalar = self.config.attention_scores_scalar
+        reach = Reach(None if scalar is None else scalar**-0.5, window)
+        y = causal(q, k, v, reach) if bounds is None else within_samples(q, k, v, bounds, self.longest, reach)
         result: Tensor = self.proj(y.flatten(2))
         return result
 
 
-def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+class Reach(NamedTuple):
+    """Attention of a layer besides being causal."""
+
+    scale: float | None
+    """Factor of the scores; None: 1 / sqrt(head size)."""
+    window: int | None
+    """Positions that a token attends to, itself included; None: all before it."""
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor, reach: Reach) -> Tensor:
     """Return causal attention of q, k and v (mbs, heads, seq, head size), as (mbs, seq, heads, head size)."""
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True, **grouped(q, k)).transpose(1, 2)
+    count, _, row, _ = q.shape
+    further = {"scale": reach.scale, **grouped(q, k)}
+    if reach.window is None or reach.window >= row:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, **further).transpose(1, 2)
+    bounds = torch.arange(0, (count + 1) * row, row, device=q.device, dtype=torch.int32)
+    if has_varlen_kernel(q):
+        # torch's other kernels have no window. (mbs, heads, seq, size) -> (1, heads, mbs x seq, size)
+        q, k, v = (each.transpose(0, 1).flatten(1, 2)[None] for each in (q, k, v))
+        packed = within_samples(q, k, v, bounds, row, reach)
+        return packed.view(count, row, *packed.shape[2:])
+    allowed = mask(bounds[:2], row, reach.window)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, **further).transpose(1, 2)
 
 
-def within_samples(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int) -> Tensor:
+def within_samples(  # noqa: PLR0917 (q, k and v are one)
+    q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int, reach: Reach
+) -> Tensor:
     """Return attention within the samples of one row, by torch's variable-length kernel if it applies."""
     if has_varlen_kernel(q):
-        # Any number of positions to the left, none to the right: causal.
-        further: dict[str, Any] = {"window_size": (-1, 0), **grouped(q, k)}
+        # Some or any number of positions to the left (-1), none to the right: causal.
+        left = -1 if reach.window is None else reach.window - 1
+        further: dict[str, Any] = {"window_size": (left, 0), "scale": reach.scale, **grouped(q, k)}
         # Not [0], whose backward fills a new tensor with zeros and copies the gradient into it.
         q, k, v = (each.squeeze(0).transpose(0, 1) for each in (q, k, v))
         return cast(Tensor, varlen_attn(q, k, v, bounds, bounds, longest, longest, **further))[None]
     if torch.compiler.is_compiling():
         # A graph cannot depend on the lengths. Slow, and meant for CPUs, where compilation is only tested.
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask(bounds, q.shape[2])).transpose(1, 2)
+        allowed = mask(bounds, q.shape[2], reach.window)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=reach.scale).transpose(1, 2)
     # Neighbouring samples of equal length are computed as one batch; pipeline stages get empty samples at the end.
     runs = [(len(list(equal)), length) for length, equal in groupby(bounds.diff().tolist()) if length]
     lengths = [count * length for count, length in runs]
     parts = []
     for run, *qkv in zip(runs, *(each[0].split(lengths, 1) for each in (q, k, v)), strict=True):
         # (heads, count x length, size) -> (count, heads, length, size)
-        batched = (each.unflatten(1, run).transpose(0, 1) for each in qkv)
-        parts.append(causal(*batched).flatten(0, 1))
+        own_q, own_k, own_v = (each.unflatten(1, run).transpose(0, 1) for each in qkv)
+        parts.append(causal(own_q, own_k, own_v, reach).flatten(0, 1))
     return torch.cat(parts)[None]
 
 
-def mask(bounds: Tensor, row: int) -> Tensor:
-    """Return which tokens (row, row) each token of a row attends to: those before it in its sample, and itself."""
+def mask(bounds: Tensor, row: int, window: int | None) -> Tensor:
+    """Return which tokens (row, row) each token of a row attends to: those before it in its sample, and itself.
+
+    Only the last `window` of these if it is set.
+    """
     place = torch.arange(row, device=bounds.device, dtype=bounds.dtype)
     sample = torch.bucketize(place, bounds, right=True)
-    return (sample[:, None] == sample) & (place[:, None] >= place)
+    allowed = (sample[:, None] == sample) & (place[:, None] >= place)
+    return allowed if window is None else allowed & (place[:, None] - place < window)
 
 
 def grouped(q: Tensor, k: Tensor) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 import torch
 from litgpt.config import Config
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.attention import Attention, bounds_of, positions_in
 from jobs.engines.native.loss import ChunkedHead, summed_loss
-from jobs.engines.native.norm import fuse_norms
+from jobs.engines.native.norm import HeadsNorm, fuse_norms
 from jobs.schema import Model
 
 
@@ -23,14 +24,27 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
         super().__init__(config)
         if chunk is not None:
             self.lm_head.__class__, self.lm_head.size = ChunkedHead, chunk
+        self.embedding_scale = config.n_embd**0.5 if config.scale_embeddings else 1.0
         fuse_norms(self)
         for layer in layers(self):
-            layer.attn.__class__ = Attention
+            attention = layer.attn
+            attention.__class__ = Attention
+            attention.window = config.sliding_window_size if attention.apply_sliding_window_attention else None
+            if config.norm_qk and config.norm_qk_type == "olmo2":
+                attention.norm_q.__class__ = attention.norm_k.__class__ = HeadsNorm
+            attention.table = config.rope_indices[attention.block_idx] if config.rope_indices else 0
+
+    def rope_cache(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+        """Return cosines and sines, (seq, size); of layers without and with a sliding window (2, seq, size)."""
+        cos, sin = super().rope_cache(device)
+        if self.config.rope_local_base_freq is None:
+            return cos, sin
+        return cos.movedim(-1, 0).contiguous(), sin.movedim(-1, 0).contiguous()
 
     def forward(self, inputs: Tensor, targets: Tensor, labels: int, bounds: Tensor | None = None) -> Tensor:
         """Return the loss summed over targets (mbs, seq); `labels` of them count. Packed rows have bounds."""
         # Tokens (mbs, seq) -> embeddings (mbs, seq, hidden) -> layers -> norm -> head and loss.
-        x = embedded(self.transformer.wte, prompt_of(self), inputs)
+        x = embedded(self.transformer.wte, prompt_of(self), inputs, self.embedding_scale)
         x = through(self.transformer.h, x, (self.cos, self.sin), targets, bounds)
         return summed_loss(self.transformer.ln_f(x), self.lm_head, targets, labels)
 
@@ -40,10 +54,16 @@ def prompt_of(gpt: GPT) -> nn.Module | None:
     return dict(gpt.transformer.items()).get("prompt")
 
 
-def embedded(wte: nn.Module, prompt: nn.Module | None, inputs: Tensor) -> Tensor:
-    """Return embeddings (mbs, seq, hidden) of inputs (mbs, seq), whose virtual tokens have negative numbers."""
-    x: Tensor = wte(inputs) if prompt is None else prompt(wte(inputs.clamp(min=0)), inputs)
-    return x
+def embedded(wte: nn.Module, prompt: nn.Module | None, inputs: Tensor, scale: float) -> Tensor:
+    """Return embeddings (mbs, seq, hidden) of inputs (mbs, seq), whose virtual tokens have negative numbers.
+
+    Those of the vocabulary are times `scale`.
+    """
+    x: Tensor = wte(inputs if prompt is None else inputs.clamp(min=0))
+    if scale != 1:
+        # Rounded to the type of the embeddings first, as in LitGPT and transformers.
+        x = x * torch.tensor(scale, dtype=x.dtype).item()
+    return x if prompt is None else cast(Tensor, prompt(x, inputs))
 
 
 def through(
@@ -52,15 +72,19 @@ def through(
     """Return hidden states (mbs, seq, hidden) after some layers; under sequence parallelism (mbs, seq / tp, hidden)."""
     # The length is the targets', since x may be sharded along the sequence.
     row = targets.shape[1]
+    cos, sin = rotary
+    # (seq, size) or (2, seq, size) -> one or two pairs of (1, seq, size)
+    pairs = [rotary] if cos.ndim == 2 else list(zip(cos, sin, strict=True))
     if bounds is None:
-        cos, sin = (table[None, :row] for table in rotary)
+        tables = [(cos[None, :row], sin[None, :row]) for cos, sin in pairs]
     else:
         bounds = bounds_of(bounds)
         positions = positions_in(bounds, row)
-        cos, sin = (table[None, positions] for table in rotary)
+        tables = [(cos[None, positions], sin[None, positions]) for cos, sin in pairs]
     for block in blocks:
         # Positional, as in GPT.forward: tensor parallelism addresses attention's inputs by position.
-        x = block(x, cos, sin, bounds, None, None)
+        attention = cast(Attention, block.get_submodule("attn"))
+        x = block(x, *tables[attention.table], bounds, None, None)
     return x
 
 

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from litgpt.model import RMSNorm
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 
 class FusedRMSNorm(RMSNorm):  # type: ignore[misc]  # LitGPT publishes no types
@@ -17,6 +18,23 @@ class FusedRMSNorm(RMSNorm):  # type: ignore[misc]  # LitGPT publishes no types
         # The operator computes in float32 by itself; it wants input and weight of one type.
         wide = torch.promote_types(x.dtype, weight.dtype)
         return F.rms_norm(x.to(wide), self.weight.shape, weight.to(wide), self.eps).to(x.dtype)
+
+
+class HeadsNorm(FusedRMSNorm):
+    """RMSNorm of all heads of a token together, each number with a scale of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x (mbs, seq, heads, head size), normalized along its last two dimensions.
+
+        Under TP x is sharded by heads and the weight likewise: one number for each token is reduced.
+        """
+        if not isinstance(x, DTensor):
+            return super().forward(x.flatten(2)).view(x.shape)
+        wide = x.float()
+        mean = (wide * wide).mean((2, 3), keepdim=True)
+        weight = self.weight.unflatten(0, x.shape[2:]).float()
+        result: Tensor = (wide * torch.rsqrt(mean + self.eps) * weight).to(x.dtype)
+        return result
 
 
 def fuse_norms(module: nn.Module) -> None:

@@ -48,6 +48,7 @@ class PipelineStageModule(nn.Module):
         self.index = index
         self.wte = gpt.transformer.wte if first else None
         self.prompt = prompt_of(gpt) if first else None
+        self.embedding_scale = gpt.embedding_scale
         self.layers = nn.ModuleList(gpt.transformer.h.get_submodule(str(i)) for i in layers)
         self.ln_f = gpt.transformer.ln_f if last else None
         self.lm_head = gpt.lm_head if last else None
@@ -60,7 +61,7 @@ class PipelineStageModule(nn.Module):
     def forward(self, x: Tensor, targets: Tensor, bounds: Tensor | None = None) -> Tensor:
         """Run this stage's part of Decoder.forward."""
         if self.wte is not None:
-            x = embedded(self.wte, self.prompt, x)
+            x = embedded(self.wte, self.prompt, x, self.embedding_scale)
         x = through(self.layers, x, self.rotary(), targets, bounds)
         if self.ln_f is None or self.lm_head is None:
             return x

@@ -157,6 +157,17 @@ def packed_rows_are_whole(run: Run) -> str | None:
     return None
 
 
+def windows_are_whole(run: Run) -> str | None:
+    """Refuse sliding windows with CP: ring attention is causal over the whole row."""
+    if run.model.sliding_window is not None and run.parallelism.context > 1:
+        return (
+            f"model.sliding_window={run.model.sliding_window} ({run.model.name}) limits what a token attends to, and "
+            f"parallelism.context={run.parallelism.context} shards rows over ranks, whose ring attention cannot. Set "
+            "parallelism.context=1."
+        )
+    return None
+
+
 def packed_text_has_no_prompt(run: Run) -> str | None:
     """Refuse virtual tokens in packed windows of text: only the first document of a sample would attend to them."""
     if run.job.batching is Batching.packed and run.job.virtual_tokens and run.data.source in TEXTS:
@@ -235,7 +246,7 @@ def matrices_in_4_bits_are_whole(run: Run) -> str | None:
     unit = 4 * (2 if run.job.precision is Precision.float32 else 1)
     inputs = {
         "hidden_size": model.hidden_size,
-        "intermediate_size": model.intermediate_size,
+        model.inner_size_key: model.inner_size,
         "heads x head_size": model.heads * model.head_size,
     }
     for key, size in inputs.items():
@@ -264,7 +275,7 @@ def float8_has_its_hardware(run: Run) -> str | None:
         )
     sizes = {
         "hidden_size": model.hidden_size,
-        "intermediate_size": model.intermediate_size,
+        model.inner_size_key: model.inner_size,
         "heads x head_size": model.heads * model.head_size,
         "(heads + 2 x kv_heads) x head_size": (model.heads + 2 * model.kv_heads) * model.head_size,
     }
@@ -320,6 +331,7 @@ RULES: tuple[Rule, ...] = (
     narrow_weights_have_narrow_arithmetic,
     rounding_has_narrow_weights,
     packed_rows_are_whole,
+    windows_are_whole,
     packed_text_has_no_prompt,
     fused_kernels_fit,
     buckets_are_ddps,

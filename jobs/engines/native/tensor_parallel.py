@@ -19,7 +19,7 @@ from litgpt.config import Config
 from litgpt.model import GPT, Block, LLaMAMoE
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -32,6 +32,7 @@ from torch.distributed.tensor.parallel import (
 
 from jobs.engines.native.loss import ChunkedHead
 from jobs.engines.native.model import layers
+from jobs.engines.native.norm import HeadsNorm
 
 
 def apply_tp(gpt: GPT, mesh: DeviceMesh, *, sequence_parallel: bool, loss_parallel: bool) -> None:
@@ -87,6 +88,23 @@ class Whole(ParallelStyle):
         return distribute_module(module, device_mesh)
 
 
+class AcrossHeads(ParallelStyle):
+    """Shard the weight of a norm of all heads, and its inputs (mbs, seq, heads / tp, size), by heads."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def partition(_name: str, norm: nn.Module, mesh: DeviceMesh) -> None:
+            split = distribute_tensor(norm.get_parameter("weight"), mesh, [Shard(0)], src_data_rank=self.src_data_rank)
+            norm.register_parameter("weight", nn.Parameter(split))
+
+        def shared(_norm: nn.Module, inputs: tuple[Tensor], mesh: DeviceMesh) -> tuple[Tensor]:
+            return (DTensor.from_local(inputs[0], mesh, [Shard(2)], run_check=False),)
+
+        def own(_norm: nn.Module, output: DTensor, _mesh: DeviceMesh) -> Tensor:
+            return output.redistribute(placements=[Shard(2)]).to_local()
+
+        return distribute_module(module, device_mesh, partition, shared, own)  # type: ignore[arg-type]  # torch passes on what they return
+
+
 class SplitRows(ColwiseParallel):
     """Shard a matrix by rows of its weight; of its adapter, lora_B by rows, and lora_A is whole."""
 
@@ -118,9 +136,10 @@ def layer_plan(layer: Block, between: Replicate | Shard) -> dict[str, ParallelSt
         "attn.proj": SplitColumns(output_layouts=between),
     }
     if layer.attn.config.norm_qk:
-        # A rank normalizes its own heads, (mbs, seq, heads / tp, size), by the scale of all: its gradient is a sum.
+        # A rank has its own heads, (mbs, seq, heads / tp, size). A scale that heads share gets a sum as its gradient.
         for name in ("attn.norm_q", "attn.norm_k"):
-            plan[name] = SequenceParallel(sequence_dim=2, use_local_output=True)
+            whole = isinstance(layer.get_submodule(name), HeadsNorm)
+            plan[name] = AcrossHeads() if whole else SequenceParallel(sequence_dim=2, use_local_output=True)
     experts = isinstance(layer.mlp, LLaMAMoE)
     for name, module in layer.get_submodule("mlp").named_modules(prefix="mlp"):
         if name.endswith((".fc", ".fc_1", ".fc_2")):
@@ -130,7 +149,10 @@ def layer_plan(layer: Block, between: Replicate | Shard) -> dict[str, ParallelSt
             plan[name] = SplitColumns(output_layouts=Replicate() if experts else between)
     if isinstance(between, Shard):
         # A norm works along hidden, so each rank normalizes its own positions, (mbs, seq / tp, hidden).
-        plan |= {"norm_1": SequenceParallel(), "norm_2": SequenceParallel()}
+        plan |= {name: SequenceParallel() for name in ("norm_1", "norm_2") if not is_identity(layer, name)}
+        # Their results are added to plain tensors.
+        after = ("post_attention_norm", "post_mlp_norm")
+        plan |= {name: SequenceParallel(use_local_output=True) for name in after if not is_identity(layer, name)}
         # LitGPT passes six positional arguments to attention; only the first is sharded.
         rest = (None,) * 5
         # Attention needs every position: all-gather to (mbs, seq, hidden).
@@ -147,6 +169,11 @@ def layer_plan(layer: Block, between: Replicate | Shard) -> dict[str, ParallelSt
             else PrepareModuleInput(input_layouts=between, desired_input_layouts=Replicate())
         )
     return plan
+
+
+def is_identity(layer: Block, name: str) -> bool:
+    """Return whether a layer has no norm in this place."""
+    return isinstance(layer.get_submodule(name), nn.Identity)
 
 
 def qkv_rows(config: Config, tensor: int, chosen: Sequence[bool] = (True, True, True)) -> Tensor:

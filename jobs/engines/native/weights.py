@@ -54,22 +54,32 @@ def generator_of(name: str, seed: int, device: torch.device) -> torch.Generator:
 
 
 def is_norm(name: str) -> bool:
-    """Return whether a LitGPT parameter belongs to a normalisation layer (norm_1, norm_2, ln_f)."""
-    return name.split(".")[-2].startswith(("norm", "ln_"))
+    """Return whether a LitGPT parameter belongs to a normalisation layer (norm_1, post_mlp_norm, ln_f)."""
+    module = name.split(".")[-2]
+    return "norm" in module or module.startswith("ln_")
 
 
-def values_of(init_from: str | None, seed: int) -> Values:
-    """Return the source of first weights: a LitGPT checkpoint directory, or the seed."""
+def values_of(init_from: str | None, seed: int, *, unit_offset: bool = False) -> Values:
+    """Return the source of first weights: a LitGPT checkpoint directory, or the seed.
+
+    A norm multiplies by 1 at first; with unit_offset its weight is 0, and not 1, for that.
+    """
     if init_from:
         return open_checkpoint(Path(init_from))
-    return lambda name, shape, dtype, device: random_value(name, shape, dtype, device, seed, norm=is_norm(name))
+
+    def value(name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+        norm = is_norm(name)
+        found = random_value(name, shape, dtype, device, seed, norm=norm)
+        return found.zero_() if norm and unit_offset else found
+
+    return value
 
 
 def first_weights(run: Run) -> Values:
     """Return the source of a run's first weights; with engine.weights=node all ranks of a node must request alike."""
     if run.engine.weights is WeightsReader.node and run.job.init_from:
         return read_by_first(Path(run.job.init_from), node_group(layout_of(run), dist.get_rank()))
-    return values_of(run.job.init_from, run.job.seed)
+    return values_of(run.job.init_from, run.job.seed, unit_offset=run.model.norm_unit_offset)
 
 
 def node_group(layout: Layout, rank: int) -> dist.ProcessGroup:

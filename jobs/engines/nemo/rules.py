@@ -7,7 +7,7 @@ from jobs.parallelism import Schedule, Strategy
 from jobs.plan.rules.batch import batch_to_set, one_stage_a_rank
 from jobs.plan.rules.native_only import prompts_are_native, quantized_bases_are_native
 from jobs.plan.rules.rule import Rule, divisors, either
-from jobs.schema import QKV, LoraTarget, Precision, Run
+from jobs.schema import QKV, LoraTarget, Mlp, NormPlace, Precision, Run
 
 ADAPTED = {
     "linear_qkv": QKV,
@@ -110,7 +110,7 @@ def float16_is_not_scaled(run: Run) -> str | None:
 
 
 def model_is_dense_and_serial(run: Run) -> str | None:
-    """Refuse parallel residuals, experts, and norms of queries and keys."""
+    """Refuse parallel residuals, experts, and what else Qwen 3 and Gemma 3 have."""
     if run.model.parallel_residual:
         return (
             f"engine=nemo has no layers with attention and feed-forward side by side (model.parallel_residual, "
@@ -120,6 +120,21 @@ def model_is_dense_and_serial(run: Run) -> str | None:
         return (
             f"engine=nemo does not train mixtures of experts yet ({run.model.name} has {run.model.experts} experts). "
             "Choose a dense model, or set engine=native."
+        )
+    model = run.model
+    others = {
+        f"norm_place={model.norm_place.name}": model.norm_place is not NormPlace.before,
+        "norm_unit_offset": model.norm_unit_offset,
+        f"mlp={model.mlp.name}": model.mlp is Mlp.GemmaMLP,
+        "attention_scores_scalar": model.attention_scores_scalar is not None,
+        "sliding_window": model.sliding_window is not None,
+        "scale_embeddings": model.scale_embeddings,
+        "rope_scaling without low_freq_factor": model.rope_scaling is not None and model.rope_scaling.is_linear,
+    }
+    if found := [f"model.{key}" for key, is_so in others.items() if is_so]:
+        return (
+            f"engine=nemo does not have {', '.join(found)} yet ({model.name}). Choose another model, or set "
+            "engine=native."
         )
     if run.model.norm_qk:
         return (

@@ -21,6 +21,7 @@ from jobs.schema import (
     LoraTarget,
     Mlp,
     Norm,
+    NormPlace,
     Precision,
     Run,
 )
@@ -114,6 +115,13 @@ def norm(run: Run, x: Tokens) -> int:
     return (x.between * run.model.hidden_size * 4 if copies_input(run) else layer_input(run, x)) + statistics
 
 
+def norm_of_result(run: Run, x: Tokens) -> int:
+    """Return what a norm of the result of attention or feed-forward keeps: that, or autocast's copy; and statistics."""
+    width = 4 if in_autocast(run) and not has_fused_norms(run) else x.width
+    statistics = 4 if run.model.norm is Norm.RMSNorm else 8
+    return x.between * (run.model.hidden_size * width + statistics)
+
+
 def copies_input(run: Run) -> bool:
     """Return whether a norm copies its input to float32."""
     return in_autocast(run) and not autocasts(run) and not has_fused_norms(run)
@@ -125,9 +133,10 @@ def has_fused_norms(run: Run) -> bool:
 
 
 def norms(run: Run, x: Tokens) -> int:
-    """Return what the two norms of a layer keep; of a parallel residual both have the same input."""
+    """Return what the norms of a layer keep; the two of a parallel residual have the same input."""
     shared = run.model.parallel_residual and not copies_input(run)
-    return 2 * norm(run, x) - (layer_input(run, x) if shared else 0)
+    before = 0 if run.model.norm_place is NormPlace.after else 2 * norm(run, x) - (layer_input(run, x) if shared else 0)
+    return before + (0 if run.model.norm_place is NormPlace.before else 2 * norm_of_result(run, x))
 
 
 def operands(run: Run, width: int, targets: tuple[LoraTarget, ...], matrices: int = 1) -> int:
@@ -177,7 +186,8 @@ def head_norms(run: Run) -> int:
     statistics = 4 * (1 if model.norm is Norm.RMSNorm else 2)
     width = WIDTHS[run.job.precision] if has_fused_norms(run) else 4
     copies = width * model.head_size if copies_heads(run) else 0
-    return (model.heads + model.kv_heads) // run.parallelism.tensor * (statistics + copies)
+    heads = (model.heads + model.kv_heads) // run.parallelism.tensor
+    return heads * copies + (2 if model.norm_qk_whole else heads) * statistics
 
 
 def copies_heads(run: Run) -> bool:
@@ -193,7 +203,7 @@ def feed_forward(run: Run, x: Tokens) -> int:
     """
     model, mlp = run.model, (LoraTarget.mlp,)
     gated = model.mlp is not Mlp.GptNeoxMLP
-    wide = model.intermediate_size // run.parallelism.tensor
+    wide = model.inner_size // run.parallelism.tensor
     inner = (2 if run.engine.kernels is not Kernels.torch else 3) if gated else 1
     inputs = operands(run, model.hidden_size, mlp, matrices=2 if gated else 1)
     kept = inner * wide + operands(run, wide, mlp)
@@ -230,7 +240,7 @@ def expensive_results(run: Run, x: Tokens) -> int:
     """
     model, tensor, lora = run.model, run.parallelism.tensor, run.job.lora
     q, k = (heads * model.head_size // tensor for heads in (model.heads, model.kv_heads))
-    wide = model.intermediate_size // tensor * (1 if model.mlp is Mlp.GptNeoxMLP else 2)
+    wide = model.inner_size // tensor * (1 if model.mlp is Mlp.GptNeoxMLP else 2)
     products = q + 2 * k + q + model.hidden_size + (wide + model.hidden_size) * max(1, model.experts_per_token)
     if lora is not None:
         # A token meets the adapters of its experts only.
@@ -288,5 +298,5 @@ def cast_weights(run: Run, layers: int, *, head: bool) -> int:
 
 def rotary_table(run: Run, x: Tokens) -> int:
     """Return cosine and sine of each token of a packed row; padded rows share one table."""
-    size = int(run.model.rope_fraction * run.model.head_size)
+    size = int(run.model.rope_fraction * run.model.head_size) * (1 if run.model.rope_local_base is None else 2)
     return 2 * 4 * x.count * size if run.job.batching is Batching.packed else 0

@@ -9,3 +9,15 @@ FORWARD_FLOPS_PER_WEIGHT = 2
 # The same for an entry of attention's two products: a token has s x heads x head size of them in each layer.
 FLOPS_PER_ATTENDED = 12
 FORWARD_FLOPS_PER_ATTENDED = 4
+
+
+def attended(sequence: float, layers: int, window: int | None, full_attention_every: int) -> float:
+    """Return the sum over layers of the positions that a token counts as attending to: `sequence`, or its window.
+
+    The count is twice the mean of a causal mask, so that it is `sequence` without a window: with a window of w < s
+    positions, s w - w^2 / 2 pairs of a sequence are computed, 2 w - w^2 / s for each token.
+    """
+    if window is None or window >= sequence:
+        return layers * sequence
+    full = layers // full_attention_every if full_attention_every else 0
+    return full * sequence + (layers - full) * (2 * window - window**2 / sequence)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from jobs.engines.engine import engine_of
 from jobs.layout import sequence_parallel
 from jobs.plan.predict.activations import WIDTHS, tokens_of
-from jobs.plan.predict.weights import layer_weights
+from jobs.plan.predict.flops import attended
+from jobs.plan.predict.weights import layer_weights, norms_of_layer
 from jobs.schema import ActivationCheckpointing, Kernels, Mlp, Norm, Run
 
 TENSOR_CORE_SPEEDUP = 8
@@ -44,7 +45,7 @@ def layer_products(run: Run) -> list[Product]:
     model, t, rows = run.model, run.parallelism.tensor, tokens_of(run).count
     heads = model.heads * model.head_size
     qkv = heads + 2 * model.kv_heads * model.head_size
-    hidden, inner = model.hidden_size, model.intermediate_size
+    hidden, inner = model.hidden_size, model.inner_size
     opening = 1 if model.mlp is Mlp.GptNeoxMLP else 2
     experts = max(1, model.experts)
     # Experts are assumed to be equally busy.
@@ -83,9 +84,17 @@ def attention_flops(run: Run) -> float:
     Products without tensor cores count as what these would have computed meanwhile.
     """
     model, p = run.model, run.parallelism
-    forward = 2 * 2 * tokens_of(run).count * run.job.sequence_length / 2 * model.heads * model.head_size / p.tensor
+    # In the mean over the layers; below the diagonal a token attends to half of what it is counted to.
+    positions = attended_by(run) / model.layers / 2
+    forward = 2 * 2 * tokens_of(run).count * positions * model.heads * model.head_size / p.tensor
     repeats = 3.5 + (1 if recomputes_all(run) else 0)
     return forward * repeats * (1 if engine_of(run).fuses_attention(run) else TENSOR_CORE_SPEEDUP)
+
+
+def attended_by(run: Run) -> float:
+    """Return the positions that a token counts as attending to, summed over layers."""
+    model = run.model
+    return attended(run.job.sequence_length, model.layers, model.sliding_window, model.full_attention_every)
 
 
 def element_bytes(run: Run) -> float:
@@ -96,8 +105,8 @@ def element_bytes(run: Run) -> float:
     model, p = run.model, run.parallelism
     repeats = 3 + (0 if run.engine.activation_checkpointing is ActivationCheckpointing.none else 1)
     fused = run.engine.compile or run.engine.kernels is not Kernels.torch
-    # Read and written: two norms (unfused in more than one pass), two sums of two inputs.
-    passed = 2 * 2 + 2 * 3 if fused or model.norm is Norm.LayerNorm else 2 * 5 + 2 * 3
+    # Read and written: norms (unfused in more than one pass), two sums of two inputs.
+    passed = norms_of_layer(model) * (2 if fused or model.norm is Norm.LayerNorm else 5) + 2 * 3
     residual = passed * model.hidden_size / (p.tensor if sequence_parallel(run) else 1)
     # Read and written; without fusion so is the rotated copy of each head.
     rotary = (2 if fused else 4) * (model.heads + model.kv_heads) * model.head_size / p.tensor
@@ -107,7 +116,7 @@ def element_bytes(run: Run) -> float:
     # GELU reads and writes. Gate and up are read and their product is written; without fusion silu(gate) is written and
     # read again.
     opening = 2 if model.mlp is Mlp.GptNeoxMLP else 3 if fused else 5
-    activation = opening * model.intermediate_size * max(1, model.experts_per_token) / p.tensor
+    activation = opening * model.inner_size * max(1, model.experts_per_token) / p.tensor
     moved = repeats * WIDTHS[run.job.precision] * tokens_of(run).count * (residual + rotary + activation)
     return moved + unpacked_bytes(run)
 

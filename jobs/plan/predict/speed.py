@@ -12,6 +12,7 @@ from jobs.plan.predict.activations import with_rows
 from jobs.plan.predict.calibration import STEP_TIME_PRIOR, basis, calibration_of
 from jobs.plan.predict.flops import FLOPS_PER_ATTENDED, FLOPS_PER_FROZEN_WEIGHT, FLOPS_PER_WEIGHT
 from jobs.plan.predict.interval import Interval
+from jobs.plan.predict.matrix_products import attended_by
 from jobs.plan.predict.once import once_per_run
 from jobs.plan.predict.step_time import StepTime, peak_flops_per_s, step_time, step_time_s, step_work
 from jobs.plan.time_limit import WRITE_BYTES_PER_S
@@ -102,10 +103,10 @@ def model_flops(run: Run) -> float:
     looked_up = 0 if model.tie_embeddings else embedding_parameters(model)
     # A token's FLOPs are those of the experts that it meets.
     idle = max(0, model.experts - model.experts_per_token)
-    idle_weights = model.layers * idle * gated_parameters(model.hidden_size, model.intermediate_size)
+    idle_weights = model.layers * idle * gated_parameters(model.hidden_size, model.inner_size)
     per_weight = FLOPS_PER_WEIGHT if run.job.trains_all_weights else FLOPS_PER_FROZEN_WEIGHT
-    attended = model.layers * model.heads * model.head_size * run.job.sequence_length
-    return per_weight * (parameters(model) - looked_up - idle_weights) + FLOPS_PER_ATTENDED * attended
+    entries = model.heads * model.head_size * attended_by(run)
+    return per_weight * (parameters(model) - looked_up - idle_weights) + FLOPS_PER_ATTENDED * entries
 
 
 def total_s(run: Run, step: Interval, steps: int | None) -> Interval | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
 
-from jobs.schema import Lora, LoraTarget, Mlp, Model, Norm, PromptEncoder, PromptTuning
+from jobs.schema import Lora, LoraTarget, Mlp, Model, Norm, NormPlace, PromptEncoder, PromptTuning
 
 NF4_BLOCK, SCALES_BLOCK = 64, 256
 """Numbers with one scale, and scales with one of their own (jobs.engines.native.customization.nf4)."""
@@ -60,8 +60,8 @@ def layer_weights(model: Model) -> list[Weight]:
         *linear(qkv_width, model.hidden_size, Split.rows, bias=model.bias or model.attention_bias),
         *linear(model.hidden_size, heads_width, Split.columns, bias=model.bias),
         *feed_forward,
-        *norm_weights(model) * 2,
-        *(head_norm_weights(model) * 2 if model.norm_qk else []),
+        *norm_weights(model) * norms_of_layer(model),
+        *(head_norm_weights(model) if model.norm_qk else []),
     ]
 
 
@@ -78,7 +78,7 @@ def scale_bytes(weights: Iterable[Weight]) -> int:
 
 def mlp_weights(model: Model) -> list[Weight]:
     """Return the weights of a feed-forward, or of one expert: gate and up where it is gated, else up; and down."""
-    width, hidden = model.hidden_size, model.intermediate_size
+    width, hidden = model.hidden_size, model.inner_size
     opening = linear(hidden, width, Split.rows, bias=model.bias)
     closing = linear(width, hidden, Split.columns, bias=model.bias)
     return [*opening * (1 if model.mlp is Mlp.GptNeoxMLP else 2), *closing]
@@ -167,14 +167,22 @@ def linear(rows: int, columns: int, split: Split, *, bias: bool) -> list[Weight]
     return [Weight(rows, columns, split), *biases]
 
 
+def norms_of_layer(model: Model) -> int:
+    """Return the number of norms of hidden states in a layer."""
+    return 4 if model.norm_place is NormPlace.around else 2
+
+
 def norm_weights(model: Model) -> list[Weight]:
     """Return the weights of one normalization: scale, and bias for LayerNorm."""
     return [Weight(model.hidden_size)] * (2 if model.norm is Norm.LayerNorm else 1)
 
 
 def head_norm_weights(model: Model) -> list[Weight]:
-    """Return the weights of the normalization of queries, or of keys: all heads share them."""
-    return [replace(weight, rows=model.head_size) for weight in norm_weights(model)]
+    """Return the weights of the norms of queries and of keys: all heads share them, or each has its own."""
+    if not model.norm_qk_whole:
+        return [replace(weight, rows=model.head_size) for weight in norm_weights(model)] * 2
+    sizes = [heads * model.head_size for heads in (model.heads, model.kv_heads)]
+    return [replace(weight, rows=size, split=Split.rows) for size in sizes for weight in norm_weights(model)]
 
 
 def embedding_weights(model: Model) -> list[Weight]:

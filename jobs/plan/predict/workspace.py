@@ -23,7 +23,7 @@ def backward_of_layer(run: Run, x: Tokens) -> int:
     parallelism gathers the result's gradient; or those of its input, up and silu, while what it kept of that is freed.
     """
     model, tensor = run.model, run.parallelism.tensor
-    wide = model.intermediate_size // tensor
+    wide = model.inner_size // tensor
     tokens = x.count * x.width * max(1, model.experts_per_token)
     inputs = tokens * wide
     matrix = wide * model.hidden_size * x.width if run.job.trains_all_weights else 0
@@ -53,9 +53,9 @@ def masks_of_layer(run: Run, x: Tokens) -> int:
     """
     if run.job.lora is None or not run.job.lora.dropout or LoraTarget.mlp not in run.job.lora.targets:
         return 0
-    wide = run.model.intermediate_size // run.parallelism.tensor
+    wide = run.model.inner_size // run.parallelism.tensor
     later = operands(run, wide, (LoraTarget.mlp,)) - wide
-    drawn = (2 * x.width + 1) * run.model.intermediate_size
+    drawn = (2 * x.width + 1) * run.model.inner_size
     return x.count * (drawn + (2 * run.model.hidden_size - later) * x.width) + 3 * layer_input(run, x)
 
 

@@ -73,7 +73,7 @@ def tensor_divides_matrices(run: Run) -> str | None:
     """Require that TP divides heads, key/value heads, the feed-forward and the vocabulary."""
     m, tensor = run.model, run.parallelism.tensor
     # Whole heads, since a head's scores are computed on one rank; rows of the vocabulary, for embedding and head.
-    sizes = (("heads", m.heads), ("kv_heads", m.kv_heads), ("intermediate_size", m.intermediate_size),
+    sizes = (("heads", m.heads), ("kv_heads", m.kv_heads), (m.inner_size_key, m.inner_size),
            ("vocab_size", m.vocab_size))  # fmt: skip
     for key, size in sizes:
         if size % tensor:

@@ -31,8 +31,9 @@ def shrink(config: DictConfig, given: Collection[str]) -> None:
         return
     large = config.model.hidden_size >= limits.divide_from_hidden_size
     for key, divisor in limits.divide.items() if large else ():
-        if key not in given:
-            OmegaConf.update(config, key, OmegaConf.select(config, key) // divisor)
+        # A size that the model does not have is null.
+        if key not in given and (size := OmegaConf.select(config, key)) is not None:
+            OmegaConf.update(config, key, size // divisor)
     for key, most in limits.at_most.items():
         section, _, name = key.rpartition(".")
         owner = OmegaConf.select(config, section) if section else config

@@ -12,7 +12,18 @@ from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.plan.time_limit import MOST_STOP_S, STOP_S, needed_s, stop_before_limit_s
 from jobs.ranges import out_of_range
 from jobs.rundir import RESERVED, is_reserved
-from jobs.schema import TEXTS, Batching, EngineKind, Job, LoraTarget, OptimizerKind, Precision, Run, ScalingMode
+from jobs.schema import (
+    TEXTS,
+    Batching,
+    EngineKind,
+    Job,
+    LoraTarget,
+    NormPlace,
+    OptimizerKind,
+    Precision,
+    Run,
+    ScalingMode,
+)
 from jobs.secrets import config_holds_no_secret
 from jobs.work.work import work_of
 
@@ -185,6 +196,31 @@ def model_is_consistent(run: Run) -> str | None:
         return (
             f"model.experts={m.experts} and model.experts_per_token={m.experts_per_token} do not fit together. Set "
             f"model.experts=0 model.experts_per_token=0 for a dense model{some}."
+        )
+    if m.norm_qk_whole and not m.norm_qk:
+        return "model.norm_qk_whole=true needs norms of queries and keys. Set model.norm_qk=true."
+    of_windows = {"full_attention_every": m.full_attention_every or None, "rope_local_base": m.rope_local_base}
+    for key, value in of_windows.items():
+        if value is not None and m.sliding_window is None:
+            off = 0 if key == "full_attention_every" else "null"
+            return f"model.{key}={value} is for sliding windows, and model.sliding_window=null. Set model.{key}={off}."
+    if m.rope_scaling is not None:
+        scaling = m.rope_scaling
+        given = [scaling.low_freq_factor, scaling.high_freq_factor, scaling.original_max_sequence_length]
+        if None in given and given != [None] * 3:
+            return (
+                f"model.rope_scaling of {m.name} has some of low_freq_factor, high_freq_factor and "
+                "original_max_sequence_length, and needs all (Llama 3.1) or none (linear). Set model.rope_scaling=null."
+            )
+    if m.parallel_residual and m.norm_place is not NormPlace.before:
+        return (
+            f"model.parallel_residual=true adds attention and feed-forward of one input, and model.norm_place="
+            f"{m.norm_place.name} normalizes them apart. Set model.norm_place=before."
+        )
+    if m.moe_intermediate_size is not None and not m.experts:
+        return (
+            f"model.moe_intermediate_size={m.moe_intermediate_size} is the width of experts, and model.experts=0. Set "
+            "model.moe_intermediate_size=null."
         )
     return None
 

@@ -77,7 +77,7 @@ def trained_model(run: Run, directory: RunDir, device: torch.device) -> tuple[De
     gpt, tied = empty_model(run.model, run.job.row_length, loss_chunk(run)), run.model.tie_embeddings
     tie_embeddings(gpt, tied=tied)
     if not run.job.train:
-        load_sharded(gpt, device, values_of(run.job.init_from, run.job.seed), tensor=1, tied=tied)
+        load_sharded(gpt, device, first_values(run), tensor=1, tied=tied)
         return gpt, 0
     if directory.export.exists():
         load_sharded(gpt, device, exported_weights(run, directory, gpt), tensor=1, tied=tied)
@@ -87,7 +87,7 @@ def trained_model(run: Run, directory: RunDir, device: torch.device) -> tuple[De
     values: Values = uninitialised
     if not run.job.trains_all_weights:
         # The checkpoint contains what trained only.
-        values = with_first_values(values_of(run.job.init_from, run.job.seed), gpt, run.job)
+        values = with_first_values(first_values(run), gpt, run.job)
     load_sharded(gpt, device, values, tensor=1, tied=tied)
     step = newest_readable(
         directory,
@@ -98,6 +98,11 @@ def trained_model(run: Run, directory: RunDir, device: torch.device) -> tuple[De
     if step == 0:
         raise CheckpointError(f"{directory.checkpoints} has no checkpoint to evaluate, and the run left no export.")
     return gpt, step
+
+
+def first_values(run: Run) -> Values:
+    """Return the source of the weights that the run began with."""
+    return values_of(run.job.init_from, run.job.seed, unit_offset=run.model.norm_unit_offset)
 
 
 def prepare(gpt: Decoder, run: Run, device: torch.device) -> None:
@@ -115,7 +120,7 @@ def exported_weights(run: Run, directory: RunDir, gpt: Decoder) -> Values:
     if run.job.prompt_tuning is None:
         return values_of(str(directory.export), run.job.seed)
     add_prompt(gpt, replace(run.job.prompt_tuning, encoder=None), torch.float32)
-    base, trained = values_of(run.job.init_from, run.job.seed), read_prompt(directory.export)
+    base, trained = first_values(run), read_prompt(directory.export)
 
     def value(name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
         return trained.to(device, dtype) if name == TOKENS else base(name, shape, dtype, device)

@@ -121,6 +121,13 @@ def test_of_experts_those_count_that_a_token_is_sent_to(tmp_path: Path) -> None:
     assert of(tmp_path, a_gpu_run(model=experts))["mfu"] == pytest.approx((6 * active + ATTENTION) * 1e4 / 989e12)
 
 
+def test_experts_have_a_width_of_their_own(tmp_path: Path) -> None:
+    experts = replace(LLAMA2_7B, mlp=Mlp.LLaMAMoE, experts=8, experts_per_token=2, moe_intermediate_size=5504)
+    # Two of half the width, and the router.
+    active = N + 32 * 4096 * 8
+    assert of(tmp_path, a_gpu_run(model=experts))["mfu"] == pytest.approx((6 * active + ATTENTION) * 1e4 / 989e12)
+
+
 def test_of_short_samples_attention_is_that_of_their_mean_length(tmp_path: Path) -> None:
     assert of(tmp_path, a_gpu_run(), tokens=16 * 512)["mfu"] == pytest.approx((6 * N + ATTENTION / 8) * 1e4 / 989e12)
 

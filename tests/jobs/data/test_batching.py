@@ -191,7 +191,9 @@ def test_a_packed_row_has_the_gradients_of_padded_rows_and_without_its_mask_othe
     packed_loss, packed_gradients = computed(gpt, row)
     assert packed_loss == pytest.approx(loss, rel=1e-5)
     assert far(packed_gradients, gradients) < 1e-5
-    monkeypatch.setattr(attention, "within_samples", lambda q, k, v, *_: attention.causal(q, k, v))
+    monkeypatch.setattr(
+        attention, "within_samples", lambda q, k, v, *_: attention.causal(q, k, v, attention.Reach(None, None))
+    )
     unmasked_loss, unmasked_gradients = computed(gpt, row)
     assert unmasked_loss != pytest.approx(loss, rel=1e-3)
     assert far(unmasked_gradients, gradients) > 0.1
@@ -205,6 +207,34 @@ def test_kernels_that_take_fewer_heads_of_keys_compute_the_same(uneven: Path, mo
     grouped_loss, grouped_gradients = computed(gpt, rows)
     assert grouped_loss == pytest.approx(loss, rel=1e-6)
     assert far(grouped_gradients, gradients) < 1e-5
+
+
+@pytest.mark.parametrize("batching", list(Batching))
+def test_the_kernel_of_gpus_has_the_windows_that_a_mask_has(
+    batching: Batching, uneven: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpt, data = decoder("model.sliding_window=5", "model.full_attention_every=2"), open_dataset(uneven)
+    (rows,) = map(tensors, batch_of(data, batching).micro_batches)
+    loss, gradients = computed(gpt, rows)
+    windows = []
+
+    def varlen(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, *_: object, **further: Any) -> Tensor:
+        left, right = further["window_size"]
+        windows.append(left + 1)
+        allowed = attention.mask(bounds, len(q), left + 1 or None)
+        q, k, v = (each.transpose(0, 1)[None] for each in (q, k, v))
+        assert right == 0
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=further["scale"])[0].transpose(0, 1)
+
+    monkeypatch.setattr(attention, "has_varlen_kernel", lambda _: True)
+    monkeypatch.setattr(attention, "takes_groups", lambda *_, **__: False)
+    monkeypatch.setattr(attention, "varlen_attn", varlen)
+    kernel_loss, kernel_gradients = computed(gpt, rows)
+    assert 5 in windows
+    assert kernel_loss == pytest.approx(loss, rel=1e-6)
+    assert far(kernel_gradients, gradients) < 1e-5
+    wider = computed(decoder(), rows)[0]
+    assert wider != pytest.approx(loss, rel=1e-4)
 
 
 def test_a_row_of_padding_alone_has_no_loss_and_no_gradient(uneven: Path) -> None:

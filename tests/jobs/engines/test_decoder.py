@@ -24,6 +24,14 @@ SHAPES = {
         "model.norm_qk=true",
         "model.rope_fraction=0.5",
     ),
+    "as Gemma 3": (
+        "model=tiny",
+        *("model.norm_qk=true", "model.norm_unit_offset=true", "model.norm_place=around", "model.mlp=GemmaMLP"),
+        *("model.sliding_window=8", "model.full_attention_every=2", "model.rope_local_base=100"),
+        *("model.attention_scores_scalar=48", "model.scale_embeddings=true"),
+    ),
+    "as OLMo 2": ("model=tiny", "model.norm_place=after", "model.norm_qk=true", "model.norm_qk_whole=true"),
+    "sliding windows in all layers": ("model=tiny", "model.sliding_window=8"),
     "norms, biases and residuals of another kind": ("model=pythia_14m", "model.vocab_size=320"),
 }
 

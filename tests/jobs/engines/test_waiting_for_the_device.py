@@ -104,7 +104,7 @@ class Called(TorchFunctionMode):
 def varlen_on_cpu(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, *_: object, **__: object) -> Tensor:
     """The kernel of GPUs for packed rows, which takes (row, heads, head size)."""
     q, k, v = (each.transpose(0, 1)[None] for each in (q, k, v))
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask(bounds, q.shape[2]), enable_gqa=True)
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask(bounds, q.shape[2], None), enable_gqa=True)
     return y[0].transpose(0, 1)
 
 

@@ -30,6 +30,7 @@ ALONE = ("parallelism=single", "ranks_per_node=1", "scaling.global_batch_size=2"
 IN_16_BITS = ("job.precision=bfloat16", "engine.parameters=bfloat16")
 AUTOCAST = ("job.precision=bfloat16",)
 QWEN3 = ("model=qwen3_8b", "job.sequence_length=4096")
+GEMMA3 = ("model=gemma3_4b", "job.sequence_length=4096")
 TP = ("parallelism=tp", "parallelism.tensor=8", "scaling.global_batch_size=2")
 FSDP = ("scaling.global_batch_size=16", *AUTOCAST)
 FSDP_FULL = ("parallelism=fsdp_full", "scaling.global_batch_size=16")
@@ -64,6 +65,17 @@ ATTENTION_ONLY = "job.lora.targets=[query,value]"
             marks=pytest.mark.long,
         ),
         (*QWEN3, *TP, *IN_16_BITS, "engine.loss=whole"),
+        (*GEMMA3, *ALONE, *IN_16_BITS, "engine.loss=whole"),
+        ("model=olmo2_7b", "job.sequence_length=4096", *ALONE, *IN_16_BITS, "engine.loss=whole"),
+        pytest.param(
+            ("model=olmo2_7b", "job.sequence_length=4096", *ALONE, *AUTOCAST, "engine.loss=whole"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param((*GEMMA3, *ALONE, *AUTOCAST, "engine.loss=whole"), marks=pytest.mark.long),
+        pytest.param(
+            (*GEMMA3, "model.full_attention_every=2", *ALONE, *IN_16_BITS, "job.batching=packed"),
+            marks=pytest.mark.long,
+        ),
         (*QWEN3, *ALONE, *AUTOCAST, "engine.loss=whole"),
         pytest.param((*QWEN3, *ALONE, *LORA, "engine.loss=whole"), marks=pytest.mark.long),
         pytest.param((*QWEN3, *ALONE, "job.precision=float32", "engine.loss=whole"), marks=pytest.mark.long),

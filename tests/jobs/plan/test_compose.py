@@ -76,10 +76,17 @@ def test_every_model_composes_with_every_parallelism_on_cpu_and_gpu_clusters(
     model: str, cluster: str, ranks: int
 ) -> None:
     on_gpus_only = {"cp_fsdp"} if cluster == "local" else set()
-    # Embedding and head of one weight are on one rank.
-    tied = one(f"model={model}").run.model.tie_embeddings
-    pipelines = {name for name in options("parallelism") if tied and "pp" in name}
-    choices = ",".join(set(options("parallelism")) - {"single", *ZERO} - on_gpus_only - pipelines)
+    described = one(f"model={model}").run.model
+    illegal = {
+        # Embedding and head of one weight are on one rank.
+        "pp": described.tie_embeddings,
+        # A single head of keys is not divided.
+        "tp": described.kv_heads == 1,
+        # The ring has no windows.
+        "cp": described.sliding_window is not None,
+    }
+    refused = {name for name in options("parallelism") for axis, is_so in illegal.items() if is_so and axis in name}
+    choices = ",".join(set(options("parallelism")) - {"single", *ZERO} - on_gpus_only - refused)
     points = compose(
         [
             f"model={model}",

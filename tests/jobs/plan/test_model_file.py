@@ -53,6 +53,32 @@ QWEN3 = {
     "use_sliding_window": False, "vocab_size": 151936,
 }  # fmt: skip
 
+# The facts of https://huggingface.co/Qwen/Qwen3-30B-A3B/blob/main/config.json.
+QWEN3_MOE = QWEN3 | {
+    "architectures": ["Qwen3MoeForCausalLM"], "decoder_sparse_step": 1, "hidden_size": 2048, "intermediate_size": 6144,
+    "max_window_layers": 48, "mlp_only_layers": [], "moe_intermediate_size": 768, "norm_topk_prob": True,
+    "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+    "num_key_value_heads": 4, "tie_word_embeddings": False,
+}  # fmt: skip
+
+# The facts of https://huggingface.co/google/gemma-3-4b-pt/blob/main/config.json, without transformers' defaults.
+GEMMA3 = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "text_config": {
+        "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    },
+    "vision_config": {"hidden_size": 1152}, "tie_word_embeddings": True,
+}  # fmt: skip
+
+# The facts of https://huggingface.co/allenai/OLMo-2-1124-7B/blob/main/config.json.
+OLMO2 = {
+    "architectures": ["Olmo2ForCausalLM"], "attention_bias": False, "hidden_act": "silu", "hidden_size": 4096,
+    "intermediate_size": 11008, "max_position_embeddings": 4096, "num_attention_heads": 32, "num_hidden_layers": 32,
+    "num_key_value_heads": 32, "rms_norm_eps": 1e-6, "rope_scaling": None, "rope_theta": 500000,
+    "tie_word_embeddings": False, "vocab_size": 100352,
+}  # fmt: skip
+
 
 def written(what: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("SLURMSCALE_SITE", str(site))
@@ -68,7 +94,8 @@ def written(what: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     [("Qwen2.5-7B", "qwen25_7b", 7.61e9), ("Qwen2.5-0.5B", "qwen25_05b", 0.494e9),
      ("Llama-3.2-1B", "llama32_1b", 1.24e9), ("phi-4", "phi_4", 14.7e9),
      ("Qwen2.5-Math-1.5B", "qwen25_math15b", 1.54e9), ("SmolLM2-135M", "smollm2_135m", 0.1345e9),
-     ("Qwen3-1.7B-Base", "qwen3_17b_base", 1.72e9)],
+     ("Qwen3-1.7B-Base", "qwen3_17b_base", 1.72e9), ("Qwen3-30B-A3B-Base", "qwen3_30b_a3b_base", 30.5e9),
+     ("Gemma-3-1b-it", "gemma_3_1b_it", 1.00e9)],
 )  # fmt: skip
 def test_a_name_of_litgpt_becomes_a_model_file_of_the_same_shapes(
     name: str, stem: str, published: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -85,7 +112,14 @@ def test_a_name_of_litgpt_becomes_a_model_file_of_the_same_shapes(
 
 @pytest.mark.parametrize(
     ("config", "name"),
-    [(LLAMA, "Llama-3.2-1B"), (QWEN, "Qwen2.5-0.5B"), (QWEN3, "Qwen3-0.6B")],
+    [
+        (LLAMA, "Llama-3.2-1B"),
+        (QWEN, "Qwen2.5-0.5B"),
+        (QWEN3, "Qwen3-0.6B"),
+        (QWEN3_MOE, "Qwen3-30B-A3B"),
+        (GEMMA3, "Gemma-3-4b-it"),
+        (OLMO2, "OLMo-2-1124-7B"),
+    ],
 )
 def test_a_config_json_gives_the_same_model_as_litgpts_name(
     config: dict[str, Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -96,7 +130,7 @@ def test_a_config_json_gives_the_same_model_as_litgpts_name(
     by_name = one(f"model={written(name, tmp_path / 'a', monkeypatch)}").run.model
     by_file = one(f"model={written(str(tmp_path / name), tmp_path / 'b', monkeypatch)}").run.model
     assert litgpt_fields(by_file) == litgpt_fields(by_name)
-    assert by_file.tie_embeddings == by_name.tie_embeddings is True
+    assert by_file.tie_embeddings == by_name.tie_embeddings == config["tie_word_embeddings"]
 
 
 def test_a_config_json_of_transformers_5_gives_the_same_model(tmp_path: Path) -> None:
@@ -168,7 +202,7 @@ def test_a_model_file_trains(name: str, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("gemma-2b", "gemma-2b has 'GemmaMLP', which slurmscale's model does not have"),
+        ("Gemma-2-2b", "Gemma-2-2b: attention_logit_softcapping is None, LitGPT's is 50.0"),
         ("phi-2", "phi_2 differs from LitGPT's phi-2: shared_attention_norm is False, LitGPT's is True"),
         ("Qwen9", "Qwen9 is neither a file nor a name in LitGPT's table"),
         (QWEN | {"use_sliding_window": True, "sliding_window": 4096}, "sliding_window=4096"),
@@ -176,21 +210,11 @@ def test_a_model_file_trains(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         (LLAMA | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling of type yarn, not llama3"),
         (LLAMA | {"rope_parameters": {"rope_type": "longrope"}}, "rope_scaling of type longrope, not llama3"),
         (LLAMA | {"architectures": ["Gemma2ForCausalLM"]}, "architectures=Gemma2ForCausalLM, not one of"),
+        (GEMMA3 | {"layer_types": ["full_attention", *["sliding_attention"] * 33]}, "layer_types without a period"),
+        (GEMMA3 | {"final_logit_softcapping": 30.0}, "final_logit_softcapping: slurmscale's model does not have it"),
         (
-            {
-                "architectures": ["Gemma3ForConditionalGeneration"],
-                "vision_config": {"hidden_size": 1152},
-                "text_config": {
-                    "hidden_size": 2560,
-                    "num_hidden_layers": 34,
-                    "sliding_window": 1024,
-                    "sliding_window_pattern": 6,
-                    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-                    "query_pre_attn_scalar": 256,
-                },
-            },
-            "sliding_window=1024 in some layers; rope_scaling of type linear, not llama3; a scale of attention of its "
-            "own (query_pre_attn_scalar); images (vision_config); scaled embeddings, norms by 1 + weight, norms after",
+            GEMMA3 | {"text_config": {"rope_scaling": {"factor": 8.0, "rope_type": "yarn"}, "num_hidden_layers": 6}},
+            "rope_scaling of type yarn, not linear",
         ),
         (
             LLAMA
@@ -214,10 +238,9 @@ def test_a_model_file_trains(name: str, tmp_path: Path, monkeypatch: pytest.Monk
             "multi-head latent attention (kv_lora_rank); shared experts (n_shared_experts); dense first layers "
             "(first_k_dense_replace); multi-token prediction (num_nextn_predict_layers): slurmscale's model does not",
         ),
-        (
-            QWEN3 | {"architectures": ["Qwen3MoeForCausalLM"], "moe_intermediate_size": 768, "num_experts": 128},
-            "experts of a width of their own (moe_intermediate_size); a router whose weights may not be normalized",
-        ),
+        (QWEN3_MOE | {"norm_topk_prob": False}, "norm_topk_prob=false, a router whose weights are not normalized"),
+        (QWEN3_MOE | {"mlp_only_layers": [0]}, "mlp_only_layers=[0], dense layers"),
+        (QWEN3_MOE | {"decoder_sparse_step": 2}, "decoder_sparse_step=2, dense layers"),
         (LLAMA | {"architectures": ["BertModel"]}, "architectures=BertModel, not one of LlamaForCausalLM"),
         ({"a": 1}, "is not the configuration of a language model: KeyError 'architectures'"),
     ],

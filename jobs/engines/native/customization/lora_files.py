@@ -20,15 +20,12 @@ from jobs.schema import Lora, LoraTarget, Mlp, Model, Run
 
 LITGPT_FILE = "lit_model.pth.lora"
 QKV = {LoraTarget.query: "q_proj", LoraTarget.key: "k_proj", LoraTarget.value: "v_proj"}
-# LitGPT's names in a layer -> Hugging Face's, of Llama and of Mixtral.
-MODULES = {
-    "attn.proj": "self_attn.o_proj",
-    "mlp.fc_1": "mlp.gate_proj",
-    "mlp.fc_2": "mlp.up_proj",
-    "mlp.proj": "mlp.down_proj",
-    "mlp.gate": "block_sparse_moe.gate",
-}
-EXPERT = {"fc_1": "w1", "fc_2": "w3", "proj": "w2"}
+# LitGPT's names in a layer -> Hugging Face's.
+GATED = {"fc_1": "gate_proj", "fc_2": "up_proj", "proj": "down_proj"}
+MODULES = {"attn.proj": "self_attn.o_proj"} | {f"mlp.{ours}": f"mlp.{theirs}" for ours, theirs in GATED.items()}
+# Of a layer of experts: its place, and the matrices of an expert.
+MIXTRAL = ("block_sparse_moe", {"fc_1": "w1", "fc_2": "w3", "proj": "w2"})
+QWEN3_MOE = ("mlp", GATED)
 
 
 def write_adapters(run: Run, export: Path) -> None:
@@ -41,8 +38,8 @@ def write_adapters(run: Run, export: Path) -> None:
         **lora_arguments(lora),
     }
     write_file(export / "hyperparameters.yaml", yaml.safe_dump(metadata))
-    # PEFT names q, k and v apart, as Llama, Mistral, Mixtral, Qwen2 and Qwen3 have them.
-    if run.model.mlp not in {Mlp.LLaMAMLP, Mlp.LLaMAMoE}:
+    # PEFT names q, k and v apart, as Llama, Mistral, Mixtral, Qwen2, Qwen3 and Gemma 3 have them.
+    if run.model.mlp is Mlp.GptNeoxMLP:
         return
     adapters = load_weights(export / LITGPT_FILE)["model"]
     named = dict(peft_weights(adapters, run.model, lora))
@@ -66,6 +63,7 @@ def peft_weights(adapters: Mapping[str, Tensor], model: Model, lora: Lora) -> It
     heads, groups = (count * model.head_size for count in (model.heads, model.kv_heads))
     sizes = {LoraTarget.query: heads, LoraTarget.key: groups, LoraTarget.value: groups}
     chosen = [target for target in QKV if target in lora.targets]
+    mixture, matrices = QWEN3_MOE if model.norm_qk else MIXTRAL
     for name, weight in adapters.items():
         _, _, layer, *inner, kind = name.split(".")
         module, matrix = ".".join(inner), kind[-1]
@@ -75,8 +73,10 @@ def peft_weights(adapters: Mapping[str, Tensor], model: Model, lora: Lora) -> It
             named = {f"self_attn.{QKV[target]}": part for target, part in zip(chosen, parts, strict=True)}
         elif module in MODULES:
             named = {MODULES[module]: weight}
+        elif module == "mlp.gate":
+            named = {f"{mixture}.gate": weight}
         else:
             _, _, expert, linear = inner
-            named = {f"block_sparse_moe.experts.{expert}.{EXPERT[linear]}": weight}
+            named = {f"{mixture}.experts.{expert}.{matrices[linear]}": weight}
         for hugging_face, part in named.items():
             yield f"base_model.model.model.layers.{layer}.{hugging_face}.lora_{matrix}.weight", part.contiguous()

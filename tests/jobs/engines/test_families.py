@@ -1,11 +1,13 @@
-"""Qwen 3 (norms of queries and keys) beside transformers' own model, from its files and back to them, in every layout.
+"""Families of models beside transformers' own, from their files and back to them, in every layout.
 
-One model of transformers with random weights is saved, converted by LitGPT and trained by the native engine; its
-losses, gradients and updates are computed by transformers, sample by sample.
+Of each family one model of transformers with random weights is saved, described by `slurmscale model`, converted by
+LitGPT and trained by the native engine; transformers computes losses, gradients and updates, sample by sample.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from litgpt.config import Config
-from litgpt.scripts.convert_hf_checkpoint import convert_hf_checkpoint, copy_weights_qwen_3
+from litgpt.scripts.convert_hf_checkpoint import (
+    convert_hf_checkpoint,
+    copy_weights_gemma_3,
+    copy_weights_olmo2,
+    copy_weights_qwen_3,
+)
 from torch import Tensor
 
+from jobs.cli import main
 from jobs.data.dataset import IGNORED
 from jobs.data.tokenizer import train_bpe
 from jobs.engines.litgpt.names import litgpt_fields
@@ -32,14 +40,50 @@ from tests.support.training import long
 
 transformers = pytest.importorskip("transformers")
 
-SHAPE = {
+SMALL = {
     "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16,
     "num_key_value_heads": 2, "vocab_size": 320, "max_position_embeddings": 256, "rms_norm_eps": 1e-6,
     "rope_theta": 1e6, "tie_word_embeddings": False,
 }  # fmt: skip
-MODEL = ("model.layers=2", "model.hidden_size=48", "model.heads=4", "model.kv_heads=2", "model.head_size=16",
-         "model.intermediate_size=80", "model.vocab_size=320", "model.max_sequence_length=256", "model.norm_eps=1e-6",
-         "model.rope_base=1000000", "model.norm_qk=true")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of models: a small one of transformers, and how its weights are named here."""
+
+    settings: dict[str, Any]
+    """Keys of its config.json, besides SMALL."""
+    litgpt: str
+    """A model of LitGPT's table, whose names its weights have here."""
+    copied: Callable[..., None]
+    """LitGPT's function from Hugging Face's names to those."""
+    without: frozenset[str] = frozenset()
+    """Layouts that are refused."""
+
+
+FAMILIES = {
+    "Qwen3": Family({}, "Qwen3-8B", copy_weights_qwen_3),
+    "Olmo2": Family({}, "OLMo-2-1124-7B", copy_weights_olmo2),
+    "Gemma3": Family(
+        {
+            "hidden_activation": "gelu_pytorch_tanh",
+            "query_pre_attn_scalar": 24,
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_local_base_freq": 1e4,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+            "tie_word_embeddings": False,
+        },
+        "Gemma-3-1b-it",
+        lambda config, *weights: copy_weights_gemma_3(*weights),
+    ),
+    "Qwen3Moe": Family(
+        {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True},
+        "Qwen3-30B-A3B",
+        copy_weights_qwen_3,
+        without=frozenset({"compiled", "compiled, packed", "TP, compiled"}),
+    ),
+}
 STEPS = 3
 UNEVEN = ("data=alpaca", "data.bpe_vocab_size=300", "job.sequence_length=256", "data.max_samples=null",
           "job.epochs=null", f"job.steps={STEPS}", "job.clip_norm=null", "job.learning_rate=1e-3",
@@ -50,26 +94,50 @@ PACKED = "job.batching=packed"
 RECORDS = "alpaca.json"
 
 
-@pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory as on the hub, which LitGPT has converted in place."""
-    where = tmp_path_factory.mktemp("qwen3") / "Qwen3-Tiny"
+@dataclass(frozen=True)
+class Published:
+    """A directory as on the hub, which LitGPT has converted in place; its model file can be chosen by name."""
+
+    family: Family
+    path: Path
+
+    def start(self) -> tuple[str, ...]:
+        """Overrides for a run that trains the published model on samples of uneven length."""
+        return (
+            f"model={self.path.name.lower()}",
+            *UNEVEN,
+            f"data.path={self.path / RECORDS}",
+            f"job.init_from={self.path}",
+        )
+
+    def in_litgpt(self, named: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights or gradients under the names that they have here."""
+        found: dict[str, Tensor] = {}
+        self.family.copied(Config.from_name(self.family.litgpt), {}, found, named)
+        return found
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
+    """The model of a family."""
+    name = request.param
+    family, where = FAMILIES[name], tmp_path_factory.mktemp(name) / f"Tiny{name}"
     torch.manual_seed(0)
-    theirs = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SHAPE))
+    model = getattr(transformers, f"{name}ForCausalLM")
+    theirs = model(model.config_class(**SMALL | family.settings))
     with torch.no_grad():
-        for name, weight in theirs.named_parameters():
-            weight.normal_(1.0 if "norm" in name else 0.0, 0.3 if "norm" in name else 0.15)
+        for parameter, weight in theirs.named_parameters():
+            is_norm = "norm" in parameter
+            weight.normal_(1.0 if is_norm else 0.0, 0.3 if is_norm else 0.15)
     theirs.save_pretrained(where)
     train_bpe(SENTENCES, 300, where)
-    convert_hf_checkpoint(where, model_name="Qwen3-8B")
+    convert_hf_checkpoint(where, model_name=family.litgpt)
     records = [{"instruction": "Repeat.", "input": "", "output": "word " * (1 + 5 * i % 13)} for i in range(16)]
     write_json(where / RECORDS, records)
-    return where
-
-
-def starting(published: Path) -> tuple[str, ...]:
-    """Overrides for a run that trains the published model on samples of uneven length."""
-    return (*MODEL, *UNEVEN, f"data.path={published / RECORDS}", f"job.init_from={published}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURMSCALE_SITE", str(where.parent))
+        assert main(["model", str(where)]) == 0
+        yield Published(family, where)
 
 
 def rank_that_shows(directory: Path, number: int, world: int, start: str) -> None:
@@ -110,12 +178,11 @@ def shown_by(run: RunDir) -> list[dict[str, Any]]:
 class Expected:
     """Losses of three steps, gradients of the first one and logits after the last one, by transformers."""
 
-    def __init__(self, published: Path, where: Path) -> None:
-        run = make_run(where, *starting(published), *ONE, "name=samples")
+    def __init__(self, published: Published, where: Path) -> None:
+        run = make_run(where, *published.start(), *ONE, "name=samples", small=False)
         assert train(run, of_rank=rank_that_shows) == [0], printed(run)
         ((shown,), config) = shown_by(run), load_run(run.config)
-        theirs = transformers.AutoModelForCausalLM.from_pretrained(published, attn_implementation="eager")
-        assert type(theirs).__name__ == "Qwen3ForCausalLM"
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(published.path, attn_implementation="eager")
         optimizer = torch.optim.AdamW(
             theirs.parameters(), betas=(config.job.beta1, config.job.beta2), weight_decay=config.job.weight_decay
         )
@@ -133,7 +200,9 @@ class Expected:
             loss = torch.stack(each).sum()
             (loss / labels).backward()
             if number == 1:
-                self.gradients = in_litgpt({name: weight.grad.clone() for name, weight in theirs.named_parameters()})
+                self.gradients = published.in_litgpt(
+                    {name: weight.grad.clone() for name, weight in theirs.named_parameters()}
+                )
             optimizer.param_groups[0]["lr"] = learning_rate(config.job, number, STEPS)
             optimizer.step()
             optimizer.zero_grad()
@@ -141,14 +210,14 @@ class Expected:
         self.trained = theirs.eval()
 
 
-def in_litgpt(named: dict[str, Tensor]) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    copy_weights_qwen_3(Config.from_name("Qwen3-8B"), {}, found, named)
-    return found
+@pytest.fixture(autouse=True)
+def _site(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the family's model file be chosen: the environment of a test has no site directory."""
+    monkeypatch.setenv("SLURMSCALE_SITE", str(published.path.parent))
 
 
 @pytest.fixture(scope="module")
-def expected(published: Path, tmp_path_factory: pytest.TempPathFactory) -> Expected:
+def expected(published: Published, tmp_path_factory: pytest.TempPathFactory) -> Expected:
     return Expected(published, tmp_path_factory.mktemp("expected"))
 
 
@@ -175,11 +244,20 @@ IN_CI = ("one process", "one process, packed", "FSDP, packed", "TP", "PP, packed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", [each if each in IN_CI else long(each) for each in LAYOUTS])
+@pytest.mark.parametrize(
+    ("published", "layout"),
+    [
+        (name, layout) if layout in IN_CI else long(name, layout)
+        for name, family in FAMILIES.items()
+        for layout in LAYOUTS
+        if layout not in family.without
+    ],
+    indirect=["published"],
+)
 def test_losses_gradients_and_updates_are_those_of_transformers(
-    layout: str, published: Path, expected: Expected, tmp_path: Path
+    layout: str, published: Published, expected: Expected, tmp_path: Path
 ) -> None:
-    run = make_run(tmp_path, *starting(published), *LAYOUTS[layout], "job.export=true")
+    run = make_run(tmp_path, *published.start(), *LAYOUTS[layout], "job.export=true", small=False)
     assert set(train(run, of_rank=rank_that_shows)) == {0}, printed(run)
     assert losses(run) == pytest.approx(expected.losses, abs=1e-5)
     gradients = {name: each for shown in shown_by(run) for name, each in shown["gradients"].items()}
@@ -189,30 +267,29 @@ def test_losses_gradients_and_updates_are_those_of_transformers(
     # Trained, exported, and back in Hugging Face's layout.
     convert(run.export, tmp_path / "hf")
     ours, tokens = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf"), torch.arange(48).reshape(2, 24)
-    assert type(ours).__name__ == "Qwen3ForCausalLM"
+    assert type(ours) is type(expected.trained)
     with torch.no_grad():
         wanted = expected.trained(tokens).logits
         torch.testing.assert_close(ours(tokens).logits, wanted, rtol=0, atol=1e-3)
     assert wanted.std() > 0.5
-    assert litgpt_fields(from_config_json(tmp_path / "hf/config.json")) == litgpt_fields(load_run(run.config).model) | {
-        "name": "hf"
-    }
+    assert litgpt_fields(from_config_json(tmp_path / "hf/config.json")) == litgpt_fields(
+        replace(load_run(run.config).model, name="hf")
+    )
 
 
 @pytest.mark.slow
-def test_adapters_train_alike_on_two_ranks_and_peft_reads_them(published: Path, tmp_path: Path) -> None:
+def test_adapters_train_alike_on_two_ranks_and_peft_reads_them(published: Published, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
-    lora = ("job=finetune_lora", *starting(published), "job.export=true", "job.precision=float32", "job.lora.rank=4")
-    single = make_run(tmp_path, "name=single", *lora, *ONE)
-    two = make_run(tmp_path, "name=two", *lora, "parallelism=tp", TWO)
+    lora = ("job=finetune_lora", *published.start(), "job.export=true", "job.precision=float32", "job.lora.rank=4")
+    single = make_run(tmp_path, "name=single", *lora, *ONE, small=False)
+    two = make_run(tmp_path, "name=two", *lora, "parallelism=tp", TWO, small=False)
     for run in (single, two):
         assert set(train(run)) == {0}, printed(run)
     assert losses(two) == pytest.approx(losses(single), abs=1e-5)
     convert(single.export, tmp_path / "hf")
     load = transformers.AutoModelForCausalLM.from_pretrained
-    adapted, merged, base = (
-        peft.PeftModel.from_pretrained(load(published), single.export / "peft"), load(tmp_path / "hf"), load(published)
-    )  # fmt: skip
+    adapted = peft.PeftModel.from_pretrained(load(published.path), single.export / "peft")
+    merged, base = load(tmp_path / "hf"), load(published.path)
     tokens = torch.arange(48).reshape(2, 24)
     with torch.no_grad():
         found, unlike = adapted(tokens).logits, base(tokens).logits
