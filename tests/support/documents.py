@@ -13,6 +13,8 @@ from jobs.schema import Run
 from tests.support.fake_runs import ended, event, prepared, started, step
 
 STEPS = 30
+BEGIN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+"""The start of the first run of a sweep."""
 DEVICES = {"xe9680_mi300x": "AMD Instinct MI300X", "xe9680_h100": "NVIDIA H100 80GB HBM3"}
 SAMPLES_OF_EPOCH = 169_015
 """Four fifths of pqa_artificial, which conf/experiment/README.md derives."""
@@ -33,10 +35,11 @@ def filled(
     seconds_of: Callable[[Run], float],
     samples: int | None = None,
     events: Mapping[str, Mapping[str, Any]] | None = None,
+    begin_s: float = 0.0,
 ) -> None:
     """Write the finished runs of a command into a sweep: `seconds_of` is the time of all steps of a run.
 
-    `samples` are those of an epoch; `events` are further records of each run.
+    `samples` are those of an epoch; `events` are further records of each run, which starts at `begin_s`.
     """
     for point in compose(["cluster.partition=gpu", *overrides], multirun=True):
         run = point.run
@@ -44,18 +47,27 @@ def filled(
         total_s = 1.05 * seconds_of(run)
         device = DEVICES.get(run.cluster.name, "Test GPU")
         nodes = [f"{directory.name}-{i}" for i in range(run.nodes)]
-        started(directory, run, device="cuda", device_name=device, data="as published", time=at(0), nodes=nodes)
+        started(directory, run, device="cuda", device_name=device, data="as published", time=at(begin_s), nodes=nodes)
         steps, epochs = run.job.steps or STEPS, run.job.epochs or 1
         drawn = samples * epochs // steps if samples else run.global_batch_size
         lines(directory, run, steps, seconds_of(run) / steps, drawn)
         for kind, fields in (events or {}).items():
-            event(directory, kind, time=at(total_s), **fields)
-        ended(directory, step=steps, total_time_s=total_s, time=at(total_s))
+            event(directory, kind, time=at(begin_s + total_s), **fields)
+        ended(directory, step=steps, total_time_s=total_s, time=at(begin_s + total_s))
 
 
 def at(seconds: float) -> str:
     """A moment of the clock of events."""
-    return (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+    return (BEGIN + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+
+
+def filer_rows(begin_s: float, duration_s: int, cpu_percent: float, operations: float) -> list[str]:
+    """Return the rows of a filer of two nodes in each second from `begin_s` on, with these means over the nodes."""
+    return [
+        f"{at(begin_s + second)},{node},{cpu_percent + spread},{operations}"
+        for second in range(duration_s + 1)
+        for node, spread in ((1, -1), (2, 1))
+    ]
 
 
 def lines(directory: RunDir, run: Run, steps: int, step_time_s: float, samples: int) -> None:
