@@ -18,7 +18,7 @@ from jobs.plan.rules import sbatch_variables
 from jobs.plan.rules.memory import Verdict, gigabytes, in_words, verdict
 from jobs.plan.rules.predicted_time import allowed_starts, starts
 from jobs.plan.time_limit import STOP_S, duration, stop_before_limit_s
-from jobs.schema import INSTRUCTIONS, Batching, Run
+from jobs.schema import INSTRUCTIONS, Batching, Run, Transport
 from jobs.work.work import work_of
 
 if TYPE_CHECKING:
@@ -181,11 +181,18 @@ def restart_notes(run: Run, samples: Samples | None) -> list[str]:
 
 
 def network_notes(run: Run) -> list[str]:
-    """Return the interface of gloo, where the cluster sets one for NCCL only."""
+    """Return the interface of gloo, where the cluster sets one for NCCL only, and that TCP's bandwidth is not known."""
+    notes = []
+    of_adapters = run.cluster.network_gb_per_s
+    if run.network.transport is Transport.tcp and run.network.gb_per_s is None and of_adapters and run.nodes > 1:
+        notes.append(
+            f"predicted with the {of_adapters:g} GB/s of the cluster's adapters for each GPU; sockets reach less. Set "
+            "network.gb_per_s to a measured value, in a sweep also as a file of network/ in your site"
+        )
     nccl, gloo = (run.cluster.env.get(f"{library}_SOCKET_IFNAME") for library in ("NCCL", "GLOO"))
     if not nccl or gloo:
-        return []
-    return [f"gloo, for checkpoints and ranks without GPUs, uses the interface of NCCL_SOCKET_IFNAME={nccl}"]
+        return notes
+    return [*notes, f"gloo, for checkpoints and ranks without GPUs, uses the interface of NCCL_SOCKET_IFNAME={nccl}"]
 
 
 def length_notes(run: Run) -> list[str]:
