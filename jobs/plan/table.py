@@ -17,6 +17,7 @@ from jobs.plan.predict.speed import speed
 from jobs.plan.rules import sbatch_variables
 from jobs.plan.rules.memory import Verdict, gigabytes, in_words, verdict
 from jobs.plan.rules.predicted_time import allowed_starts, starts
+from jobs.plan.rules.values import precision_notes
 from jobs.plan.time_limit import STOP_S, duration, stop_before_limit_s
 from jobs.schema import INSTRUCTIONS, Batching, Run, Transport
 from jobs.work.work import work_of
@@ -117,6 +118,7 @@ def plan_notes(runs: list[Run], samples: Sequence[Samples | None] = ()) -> list[
     for run, read in zip(runs, samples or [None] * len(runs), strict=True):
         stops = [("stop", sentence) for sentence in (*stop_notes(run), *restart_notes(run, read))]
         networks = [("network", sentence) for sentence in network_notes(run)]
+        networks += [("precision", sentence) for sentence in precision_notes(run)]
         memories = [("memory", sentence) for sentence in memory_notes(run, read)] if len(runs) <= MOST_FITTING else []
         losses = list(engine_of(run).notes(run)) if work_of(run).is_predicted else []
         losses += [("speed", sentence) for sentence in length_notes(run) if read is None]
