@@ -35,6 +35,7 @@ FOLLOWERS: Mapping[str, tuple[str, ...]] = {
     "cluster": ("gpu.", "device"),
     "gpu": ("device",),
     "images.storage": ("images.path",),
+    "engine.kernels": ("engine.liger_kernels",),
 }
 # Choices that make another task: its rates are of other work.
 TASKS = frozenset({"model", "data", "job.sequence_length"})

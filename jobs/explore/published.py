@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from analysis.compare.published import Published, conflicts, experiment_of, gpu_family, published
+from analysis.compare.published import Published, conflicts, experiment_of, gpu_family, of_another_machine, published
 from analysis.formatting import significant
 from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
@@ -35,7 +35,7 @@ def sentences(point: Point) -> Iterator[str]:
     for figure in published():
         # A figure of no file of conf/experiment is one of equal settings.
         steps = steps_of(figure, point.run) if figure.experiment in {"", experiment_of(planned)} else None
-        if steps and not list(conflicts(planned, figure)):
+        if steps and not list(conflicts(planned, figure)) and not of_another_machine(planned, figure):
             yield compared(figure, found.step_time_s.scaled(steps), steps, found, point.run)
 
 

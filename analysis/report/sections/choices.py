@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from analysis.compare.choices import TASKS, Comparison
 from analysis.compare.core import clauses
-from analysis.formatting import ABSENT, per_second, significant, without_unit
+from analysis.formatting import ABSENT, per_second, significant, within_sentence, without_unit
 from analysis.report.digest import Digest
 from analysis.report.figures.style import Section, word_of
 from analysis.scaling.groups import Point
@@ -80,7 +80,7 @@ def counter_clause(own: Sequence[Comparison]) -> str:
     shown = f"{changes[0]} to {changes[-1]}" if len(own) > 1 else changes[0]
     notes = [repeats_of([point for each in own for point in (each.point, each.reference)]), *interval_words(own)]
     notes += [unlike(first).removeprefix(", ")] if not any(each.differs for each in own) else []
-    what = f"{shown} {without_unit(first.point.rate)}"
+    what = f"{shown} {within_sentence(first.point.rate)}"
     return f"{named(first)} takes {what} than {first.against}{where} ({', '.join(notes)})"
 
 

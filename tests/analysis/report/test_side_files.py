@@ -43,7 +43,7 @@ def test_table_6_and_its_conclusions_are_made_from_the_file_of_the_filer(tmp_pat
     assert [row["CPU (%)"] for row in cells] == ["13.6", "8.10"]
     assert [row["NFS Ops/node"] for row in cells] == ["2,500,000,000", "1,200,000,000"]
     (headline,) = [line for line in content.headlines if line.startswith("By the side files")]
-    assert "images.storage=8 storage nodes takes 52.0 % less Storage operations/node than" in headline
+    assert "images.storage=8 storage nodes takes 52.0 % less storage operations/node than" in headline
     assert (
         "8 storage nodes takes 40.4 % less CPU of storage than 4 storage nodes on 16 ranks on 2 nodes (n = 1"
         in headline
