@@ -32,6 +32,9 @@ NOT_COMPARED = {
     "cluster.service_units_per_node_hour",
     "cluster.price_per_gpu_hour",
     "cluster.price_per_kwh",
+    # Bandwidths that predictions take.
+    "cluster.network_gb_per_s",
+    "network.gb_per_s",
     "cluster.pue",
     "cluster.currency",
     "engine.hang_timeout_s",

@@ -2,7 +2,8 @@
 
 A choice is a key, or the keys that change together with it: those of a section that has a name, unless an override
 sets them; the micro-batch that follows from the global batch; FOLLOWERS. Numbers are compared with the smallest of the
-choice, names with the one that is slowest over all sets of points. Campaigns and tunings compare their own choices.
+choice, names with the one that is slowest over all sets of points, or has the most of
+a counter of another machine. Campaigns and tunings compare their own choices.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from analysis.compare.campaign import part_of
 from analysis.compare.core import Ratio
 from analysis.identity import batch, compared, place, without_network
+from analysis.metrics.side_files import SideRecord, is_counter, with_counters
 from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
 from analysis.scaling.groups import BATCHES, MICRO_BATCH, NAMING, Group, Point, differing_keys, distinct_labels
@@ -33,6 +35,7 @@ FOLLOWERS: Mapping[str, tuple[str, ...]] = {
     "cluster": ("gpu.", "device"),
     "gpu": ("device",),
     "images.storage": ("images.path",),
+    "engine.kernels": ("engine.liger_kernels",),
 }
 # Choices that make another task: its rates are of other work.
 TASKS = frozenset({"model", "data", "job.sequence_length"})
@@ -74,14 +77,26 @@ class Comparison:
         return differ(self.point, self.reference)
 
     @property
+    def is_counter(self) -> bool:
+        """Return True if it compares a counter of another machine, of which less is better, and no rate."""
+        return is_counter(self.point.rate)
+
+    @property
     def is_open(self) -> bool:
         """Return True if nothing is known of the noise: a point is one run without step times."""
         return EVERYTHING in (span(self.point), span(self.reference))
 
 
-def comparisons(groups: Iterable[Group], loads: Iterable[LoadLine], tested: Iterable[RunResult]) -> list[Comparison]:
+def comparisons(
+    groups: Iterable[Group], loads: Iterable[LoadLine], tested: Iterable[RunResult], sides: Iterable[SideRecord] = ()
+) -> list[Comparison]:
     """Return the comparisons of all choices, by choice and value, each pair of points once."""
-    measured = only_differing([*of_trainings(groups), *of_loads(loads), *of_tests(tested)])
+    rates, counters = [*of_trainings(groups), *of_loads(loads), *of_tests(tested)], of_sides(sides)
+    return [each for measured in (rates, counters) for each in of_points(only_differing(measured))]
+
+
+def of_points(measured: Sequence[Measured]) -> list[Comparison]:
+    """Return the comparisons of points of rates or of counters."""
     seen: set[frozenset[Point]] = set()
     found = []
     for choice, keys in choices(measured).items():
@@ -138,6 +153,23 @@ def of_tests(runs: Iterable[RunResult]) -> list[Measured]:
         )
         for own in repeats.values()
     ]
+
+
+def of_sides(records: Iterable[SideRecord]) -> list[Measured]:
+    """Return a point for each counter of other machines over the repeats of a configuration."""
+    records = list(records)
+    runs = with_counters(dict.fromkeys(record.run for record in records if record.means), records)
+    # The steps of a run do not show how much a filer's counter varies.
+    runs = [replace(run, step_times_s={}) for run in runs]
+    known = dict.fromkeys(metric for record in records for metric in record.means)
+    found: list[Measured] = []
+    for metric in known:
+        repeats: dict[bytes, list[RunResult]] = defaultdict(list)
+        for run in runs:
+            if metric in run.values:
+                repeats[canonical([settings_of(run), place(run)])].append(run)
+        found += [(Point(*place(own[0]), tuple(own), rate=metric), settings_of(own[0])) for own in repeats.values()]
+    return found
 
 
 def only_differing(measured: Sequence[Measured]) -> list[Measured]:
@@ -219,10 +251,14 @@ def value_in_words(key: str, value: Any, *, alone: bool) -> str:
 
 
 def in_order(sets: Sequence[Sequence[tuple[str, Point]]]) -> list[str]:
-    """Return the names of a choice: numbers by size, others by their mean rate relative to that of their set."""
+    """Return the names of a choice: numbers by size, others by their mean rate relative to that of their set.
+
+    Of a counter the largest comes first, so that others have less of it.
+    """
     relative: dict[str, list[float]] = defaultdict(list)
     for members in sets:
-        logs = [math.log(point.throughput.median) for _, point in members]
+        sign = -1 if is_counter(members[0][1].rate) else 1
+        logs = [sign * math.log(point.throughput.median) for _, point in members]
         for (name, _), log in zip(members, logs, strict=True):
             relative[name].append(log - statistics.fmean(logs))
     numbers = {name: printed_number(name) for name in relative}

@@ -43,6 +43,8 @@ EXPERIMENT = "experiment="
 # The parts of the training loop of a run that was started once.
 LOOP = (m.FIRST_STEP_TIME, m.WARMUP_TIME, m.STEADY_TIME, m.CHECKPOINT_TOTAL_TIME)
 
+# Files of conf/cluster by the names of their machines.
+MACHINES = {"NCI Gadi": "gadi_gpuvolta", "NSCC SG Aspire-2A": "aspire2a"}
 # The transport of a figure, by its variant.
 TRANSPORTS = {"RoCE enabled": "roce", "RoCE not enabled": "tcp"}
 
@@ -161,10 +163,17 @@ def figures_for(run: RunResult) -> list[Published]:
         each
         for each in published()
         if each.experiment and each.experiment == experiment_of(run) and label in {None, each.variant}
+        if not of_another_machine(run, each)
     ]
     equal = [each for each in published() if not list(conflicts(run, each))]
     per_gpu = [each for each in equal if each.metric in PER_GPU]
     return (named or [each for each in equal if each not in per_gpu]) + nearest_sizes(per_gpu, run.ranks or 1)
+
+
+def of_another_machine(run: RunResult, figure: Published) -> bool:
+    """Return True if both are of machines that are known by name, and these differ."""
+    machine, own = MACHINES.get(figure.hardware), run.setting("cluster.name")
+    return machine is not None and own in MACHINES.values() and own != machine
 
 
 def nearest_sizes(figures: Sequence[Published], ranks: int) -> list[Published]:

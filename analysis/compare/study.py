@@ -211,6 +211,8 @@ def studies(runs: Iterable[RunResult]) -> list[Study]:
     found: dict[bytes, list[RunResult]] = defaultdict(list)
     for run in runs:
         if isinstance(run.setting("report"), Mapping):
-            found[canonical(run.setting("report"))].append(run)
+            # Each filer may have a file of its own.
+            table = {key: value for key, value in run.setting("report").items() if key != "side_files"}
+            found[canonical(table)].append(run)
     every = [Study(own[0].setting("report"), tuple(own)) for own in found.values()]
     return [study for study in every if study.quantities and study.keys("rows")]

@@ -411,6 +411,7 @@ STORAGE_CPU_BUSY = Metric(
     "1",
     "Share of the time in which the processors of a storage system's nodes were busy.",
     digits=3,
+    heading="CPU of storage",
     shown_in=PERCENT,
 )
 STORAGE_OPERATIONS = Metric(

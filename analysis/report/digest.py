@@ -19,6 +19,7 @@ from analysis.compare.study import Study, studies
 from analysis.load.discover import Found
 from analysis.logs.file import LogFile
 from analysis.logs.measurements import Measurement, Series, measurements, series_of
+from analysis.metrics.side_files import SideRecord, side_records, with_counters
 from analysis.metrics.storage import Storage, total
 from analysis.run import RunResult
 from analysis.scaling.cost import relative_costs
@@ -111,12 +112,18 @@ class Digest:
     @cached_property
     def comparisons(self) -> list[Comparison]:
         """The values of swept choices, each against another one of its choice."""
-        return comparisons(self.groups, self.load_lines, [run for run in self.runs if run.state == "tested"])
+        tested = [run for run in self.runs if run.state == "tested"]
+        return comparisons(self.groups, self.load_lines, tested, self.side_records)
+
+    @cached_property
+    def side_records(self) -> list[SideRecord]:
+        """The counters of other machines over the time of each run."""
+        return side_records(self.recorded)
 
     @cached_property
     def studies(self) -> list[Study]:
         """The tables that experiment files ask for."""
-        return studies(self.recorded)
+        return studies(with_counters(self.recorded, self.side_records))
 
     @cached_property
     def storage_tests(self) -> dict[str, list[RunResult]]:

@@ -61,7 +61,10 @@ def plan(options: argparse.Namespace) -> int:
         return search(options.overrides, options.output)
     if options.output:
         options.grammar.error("--output draws what --search found. Add --search")
-    return show(options.overrides, **chosen(options, "multirun", "skip_illegal", "values", "why"))
+    from jobs.explore.published import published_notes
+
+    chosen_options = chosen(options, "multirun", "skip_illegal", "values", "why")
+    return show(options.overrides, **chosen_options, further=published_notes)
 
 
 def explain(options: argparse.Namespace) -> int:

@@ -35,6 +35,7 @@ from jobs.plan.overrides import for_hydra, is_plain_value
 from jobs.plan.refusals import typed
 from jobs.plan.rules import rehearsal, sbatch_variables, unused
 from jobs.plan.rules.memory import is_proposed
+from jobs.plan.rules.values import choose_precision
 from jobs.plan.sweep import Axis, read_axes
 from jobs.prompt_template import is_file_name
 from jobs.rundir import as_file_name
@@ -199,6 +200,7 @@ class SameFiles:
             OmegaConf.update(config, key, value, merge=True)
         # In this order: a rehearsal leaves alone what the user gave, and the shell only fills what is unset by then.
         rehearsal.shrink(config, {override.key_or_group for override in values})
+        choose_precision(config, {override.key_or_group for override in values})
         sbatch_variables.fill(config)
         # A user must not be asked for the path of data that nothing reads.
         leave_unset(config, ["data.path"] if "data" in work_of(config).unread(config) else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from hydra.core.global_hydra import GlobalHydra
@@ -31,11 +32,18 @@ def planned(overrides: list[str], *, multirun: bool, skip_illegal: bool) -> tupl
 
 
 def show(
-    overrides: list[str], *, multirun: bool, skip_illegal: bool = False, values: bool = False, why: bool = False
+    overrides: list[str],
+    *,
+    multirun: bool,
+    skip_illegal: bool = False,
+    values: bool = False,
+    why: bool = False,
+    further: Callable[[Sequence[Point]], list[str]] | None = None,
 ) -> int:
     """Print every value of each run if `values`, LitGPT's calls, then the plan table, warnings and each mesh once.
 
-    With `why` also the terms of the predictions; with `skip_illegal` the points that are left out.
+    With `why` also the terms of the predictions; with `skip_illegal` the points that are left out; `further` returns
+    notes of what stands above the plan.
     """
     points, left_out = planned(overrides, multirun=multirun, skip_illegal=skip_illegal)
     runs = [point.run for point in points]
@@ -51,7 +59,7 @@ def show(
     out.print(plan_table(runs))
     if (predicted := predicted_table(runs)) is not None:
         out.print(predicted)
-    for note in plan_notes(runs):
+    for note in [*plan_notes(runs), *(further(points) if further else [])]:
         out.print(note)
     if why:
         out.print("\npredicted memory of the GPU with the most:", memory_table(runs), sep="\n")

@@ -17,8 +17,9 @@ from jobs.plan.predict.speed import speed
 from jobs.plan.rules import sbatch_variables
 from jobs.plan.rules.memory import Verdict, gigabytes, in_words, verdict
 from jobs.plan.rules.predicted_time import allowed_starts, starts
+from jobs.plan.rules.values import precision_notes
 from jobs.plan.time_limit import STOP_S, duration, stop_before_limit_s
-from jobs.schema import INSTRUCTIONS, Batching, Run
+from jobs.schema import INSTRUCTIONS, Batching, Run, Transport
 from jobs.work.work import work_of
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def plan_notes(runs: list[Run], samples: Sequence[Samples | None] = ()) -> list[
     for run, read in zip(runs, samples or [None] * len(runs), strict=True):
         stops = [("stop", sentence) for sentence in (*stop_notes(run), *restart_notes(run, read))]
         networks = [("network", sentence) for sentence in network_notes(run)]
+        networks += [("precision", sentence) for sentence in precision_notes(run)]
         memories = [("memory", sentence) for sentence in memory_notes(run, read)] if len(runs) <= MOST_FITTING else []
         losses = list(engine_of(run).notes(run)) if work_of(run).is_predicted else []
         losses += [("speed", sentence) for sentence in length_notes(run) if read is None]
@@ -181,11 +183,18 @@ def restart_notes(run: Run, samples: Samples | None) -> list[str]:
 
 
 def network_notes(run: Run) -> list[str]:
-    """Return the interface of gloo, where the cluster sets one for NCCL only."""
+    """Return the interface of gloo, where the cluster sets one for NCCL only, and that TCP's bandwidth is not known."""
+    notes = []
+    of_adapters = run.cluster.network_gb_per_s
+    if run.network.transport is Transport.tcp and run.network.gb_per_s is None and of_adapters and run.nodes > 1:
+        notes.append(
+            f"predicted with the {of_adapters:g} GB/s of the cluster's adapters for each GPU; sockets reach less. Set "
+            "network.gb_per_s to a measured value, in a sweep also as a file of network/ in your site"
+        )
     nccl, gloo = (run.cluster.env.get(f"{library}_SOCKET_IFNAME") for library in ("NCCL", "GLOO"))
     if not nccl or gloo:
-        return []
-    return [f"gloo, for checkpoints and ranks without GPUs, uses the interface of NCCL_SOCKET_IFNAME={nccl}"]
+        return notes
+    return [*notes, f"gloo, for checkpoints and ranks without GPUs, uses the interface of NCCL_SOCKET_IFNAME={nccl}"]
 
 
 def length_notes(run: Run) -> list[str]:

@@ -31,6 +31,8 @@ OF_LOGS = {
     "time_to_first_token_p99_s": "s",
     "request_latency_median_s": "s",
     "request_latency_p99_s": "s",
+    "storage_cpu_busy": "1",
+    "storage_operations_per_node": "1",
 }
 """Base units of the quantities that runs share with logs of other programs (analysis.parsers.log_metrics)."""
 
@@ -50,8 +52,18 @@ class StudyTable:
     words: dict[str, str] = field(default_factory=dict)
     """Words that table and figure show for a key, a value or a quantity, such as network.name: RoCE and roce: "Yes";
     values that are listed here stand in this order."""
+    side_files: list[str] = field(default_factory=list)
+    """CSV files of counters that another machine recorded, such as [filer.csv], in the directory of the sweep or run:
+    a column `time` (ISO 8601 with its zone, or seconds since 1970) and columns of numbers, such as CPU %. Rows of the
+    nodes of a filer have equal times. A column with the words of a quantity of the table is this quantity. They are
+    read when `slurmscale report` is run."""
     caption: str = ""
     """Heading of the table; empty: the quantities."""
+
+
+def is_side_file(name: str) -> bool:
+    """Return True for the name of a CSV file without a directory: others' files are not read."""
+    return name.endswith(".csv") and "/" not in name and not name.startswith(".")
 
 
 def base_units() -> dict[str, str]:

@@ -7,6 +7,9 @@ from enum import Enum
 
 from jobs.ranges import Below1, Count, NoneOrMore, Positive, Share
 
+NO_MODEL = "stand-in"
+"""The value of job.init_from of a rehearsal, whose server has no model and takes words for tokens."""
+
 
 class Layout(Enum):
     """Layout of the directory of a model."""

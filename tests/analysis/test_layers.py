@@ -41,6 +41,7 @@ ONCE = {
     "relative_costs",
     "scaling_groups",
     "series_of",
+    "side_records",
     "studies",
     "systems_of",
 }

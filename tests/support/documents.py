@@ -13,7 +13,14 @@ from jobs.schema import Run
 from tests.support.fake_runs import ended, event, prepared, started, step
 
 STEPS = 30
-DEVICES = {"xe9680_mi300x": "AMD Instinct MI300X", "xe9680_h100": "NVIDIA H100 80GB HBM3"}
+BEGIN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+"""The start of the first run of a sweep."""
+DEVICES = {
+    "aspire2a": "NVIDIA A100-SXM4-40GB",
+    "gadi_gpuvolta": "Tesla V100-SXM2-32GB",
+    "xe9680_h100": "NVIDIA H100 80GB HBM3",
+    "xe9680_mi300x": "AMD Instinct MI300X",
+}
 SAMPLES_OF_EPOCH = 169_015
 """Four fifths of pqa_artificial, which conf/experiment/README.md derives."""
 EPOCH_S = {
@@ -33,10 +40,13 @@ def filled(
     seconds_of: Callable[[Run], float],
     samples: int | None = None,
     events: Mapping[str, Mapping[str, Any]] | None = None,
+    begin_s: float = 0.0,
+    steps: int | None = None,
 ) -> None:
     """Write the finished runs of a command into a sweep: `seconds_of` is the time of all steps of a run.
 
-    `samples` are those of an epoch; `events` are further records of each run.
+    `samples` are those of an epoch; `events` are further records of each run, which starts at `begin_s`.
+    Without `steps` a run has its own, or STEPS.
     """
     for point in compose(["cluster.partition=gpu", *overrides], multirun=True):
         run = point.run
@@ -44,18 +54,36 @@ def filled(
         total_s = 1.05 * seconds_of(run)
         device = DEVICES.get(run.cluster.name, "Test GPU")
         nodes = [f"{directory.name}-{i}" for i in range(run.nodes)]
-        started(directory, run, device="cuda", device_name=device, data="as published", time=at(0), nodes=nodes)
-        steps, epochs = run.job.steps or STEPS, run.job.epochs or 1
-        drawn = samples * epochs // steps if samples else run.global_batch_size
-        lines(directory, run, steps, seconds_of(run) / steps, drawn)
+        started(directory, run, device="cuda", device_name=device, data="as published", time=at(begin_s), nodes=nodes)
+        count, epochs = steps or run.job.steps or STEPS, run.job.epochs or 1
+        drawn = samples * epochs // count if samples else run.global_batch_size
+        lines(directory, run, count, seconds_of(run) / count, drawn)
         for kind, fields in (events or {}).items():
-            event(directory, kind, time=at(total_s), **fields)
-        ended(directory, step=steps, total_time_s=total_s, time=at(total_s))
+            event(directory, kind, time=at(begin_s + total_s), **fields)
+        step_s = seconds_of(run) / count
+        split: dict[str, Any] = {
+            "startup_time_s": total_s - seconds_of(run),
+            "first_step_time_s": step_s,
+            "warmup_time_s": 0.0,
+            "steady_time_s": seconds_of(run) - step_s,
+            "checkpoint_total_time_s": 0.0,
+            "other_time_s": 0.0,
+        }
+        ended(directory, step=count, total_time_s=total_s, time=at(begin_s + total_s), **split)
 
 
 def at(seconds: float) -> str:
     """A moment of the clock of events."""
-    return (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+    return (BEGIN + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+
+
+def filer_rows(begin_s: float, duration_s: int, cpu_percent: float, operations: float) -> list[str]:
+    """Return the rows of a filer of two nodes in each second from `begin_s` on, with these means over the nodes."""
+    return [
+        f"{at(begin_s + second)},{node},{cpu_percent + spread},{operations}"
+        for second in range(duration_s + 1)
+        for node, spread in ((1, -1), (2, 1))
+    ]
 
 
 def lines(directory: RunDir, run: Run, steps: int, step_time_s: float, samples: int) -> None:
@@ -81,4 +109,91 @@ def roce_study(folder: Path) -> list[Path]:
         for choice in ((), ("nodes=1", "network=default")):
             filled(sweep, experiment, *data, *choice, seconds_of=seconds_of, samples=SAMPLES_OF_EPOCH)
         sweeps.append(sweep)
+    return sweeps
+
+
+def constant(time_s: float) -> Callable[[Run], float]:
+    """Return the same time for every run."""
+    return lambda _: time_s
+
+
+def by_repeat(times_s: tuple[float, ...]) -> Callable[[Run], float]:
+    """Return the time of each repeat."""
+    return lambda run: times_s[run.repeat - 1]
+
+
+LORA_GAIN = {"mixtral_8x7b": 6.0, "llama3_8b": 2.5, "llama3_70b": 2.5}
+"""Tokens/s of a batch of 16 over those of 1: "over 6x", "over 2.5x". The rates themselves are not published."""
+
+
+def lora_study(folder: Path) -> list[Path]:
+    """Write the ratios of part 2 of Metrum AI's study, on 1,000 tokens/s with a batch of 1; return their sweep."""
+    data = ("data.path=pqa_labeled", "job.init_from=weights", "job.init_from_is_remote=true")
+    batches = "scaling.global_batch_size=1,16"
+
+    def seconds_of(run: Run) -> float:
+        gain = LORA_GAIN[run.model.name] if run.global_batch_size > 1 else 1.0
+        tokens = (run.job.steps or 0) * run.global_batch_size * run.job.sequence_length
+        return tokens / (1000 * gain)
+
+    filled(folder / "lora_mi300x", "experiment=lora_mi300x", *data, batches, seconds_of=seconds_of)
+    return [folder / "lora_mi300x"]
+
+
+def storage_study(folder: Path) -> list[Path]:
+    """Write tables 4 and 6 of H20044, with a filer's file of the means of table 6; return their sweeps."""
+    sweeps = []
+    for size, time_s, checkpoint_bytes, write_s in (("7b", 199.2, 100e9, 150.0), ("70b", 556.2, 1.1e12, 208.0)):
+        sweeps.append(folder / f"llama2_{size}_nemo")
+        written = {
+            "attempt": 1,
+            "step": 40,
+            "checkpoint_size_bytes": checkpoint_bytes,
+            "checkpoint_write_time_s": write_s,
+        }
+        filled(
+            sweeps[-1],
+            f"experiment=llama2_{size}_nemo",
+            seconds_of=constant(time_s),
+            events={"checkpoint": written},
+        )
+    for i, (nodes, rate, cpu, operations) in enumerate(((4, 5370, 13.6, 2.5e9), (8, 5366, 8.1, 1.2e9))):
+        sweeps.append(folder / f"resnet50_powerscale_{nodes}")
+        label = (f"images.path=/mnt/powerscale_{nodes}", f"images.storage={nodes} storage nodes")
+        filled(
+            sweeps[-1],
+            "experiment=resnet50_powerscale",
+            *label,
+            seconds_of=constant(2000 * 256 / rate),
+            begin_s=3600.0 * i,
+        )
+        rows = ["time,node,CPU %,NFS Ops/node", *filer_rows(3600.0 * i, 101, cpu, operations)]
+        (sweeps[-1] / "filer.csv").write_text("\n".join(rows) + "\n")
+    return sweeps
+
+
+def contest_study(folder: Path) -> list[Path]:
+    """Write the baselines of both machines of APAC HPC-AI 2024, two figures each, and the kernel's ratio of 1.594."""
+    common = ("experiment=apac_hpc_ai_2024", "data.path=alpaca", "cluster.account=mine", "repeat=1,2")
+    checkpointing = "engine.activation_checkpointing=full"
+    liger = ("engine.kernels=liger", "engine.liger_kernels=[rms_norm]")
+    sweeps = []
+    for name, times_s, chosen in (
+        ("aspire2a", (41.42, 41.51), ()),
+        ("aspire2a_liger", (41.42 / 1.594, 41.51 / 1.594), liger),
+        ("gadi_gpuvolta", (421.66, 422.16), ()),
+    ):
+        sweeps.append(folder / name)
+        cluster = f"cluster={name.removesuffix('_liger')}"
+        filled(
+            sweeps[-1],
+            *common,
+            checkpointing,
+            cluster,
+            *chosen,
+            seconds_of=by_repeat(times_s),
+            samples=1024,
+            steps=4,
+            begin_s=3600.0 * len(sweeps),
+        )
     return sweeps

@@ -13,6 +13,7 @@ import psutil
 
 from jobs.data.tokenizer import CONFIG, train_bpe
 from jobs.plan.compose import compose
+from jobs.plan.rules.rehearsal import CLIENT_WORDS
 from jobs.rundir import RunDir
 from tests.support.paths import ROOT
 from tests.support.real_run import events, train
@@ -35,9 +36,9 @@ SHAPE: dict[str, Any] = {
 }
 MODEL = ("model.layers=2", "model.heads=4", "model.kv_heads=2", "model.head_size=64", "model.hidden_size=256",
          "model.intermediate_size=512", "model.vocab_size=2048")  # fmt: skip
-CLIENT = ["{python}", str(ROOT / "tests/support/openai_client.py"), "{url}", "{prompts}", "{requests}", "{concurrency}",
-          "{output_tokens}", "{result}", "{limits}"]  # fmt: skip
-SERVER = ["{python}", str(ROOT / "tests/support/openai_server.py"), "{host}", "{port}"]
+STAND_IN = ROOT / "jobs/work/serve/stand_in"
+CLIENT = ["{python}", str(STAND_IN / "client.py"), *CLIENT_WORDS]
+SERVER = ["{python}", str(STAND_IN / "server.py"), "{host}", "{port}"]
 SPANNING = [
     "{python}", str(ROOT / "tests/support/spanning_server.py"), "{host}", "{port}", "--stages={pipeline}",
     "--nodes={nodes}", "--node-rank={node_rank}", "--head={head}", "--head-port={head_port}", "{headless}",
@@ -156,9 +157,7 @@ def servers() -> list[psutil.Process]:
     found = []
     for each in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # it ended, or waits only to be reaped
-            if any(
-                "support/openai_server.py" in word or "support/spanning_server.py" in word for word in each.cmdline()
-            ):
+            if any("stand_in/server.py" in word or "support/spanning_server.py" in word for word in each.cmdline()):
                 found.append(each)
     return found
 

@@ -46,7 +46,7 @@ def main() -> None:
                 part.settimeout(None)
                 threading.Thread(target=end_with, args=[part, 0 if given.breaks else 1], daemon=True).start()
     sys.argv[3:] = []
-    runpy.run_path(str(Path(__file__).with_name("openai_server.py")), run_name="__main__")
+    runpy.run_path(str(Path(__file__).parents[2] / "jobs/work/serve/stand_in/server.py"), run_name="__main__")
 
 
 def follow(head: str, port: int, *, breaks: bool) -> None:

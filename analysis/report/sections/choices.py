@@ -9,26 +9,32 @@ from collections.abc import Sequence
 
 from analysis.compare.choices import TASKS, Comparison
 from analysis.compare.core import clauses
-from analysis.formatting import ABSENT, per_second, significant
+from analysis.formatting import ABSENT, per_second, significant, within_sentence, without_unit
 from analysis.report.digest import Digest
 from analysis.report.figures.style import Section, word_of
 from analysis.scaling.groups import Point
+from jobs.metrics import Metric
 
-MOST_CHOICES, MOST_PLACES = 2, 3
+MOST_CHOICES, MOST_COUNTERS, MOST_PLACES = 2, 3, 3
 DIGITS = 3
 OPEN = ", noise cannot be ruled out"
 
 
 def choice_headlines(digest: Digest) -> list[str]:
     """Return one sentence on the best value of each choice that leaves the task as it is; none without any."""
-    by_choice: dict[str, list[Comparison]] = defaultdict(list)
+    by_choice: dict[tuple[str, Metric | None], list[Comparison]] = defaultdict(list)
     for each in digest.comparisons:
         if each.choice not in TASKS:
-            by_choice[each.choice].append(each)
+            by_choice[each.choice, each.point.rate if each.is_counter else None].append(each)
     best = [best_value(own) for own in by_choice.values()]
     # Those that differ, and most, come first.
     ranked = sorted(best, key=lambda own: (not any(each.differs for each in own), -abs(math.log(mean(own)))))
-    return [f"On equal ranks, {clauses([clause(own) for own in ranked], MOST_CHOICES)}."] if ranked else []
+    rates = [clause(own) for own in ranked if not own[0].is_counter]
+    counters = [counter_clause(own) for own in ranked if own[0].is_counter]
+    return [
+        *([f"On equal ranks, {clauses(rates, MOST_CHOICES)}."] if rates else []),
+        *([f"By the side files, {clauses(counters, MOST_COUNTERS)}."] if counters else []),
+    ]
 
 
 def best_value(own: Sequence[Comparison]) -> list[Comparison]:
@@ -36,7 +42,7 @@ def best_value(own: Sequence[Comparison]) -> list[Comparison]:
     values: dict[tuple[str, str], list[Comparison]] = defaultdict(list)
     for each in own:
         values[each.value, each.against].append(each)
-    return max(values.values(), key=mean)
+    return (min if own[0].is_counter else max)(values.values(), key=mean)
 
 
 def mean(own: Sequence[Comparison]) -> float:
@@ -65,6 +71,23 @@ def clause(own: Sequence[Comparison]) -> str:
         notes = [f"ratio {ratios.replace(unlike(first), '')}", *notes]
         return f"{named(first)} cannot be distinguished from {first.against}{where} ({', '.join(notes)})"
     return f"{named(first)} is {ratios} times as fast as {first.against}{where} ({', '.join(notes)})"
+
+
+def counter_clause(own: Sequence[Comparison]) -> str:
+    """Return a clause: `images.storage=8 nodes takes 41 % less CPU than 4 nodes on 2 nodes (n = 1)`."""
+    first, changes = own[0], [less(each) for each in own]
+    where = f" on {first.point.place}" if len({each.point.place for each in own}) == 1 else ""
+    shown = f"{changes[0]} to {changes[-1]}" if len(own) > 1 else changes[0]
+    notes = [repeats_of([point for each in own for point in (each.point, each.reference)]), *interval_words(own)]
+    notes += [unlike(first).removeprefix(", ")] if not any(each.differs for each in own) else []
+    what = f"{shown} {within_sentence(first.point.rate)}"
+    return f"{named(first)} takes {what} than {first.against}{where} ({', '.join(notes)})"
+
+
+def less(each: Comparison) -> str:
+    """Return the change of a counter: `41 % less`, `2 % more`."""
+    change = each.ratio.middle - 1
+    return f"{significant(100 * abs(change), DIGITS)} % {'less' if change < 0 else 'more'}"
 
 
 def unlike(each: Comparison) -> str:
@@ -114,7 +137,7 @@ def choice_section(digest: Digest) -> Section | None:
             each.against,
             f"{each.where}, {each.point.place}",
             f"{each.ratio.n[1]:,} and {each.ratio.n[0]:,}",
-            per_second(each.point.rate),
+            without_unit(each.point.rate) if each.is_counter else per_second(each.point.rate),
             times(each),
             span_words(each),
         ]
@@ -122,7 +145,8 @@ def choice_section(digest: Digest) -> Section | None:
     ]
     note = (
         f"{word_of(run for each in found for run in each.point.runs)}: the rate with a value divided by that with "
-        "another one, at two points on equal ranks and nodes that differ in this choice alone, so far as the runs "
+        "another one (a counter of a side file likewise: below 1 is less), at two points on "
+        "equal ranks and nodes that differ in this choice alone, so far as the runs "
         "recorded their settings. Numbers are compared with the smallest, names with the slowest over all sets of "
         "points. What follows from a choice changes with it: the settings that its name stands for, the micro-batch "
         "of a global batch, the weights of a model. Interval: Welch's t interval of the ratio from 3 repeats of both "

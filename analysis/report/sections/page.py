@@ -30,6 +30,7 @@ from analysis.report.sections.profile import kernel_section, profile_section
 from analysis.report.sections.published import published_section
 from analysis.report.sections.served_loads import load_section, replicas_section, search_section
 from analysis.report.sections.serving import serving_headlines, serving_section
+from analysis.report.sections.side_files import side_section
 from analysis.report.sections.sizing import sizing_section
 from analysis.report.sections.startup import startup_section
 from analysis.report.sections.storage import phases_section, storage_section
@@ -48,6 +49,7 @@ SECTIONS: Sequence[Callable[[Digest], Section | None]] = (
     system_section,
     published_section,
     image_section,
+    side_section,
     fits_section,
     mlperf_section,
     utilization_section,

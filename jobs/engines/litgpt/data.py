@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from litgpt.data import DataModule, SFTDataset, get_sft_collate_fn
 from litgpt.data.json_data import load_split
-from litgpt.prompts import PromptStyle
+from litgpt.prompts import Alpaca, Default
 from litgpt.tokenizer import Tokenizer
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, Subset
@@ -94,10 +94,10 @@ class Instructions(Samples):
         data, length = self.run.data, self.run.job.sequence_length
         files = source_files(data)
         if data.source is Source.alpaca and data.prompt is None and len(files) == 1 and files[0].suffix != PARQUET:
-            self.prompt_style = PromptStyle.from_name("alpaca")
+            self.prompt_style = Alpaca()
             rows = load_split(files[0])[: data.max_samples]
         else:
-            self.prompt_style = PromptStyle.from_name("default")
+            self.prompt_style = Default()
             read = read_rows(data.source, files, data.max_samples, data.max_line_mb).first
             records = records_from(read, data.source, template_of(data))
             rows = [{"instruction": record.prompt, "output": record.response} for record in records]

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from jobs.engines.engine import loaded
 from jobs.plan.rules.rule import Rule
 from jobs.schema import INSTRUCTIONS, EngineKind, Rehearsal, Run
+from jobs.settings.serving import NO_MODEL
 
+CLIENT_WORDS = ("{url}", "{prompts}", "{requests}", "{concurrency}", "{output_tokens}", "{result}", "{limits}")
 ENDING = "_rehearsal"
 """End of the names of model and sweep, so that no table shows a small model under the name of the large one."""
 
@@ -23,8 +26,8 @@ ENDING = "_rehearsal"
 def shrink(config: DictConfig, given: Collection[str]) -> None:
     """Make the configuration of a rehearsal small, but for the keys given, and name it one; leave any other as it is.
 
-    Divide the sizes of a large model, lower larger values to their limits, and take the samples made for rehearsals
-    where the instruction data have no path.
+    Divide the sizes of a large model, lower larger values to their limits, take the samples made for rehearsals where
+    the instruction data have no path, and serve by the stand-ins of jobs/work/serve/stand_in.
     """
     limits: Rehearsal | None = config.rehearsal
     if limits is None:
@@ -46,9 +49,26 @@ def shrink(config: DictConfig, given: Collection[str]) -> None:
         config.engine.kind, config.engine.distributed_optimizer = EngineKind.native, False
     if config.data.source in INSTRUCTIONS and OmegaConf.is_missing(config.data, "path"):
         config.data.path = str(samples())
+    if config.serving is not None and config.engine.server is not None:
+        stand_in(config, given)
     config.model.name, config.model.litgpt_name = config.model.name + ENDING, None
     if config.sweep is not None and "sweep" not in given:
         config.sweep += ENDING
+
+
+def stand_in(config: DictConfig, given: Collection[str]) -> None:
+    """Serve without a model: by a server that needs Python only, under the load of such a client."""
+    programs = resources.files("jobs.work.serve.stand_in")
+    values: dict[str, Any] = {
+        "engine.server.command": ["{python}", str(programs / "server.py"), "{host}", "{port}"],
+        "engine.server.name": "stand_in",
+        "serving.client_command": ["{python}", str(programs / "client.py"), *CLIENT_WORDS],
+    }
+    if config.job.init_from is None:
+        values |= {"job.init_from": NO_MODEL, "job.init_from_is_remote": True}
+    for key, value in values.items():
+        if key not in given:
+            OmegaConf.update(config, key, value, merge=False)
 
 
 def samples() -> Path:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from pathlib import PurePath
 
 from jobs.plan.keys import keys, nearest_keys
 from jobs.plan.rules.rule import Rule, either
 from jobs.plan.synonyms import nearest_names
 from jobs.schema import Run
-from jobs.settings.report import UNITS, base_units
+from jobs.settings.report import UNITS, base_units, is_side_file
 
 
 def table_has_quantities_and_rows(run: Run) -> str | None:
@@ -68,6 +69,19 @@ def units_fit_their_quantities(run: Run) -> str | None:
     return "\n".join(lines) or None
 
 
+def side_files_are_names(run: Run) -> str | None:
+    """Require names of CSV files: they are read from the directory of the sweep or run alone."""
+    wrong = [name for name in run.report.side_files if not is_side_file(name)] if run.report else []
+    if not run.report or not wrong:
+        return None
+    names = {name: f"{PurePath(name).stem.lstrip('.') or 'filer'}.csv" for name in wrong}
+    right = ",".join(dict.fromkeys(names.get(name, name) for name in run.report.side_files))
+    return (
+        f"report.side_files=[{','.join(run.report.side_files)}]: {' and '.join(wrong)} is no name of a CSV file. "
+        f"Side files are read from the directory of the sweep. Set report.side_files=[{right}]."
+    )
+
+
 def listed(key: str, names: Sequence[str], wrong: Sequence[str], why: str, known: Collection[str]) -> str | None:
     """Return the refusal of the wrong names of a list, with the nearest ones in their places; None without any."""
     if not wrong:
@@ -83,4 +97,5 @@ RULES: tuple[Rule, ...] = (
     quantities_are_metrics,
     rows_and_columns_are_keys,
     units_fit_their_quantities,
+    side_files_are_names,
 )

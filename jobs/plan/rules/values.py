@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
+
+from omegaconf import DictConfig
 
 from jobs.layout import degree_of
 from jobs.parallelism import MODEL_AXES
@@ -16,6 +19,7 @@ from jobs.schema import (
     TEXTS,
     Batching,
     EngineKind,
+    Gpu,
     Job,
     LoraTarget,
     NormPlace,
@@ -29,6 +33,7 @@ from jobs.work.work import work_of
 
 # Volta and Turing have units for float16 only (CUDA C++ Programming Guide, table of features by compute capability).
 BFLOAT16_CAPABILITY = (8, 0)
+LEAST_FOR_BFLOAT16 = float(".".join(map(str, BFLOAT16_CAPABILITY)))
 
 # Proposed in place of a last rate above the first one; the schema's usual value of job.min_learning_rate.
 MIN_LEARNING_RATE = 3e-5
@@ -288,10 +293,28 @@ def stops_within_limit(run: Run) -> str | None:
     return None
 
 
+def emulates_bfloat16(gpu: Gpu) -> bool:
+    """Return True for an NVIDIA GPU that has no units for bfloat16."""
+    return gpu.compute_capability is not None and gpu.compute_capability < LEAST_FOR_BFLOAT16
+
+
+def choose_precision(config: DictConfig, given: Collection[str]) -> None:
+    """Replace bfloat16 of a file by float16 where the GPU has none; a value of the command line or a sweep stays."""
+    if "job.precision" not in given and config.job.precision is Precision.bfloat16 and emulates_bfloat16(config.gpu):
+        config.job.precision = Precision.float16
+
+
+def precision_notes(run: Run) -> list[str]:
+    """Return that float16 is the 16-bit type of a GPU, where it has no bfloat16."""
+    if run.job.precision is not Precision.float16 or not emulates_bfloat16(run.gpu):
+        return []
+    return [f"float16 with loss scaling, because {run.gpu.name} has no bfloat16; job.precision sets another one"]
+
+
 def bfloat16_has_its_units(run: Run) -> str | None:
     """Refuse bfloat16 on NVIDIA GPUs that emulate it, without a kernel for attention."""
-    capability, least = run.gpu.compute_capability, float(".".join(map(str, BFLOAT16_CAPABILITY)))
-    if run.job.precision is Precision.bfloat16 and capability is not None and capability < least:
+    capability, least = run.gpu.compute_capability, LEAST_FOR_BFLOAT16
+    if run.job.precision is Precision.bfloat16 and emulates_bfloat16(run.gpu):
         return (
             f"job.precision=bfloat16 needs an NVIDIA GPU of compute capability {least} or more, and {run.gpu.name} has "
             f"{capability}. Set job.precision=float32, or float16."

@@ -12,7 +12,7 @@ from jobs.data.tokenizer import load_tokenizer, tokenizer_files
 from jobs.output import write_file
 from jobs.rundir import RunDir
 from jobs.schema import Run
-from jobs.settings.serving import LoadGenerator, Serving
+from jobs.settings.serving import NO_MODEL, LoadGenerator, Serving
 from jobs.work.program.words import filled
 from jobs.work.serve.prompts import pool
 from jobs.work.serve.weights import served_directory
@@ -67,6 +67,8 @@ def prompt_pool(run: Run) -> list[str]:
     """Return the prompts that the requests of a run draw from."""
     assert run.serving is not None
     assert run.job.init_from is not None
+    if run.rehearsal is not None and Path(run.job.init_from).name == NO_MODEL:
+        return pool(run.serving.prompts, run.serving.input_tokens, run.job.seed, lambda texts: [[0] for _ in texts])
     tokenizer = load_tokenizer(tokenizer_files(Path(run.job.init_from)))
     return pool(run.serving.prompts, run.serving.input_tokens, run.job.seed, tokenizer.raw_encode)
 

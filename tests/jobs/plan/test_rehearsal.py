@@ -100,6 +100,18 @@ def test_a_rehearsal_ends_in_the_tables_of_its_document_without_a_comparison(tmp
 
 
 @pytest.mark.slow
+def test_a_rehearsal_of_serving_needs_no_model_server_or_load_generator(tmp_path: Path) -> None:
+    small = ["serving.concurrency=4", "serving.requests=16", "serving.warmup_requests=2", "model=llama2_7b"]
+    given = ["experiment=serve_llama2", "rehearsal=cpu", f"runs_dir={tmp_path}", *small]
+    assert main(["submit", "-m", "--wait", *given]) == 0
+    sweep = tmp_path / "serve_llama2_rehearsal"
+    assert main(["report", str(sweep)]) == 0
+    page = (sweep / "report.md").read_text()
+    assert "Rehearsal on CPU" in page
+    assert "Output tokens/s over concurrent requests" in page
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("experiment", ["apac_hpc_ai_2024", "customization", "lora_mi300x", "prompt_engineering"])
 def test_the_samples_made_for_rehearsals_serve_every_format_and_template(experiment: str, tmp_path: Path) -> None:
     given = [f"experiment={experiment}", "rehearsal=cpu", f"data.cache_dir={tmp_path}"]

@@ -287,6 +287,7 @@ ILLEGAL = (
     f"{STUDY} report.quantity=[useful_time,total_time_s]",
     f"{STUDY} report.quantity=[] report.rows=[]",
     f"{STUDY} report.rows=[model.name,node]",
+    "experiment=resnet50_powerscale images.path=/mnt report.side_files=[../filer,b.csv]",
     f"{STUDY} report.columns=[network]",
     f"{STUDY} report.units='{{total_time_s: fortnight}}'",
     f"{STUDY} report.units='{{useful_time: min}}'",

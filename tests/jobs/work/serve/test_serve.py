@@ -289,7 +289,7 @@ def test_a_replica_that_is_killed_in_the_middle_is_named_and_everything_ends(tmp
     (error,) = failures(run)
     assert error.startswith("replica ")
     assert f"on {socket.gethostname()} was ended by SIGKILL; the last line of replica-" in error
-    assert "tiny server starts" in error
+    assert "stand-in server starts" in error
 
 
 @pytest.mark.long

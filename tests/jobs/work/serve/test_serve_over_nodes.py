@@ -145,8 +145,8 @@ def test_a_replica_over_two_nodes_serves_from_the_first_and_a_lost_node_of_it_is
     ), errors  # fmt: skip
     logs = [(run.serving / name).read_text() for name in ("replica-0.log", "replica-0-node-1.log")]
     assert "--stages=2 --nodes=2 --node-rank=0" in logs[0]
-    assert "tiny server starts" in logs[0]
-    assert "tiny server starts" not in logs[1]
+    assert "stand-in server starts" in logs[0]
+    assert "stand-in server starts" not in logs[1]
     assert json.loads((run.serving / "warmup.json").read_text())["failed"] == 0, "the replica has answered before"
     for node in range(2):
         _, *before, last = read_records(run.storage_log(f"rank-{node:05d}"))

@@ -1,6 +1,6 @@
 """A server of the OpenAI interface whose model answers `max_tokens` words.
 
-`python openai_server.py HOST PORT [CAPACITY]`: with CAPACITY it reports a latency that grows with the "concurrency" of
+`python server.py HOST PORT [CAPACITY]`: with CAPACITY it reports a latency that grows with the "concurrency" of
 a request, whatever the load of the machine. Needs nothing but Python. Counts as vLLM does, at /metrics.
 """
 
@@ -31,6 +31,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
+        """Answer to health and counters."""
         if self.path == "/health":
             self.answer("")
         elif self.path == "/metrics":
@@ -39,11 +40,12 @@ class Handler(BaseHTTPRequestHandler):
             lines += [f'vllm:num_requests_running{{engine="0"}} {running}.0', "vllm:num_requests_waiting 0.0"]
             lines += [f'vllm:kv_cache_usage_perc{{engine="0"}} {running / 10}']
             lines += [f'vllm:request_success_total{{finished_reason="{r}"}} {n}.0' for r, n in reasons.items()]
-            self.answer("# HELP counters of a test\n" + "\n".join(lines) + "\n")
+            self.answer("# HELP counters of a server without a model\n" + "\n".join(lines) + "\n")
         else:
             self.answer("", 404)
 
     def do_POST(self) -> None:
+        """Answer a prompt after the time of its words."""
         if key is not None and self.headers["Authorization"] != f"Bearer {key}":
             self.answer("", 401)
             return
@@ -80,6 +82,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"data: [DONE]\n\n")
 
     def answer(self, body: str, status: int = 200) -> None:
+        """Send a body."""
         data = body.encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
@@ -93,10 +96,12 @@ class Handler(BaseHTTPRequestHandler):
 class Server(ThreadingHTTPServer):
     """A server that prints nothing when a client goes away."""
 
+    request_queue_size = 4096
+
     def handle_error(self, *arguments: object) -> None:
         """Print nothing."""
 
 
 if __name__ == "__main__":
-    print("tiny server starts", flush=True)
+    print("stand-in server starts", flush=True)
     Server((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()

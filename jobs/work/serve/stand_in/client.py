@@ -1,6 +1,6 @@
 """A load generator that writes its result as vLLM's benchmark does; latencies are those that a server reports, if any.
 
-`python openai_client.py URL PROMPTS REQUESTS CONCURRENCY OUTPUT_TOKENS RESULT LIMITS`; of the limits only `e2el:MS`.
+`python client.py URL PROMPTS REQUESTS CONCURRENCY OUTPUT_TOKENS RESULT LIMITS`; of the limits only `e2el:MS`.
 Needs nothing but Python.
 """
 
@@ -21,17 +21,19 @@ def send(url: str, prompt: str, most: int, concurrency: int) -> tuple[float, dic
     body = json.dumps({"prompt": prompt, "max_tokens": most, "concurrency": concurrency}).encode()
     # The variable of vLLM's benchmark.
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {os.environ.get('OPENAI_API_KEY')}"}
-    request = urllib.request.Request(f"{url}/v1/completions", body, headers)
+    request = urllib.request.Request(f"{url}/v1/completions", body, headers)  # noqa: S310 (its own server)
     began = time.monotonic()
     try:
-        with urllib.request.urlopen(request) as answer:
+        with urllib.request.urlopen(request) as answer:  # noqa: S310 (its own server)
             usage = json.load(answer)["usage"]
             return usage.get("latency_s", time.monotonic() - began), usage
     except OSError:
         return None
 
 
-def main(url: str, prompts: str, requests: str, concurrency: str, most: str, result: str, limits: str) -> None:
+def main(arguments: list[str]) -> None:
+    """Send the requests and write the result."""
+    url, prompts, requests, concurrency, most, result, limits = arguments
     texts = [json.loads(line)["prompt"] for line in Path(prompts).read_text().splitlines()]
     assert len(texts) == int(requests)
     began = time.monotonic()
@@ -55,4 +57,4 @@ def main(url: str, prompts: str, requests: str, concurrency: str, most: str, res
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1:])

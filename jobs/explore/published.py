@@ -1,0 +1,100 @@
+"""The published times of an experiment next to their predictions, with a word where one of the two is implausible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from analysis.compare.published import Published, conflicts, experiment_of, gpu_family, of_another_machine, published
+from analysis.formatting import significant
+from analysis.parsers import log_metrics as a
+from analysis.run import RunResult
+from jobs import metrics as m
+from jobs.plan.compose import Point
+from jobs.plan.cost import parameters
+from jobs.plan.predict.interval import Interval
+from jobs.plan.predict.speed import Speed, speed
+from jobs.schema import Run
+
+DIGITS = 3
+
+
+def published_notes(points: Sequence[Point]) -> list[str]:
+    """Return a sentence for each published time of these runs' experiments that has a prediction."""
+    return [f"published ({point.run.name}): {sentence}" for point in points for sentence in sentences(point)]
+
+
+def sentences(point: Point) -> Iterator[str]:
+    """Yield the published times of a run, each with its prediction."""
+    found, planned = speed(point.run), as_result(point)
+    if found is None or planned.rehearses or experiment_of(planned) is None:
+        return
+    for figure in published():
+        # A figure of no file of conf/experiment is one of equal settings.
+        steps = steps_of(figure, point.run) if figure.experiment in {"", experiment_of(planned)} else None
+        if steps and not list(conflicts(planned, figure)) and not of_another_machine(planned, figure):
+            yield compared(figure, found.step_time_s.scaled(steps), steps, found, point.run)
+
+
+def as_result(point: Point) -> RunResult:
+    """Return a planned run as a report has its configuration."""
+    config: Any = OmegaConf.to_container(OmegaConf.structured(point.run), enum_to_str=True)
+    plan = {"global_batch_size": point.run.global_batch_size, "parameters": parameters(point.run.model)}
+    return RunResult(Path(), config, plan, {"overrides": list(point.overrides)})
+
+
+def steps_of(figure: Published, run: Run) -> float | None:
+    """Return the number of steps that a published time is of; None for other figures."""
+    if figure.metric is m.USEFUL_TIME:
+        return figure.steps
+    if figure.samples is None or figure.metric not in {m.EPOCH_TIME, a.TRAINING_TIME}:
+        return None
+    epochs = 1 if figure.metric is m.EPOCH_TIME else figure.epochs or 1
+    return epochs * figure.samples / run.global_batch_size
+
+
+def compared(figure: Published, predicted: Interval, steps: float, found: Speed, run: Run) -> str:
+    """Return the published time with its prediction, and which of the two is doubtful and why."""
+    limits = " to ".join(in_words(each) for each in (predicted.low, predicted.high))
+    step_s = figure.value / steps
+    first = (
+        f"{figure.source}{f' ({figure.hardware})' if not figure.gpu else ''}, {significant(step_s, DIGITS)} s a step; "
+        f"predicted {in_words(predicted.point)} ({limits})"
+    )
+    unknown = [
+        words
+        for words, value in (
+            ("GPU", figure.gpu),
+            ("global batch", figure.global_batch_size),
+            ("sequence length", figure.sequence_length),
+        )
+        if not value
+    ]
+    lacking = f". The document does not state the {' and the '.join(unknown)}" if unknown else ""
+    if not figure.gpu or gpu_family(figure.gpu) != gpu_family(str(run.gpu.device_name)):
+        return f"{first}{lacking}"
+    if predicted.low <= figure.value <= predicted.high:
+        return f"{first}: they agree{lacking}"
+    side = "shorter" if figure.value < predicted.low else "longer"
+    implied, highest = found.mfu.point * found.step_time_s.point / step_s, highest_mfu(run)
+    reason = f"it would be an MFU of {implied:.0%}"
+    if highest is not None and implied > highest.value:
+        reason += (
+            f", above the {highest.value:.0%} of {highest.document.publisher}, the highest published MFU on this GPU"
+        )
+    return f"{first}. One of the two is implausible: the published time is {side} than the interval, {reason}{lacking}"
+
+
+def highest_mfu(run: Run) -> Published | None:
+    """Return the highest published MFU on a run's GPU; None without any."""
+    family = gpu_family(str(run.gpu.device_name))
+    found = [each for each in published() if each.metric is m.MFU and gpu_family(each.gpu) == family]
+    return max(found, key=lambda each: each.value, default=None)
+
+
+def in_words(time_s: float) -> str:
+    """Return a time in seconds, in minutes from two of them on."""
+    return f"{significant(time_s, DIGITS)} s" if time_s < 120 else f"{significant(time_s / 60, DIGITS)} min"

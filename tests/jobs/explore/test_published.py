@@ -1,0 +1,39 @@
+"""`plan` shows the published time of an experiment and its prediction, and says where one of them is implausible."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.cli import main
+
+
+def published_lines(capsys: pytest.CaptureFixture[str], *overrides: str) -> list[str]:
+    assert main(["plan", "-m", *overrides]) == 0
+    return [line for line in capsys.readouterr().out.splitlines() if line.startswith("published (")]
+
+
+def test_a_published_time_below_the_interval_is_called_implausible_with_its_mfu(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (line,) = published_lines(capsys, "experiment=llama2_7b_nemo")
+    assert "3.32 min in table 4 of H20044, 4.98 s a step; predicted 5." in line
+    assert "One of the two is implausible: the published time is shorter than the interval" in line
+    assert "MFU of 69%, above the 46% of MosaicML LLM Foundry, the highest published MFU on this GPU" in line
+
+
+def test_a_published_time_in_the_interval_agrees(capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = published_lines(capsys, "experiment=llama2_70b_nemo")
+    assert line.endswith("they agree")
+
+
+def test_each_network_has_its_own_published_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+    tcp, roce = published_lines(capsys, "experiment=llama31_70b_deepspeed")
+    assert "network=tcp): 17160 s" in tcp
+    assert "network=roce): 8120 s" in roce
+    assert "The document does not state the global batch and the sequence length" in roce
+
+
+@pytest.mark.parametrize("overrides", ["experiment=llama2_7b_nemo nodes=2", "experiment=llama2_7b_nemo rehearsal=cpu",
+                                       "experiment=llama2_7b_nemo job.steps=41", "model=llama2_7b"])  # fmt: skip
+def test_another_run_than_the_published_one_has_none(overrides: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not published_lines(capsys, *overrides.split())
