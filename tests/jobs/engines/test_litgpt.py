@@ -121,6 +121,13 @@ def test_the_first_loss_is_the_native_engines_on_the_same_weights_and_samples(na
     assert [row["tokens"] for row in steps(full)] == [row["tokens"] for row in steps(native)]
 
 
+def test_a_chosen_template_is_trained_on_as_litgpts_own(
+    native: RunDir, full: RunDir, instructions: tuple[str, ...], tmp_path: Path
+) -> None:
+    chosen = tuned(tmp_path, native, *instructions, "data.prompt=alpaca")
+    assert losses(chosen) == pytest.approx(losses(full), abs=1e-5)
+
+
 def test_adapters_begin_as_the_weights_under_them(lora: RunDir, full: RunDir) -> None:
     assert losses(lora)[0] == pytest.approx(losses(full)[0], abs=1e-5)
     assert losses(lora)[-1] != pytest.approx(losses(full)[-1], abs=1e-4)
