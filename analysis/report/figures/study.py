@@ -41,6 +41,7 @@ def study_figure(study: Study, number: str = "") -> Figure | None:
                 mode="text",
                 text=words,
                 textposition="middle right",
+                cliponaxis=False,
                 showlegend=False,
                 hoverinfo="skip",
             )
