@@ -418,6 +418,25 @@ class TuningAnswer:
 
 
 @dataclass(frozen=True)
+class SkillAnswer:
+    """A guide to a task."""
+
+    name: str
+    description: str
+    text: str
+    """The whole guide, as Markdown."""
+    file: str | None
+    """The file that was written, with --output."""
+
+
+@dataclass(frozen=True)
+class SkillsAnswer:
+    """The guides."""
+
+    skills: list[SkillAnswer]
+
+
+@dataclass(frozen=True)
 class Notice:
     """An event that `notify.command` is called with, on its standard input."""
 

@@ -67,6 +67,7 @@ def written(options: argparse.Namespace) -> tuple[list[str], Path]:
 
 def report_answer(options: argparse.Namespace) -> tuple[Any, int]:
     """Write a report, and return its headline and files."""
+    from analysis.report.export.formats import exports_in
     from analysis.report.report import ALWAYS
     from jobs.errors import ReportError
 
@@ -74,7 +75,8 @@ def report_answer(options: argparse.Namespace) -> tuple[Any, int]:
         raise ReportError("--json answers reports and --compare. Leave --reference and --open out.")
     refuse_arguments(options)
     answer, page = written(options)
-    return ReportAnswer(answer, [str(page.with_name(name)) for name in ALWAYS]), 0
+    folder = page.parent.absolute()
+    return ReportAnswer(answer, [str(folder / name) for name in (*ALWAYS, *exports_in(folder))]), 0
 
 
 def open_page(page: Path) -> int:

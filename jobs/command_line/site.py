@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from jobs.answers import CheckAnswer, DoctorAnswer, FileAnswer
+from jobs.answers import CheckAnswer, DoctorAnswer, FileAnswer, SkillsAnswer
 from jobs.command_line.command import Answered, Argument, Command, Effect, OneOf, chosen, given_path, overrides
 from jobs.errors import ConfigError
 
@@ -100,6 +100,21 @@ def completion(options: argparse.Namespace) -> int:
 
     print(shellcode(["slurmscale"], shell=options.shell))
     return 0
+
+
+def skills(options: argparse.Namespace) -> int:
+    """List the guides, or print one."""
+    found = guides(options)[0].skills
+    for each in found:
+        print(each.file or (each.text if options.name else f"{each.name}: {each.description}"))
+    return 0
+
+
+def guides(options: argparse.Namespace) -> tuple[SkillsAnswer, int]:
+    """Return the guides."""
+    from jobs.command_line.skills import skills as read
+
+    return read(options.name, options.output), 0
 
 
 def mcp(options: argparse.Namespace) -> int:
@@ -230,6 +245,19 @@ COMMANDS = (
         heading=HEADING,
         examples=("schema status",),
         manual="jobs/command_line/README.md#answers-as-data",
+    ),
+    Command(
+        "skills",
+        "print short guides to common tasks, for people and agents, or write them as SKILL.md files",
+        skills,
+        (
+            Argument("name", nargs="?", metavar="NAME", help="such as why-did-my-run-die (default: list all)"),
+            Argument("--output", type=given_path, metavar="DIR", help="write DIR/NAME/SKILL.md"),
+        ),
+        heading=HEADING,
+        examples=("skills", "skills why-did-my-run-die", "skills --output .skills"),
+        manual="jobs/command_line/README.md#called-by-agents",
+        answer=Answered(SkillsAnswer, guides, Effect.writes),
     ),
     Command(
         "mcp",

@@ -85,6 +85,7 @@ DONE: dict[str, Callable[[Any], Any]] = {
     "model Qwen2.5-7B": lambda result: (result["file"], "layers: 28" in result["text"]) == (None, True),
     "cluster mine --gpu h100_sxm --output mine.yaml": lambda result: Path(result["file"]).is_file(),
     "tune launcher=dry job.micro_batch_size=1,2": lambda result: not result["ended"],
+    "skills read-these-logs": lambda result: result["skills"][0]["text"].startswith("---"),
     "attempt baseline launcher=dry sweep=tried": lambda result: (
         result == {"sweep": None, "leaderboard": None, "verdict": None}
     ),

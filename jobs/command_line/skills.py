@@ -1,0 +1,42 @@
+"""`slurmscale skills`: short guides to common tasks, for people and for agents that read SKILL.md files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from jobs.answers import SkillAnswer, SkillsAnswer
+from jobs.errors import ConfigError
+from jobs.output import write_file
+
+SKILLS = Path(__file__).resolve().parents[1] / "skills"
+FILE = "SKILL.md"
+
+
+def skills(name: str | None, output: Path | None) -> SkillsAnswer:
+    """Return all guides, or the one of a name; with `output` copy them there, each into a directory of its own.
+
+    Raise ConfigError for an unknown name, and for a file that exists and is another one.
+    """
+    known = {path.parent.name: path for path in sorted(SKILLS.glob(f"*/{FILE}"))}
+    if name is not None and name not in known:
+        raise ConfigError(f"There is no skill {name!r}. The skills are {', '.join(known)}.")
+    found = []
+    for key, path in known.items() if name is None else [(name, known[name])]:
+        text = path.read_text(encoding="utf-8")
+        file = None if output is None else output / key / FILE
+        if file is not None:
+            if file.exists() and file.read_text(encoding="utf-8") != text:
+                raise ConfigError(
+                    f"{file} exists and was changed. Remove it, or set another directory with --output DIR."
+                )
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_file(file, text)
+        found.append(SkillAnswer(key, description_of(text), text, None if file is None else str(file)))
+    return SkillsAnswer(found)
+
+
+def description_of(text: str) -> str:
+    """Return the description in the front matter of a guide."""
+    return str(yaml.safe_load(text.split("---")[1])["description"])
