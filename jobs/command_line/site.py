@@ -136,7 +136,7 @@ def schema(options: argparse.Namespace) -> int:
 COMMANDS = (
     Command(
         "doctor",
-        "check a Slurm cluster, and the run of the overrides against it, before submission",
+        "check a Slurm or PBS cluster, and the run of the overrides on it, before submission",
         doctor,
         (
             OneOf(
