@@ -180,19 +180,19 @@ def search(*overrides: "Overrides") -> "list[RankedLayout]":
 
 
 def submit(
-    *overrides: "Overrides", multirun: bool = False, wait: bool = False, **keywords: "Any"
+    *overrides: "Overrides",
+    multirun: bool = False,
+    wait: bool = False,
+    expect: "str | None" = None,
+    **keywords: "Any",
 ) -> answers.SweepAnswer:
     """Prepare all runs, submit all or none, and return their states; prints what `slurmscale submit` prints.
 
-    With `wait`, return when all runs have ended. Raises SuiteError if one is refused.
+    With `wait`, return when all runs have ended. `expect` is a result that is stored before the first run, such as
+    "tokens_per_s >= 1000". Raises SuiteError if a run is refused.
     """
-    return answered(
-        answers.SweepAnswer,
-        "submit",
-        overrides=lines_of(overrides, keywords, multirun=multirun),
-        multirun=multirun,
-        wait=wait,
-    )
+    lines = lines_of(overrides, keywords, multirun=multirun)
+    return answered(answers.SweepAnswer, "submit", overrides=lines, multirun=multirun, wait=wait, expect=expect)
 
 
 def status(sweep: "Sweep") -> answers.SweepAnswer:
@@ -240,18 +240,20 @@ def attempt(
     name: str,
     *overrides: "Overrides",
     campaign: "str | Path | None" = None,
-    repeats: int = 3,
+    repeats: "int | None" = None,
     wait: bool = False,
+    until: "str | None" = None,
+    expect: "str | None" = None,
     **keywords: "Any",
 ) -> answers.SubmittedCampaign:
     """Run one configuration in turns with the baseline of a campaign; the first attempt is named baseline.
 
-    With `wait`, return when all runs have ended, with the leaderboard.
+    With `wait`, return when all runs have ended, with the leaderboard; with until="verdict", add pairs until they
+    decide, and return the verdict. `repeats` is 3 by default.
     """
+    how = {"campaign": campaign, "repeats": repeats, "wait": wait, "until": until, "expect": expect}
     lines = lines_of(overrides, keywords, multirun=False)
-    return answered(
-        answers.SubmittedCampaign, "attempt", name=name, overrides=lines, campaign=campaign, repeats=repeats, wait=wait
-    )
+    return answered(answers.SubmittedCampaign, "attempt", name=name, overrides=lines, **how)
 
 
 def leaderboard(campaign: "str | Path") -> answers.LeaderboardAnswer:

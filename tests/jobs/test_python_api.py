@@ -79,3 +79,11 @@ def test_other_commands_are_functions_with_the_records_that_json_prints(tmp_path
         slurmscale.resume(tmp_path / "s", launcher="fax")
     with pytest.raises(SuiteError, match="begins with a dash"):
         slurmscale.answer("note", sweep=tmp_path / "s", text="--remove")
+
+
+def test_an_expectation_is_checked_before_anything_is_prepared(tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match="fast"):
+        slurmscale.submit(small(tmp_path), expect="it is fast")
+    assert not (tmp_path / "s").exists()
+    sweep = slurmscale.submit(small(tmp_path), {"launcher": "dry"}, expect="tokens_per_s >= 10")
+    assert sweep.counts == {"prepared": 1}
