@@ -128,7 +128,7 @@ def lines_of(overrides: "Sequence[Overrides]", keywords: "dict[str, Any]", *, mu
     return override_lines(overrides, multirun=multirun)
 
 
-def answer(command: str, /, **given: "Any") -> "Any":
+def answer(command: str, **given: "Any") -> "Any":
     """Run a command with its options by name, and return its answer, a record of jobs.answers.
 
     Raises SuiteError if it is refused or left something undone, KeyboardInterrupt for Ctrl-C.
@@ -136,7 +136,7 @@ def answer(command: str, /, **given: "Any") -> "Any":
     return answered(object, command, **given)
 
 
-def answered(of: "type[Record]", command: str, /, **given: "Any") -> "Record":
+def answered(of: "type[Record]", command: str, **given: "Any") -> "Record":
     """Return the answer of a command, a record of this type."""
     from jobs.command_line.calls import answer_of
 

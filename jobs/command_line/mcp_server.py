@@ -17,13 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from jobs.command_line.calls import command_line, input_schema
 from jobs.command_line.command import Command, Effect
 from jobs.command_line.grammar import COMMANDS
 from jobs.command_line.json_schema import reply_schema
 from jobs.errors import ConfigError
+from jobs.files import parse_json
 from jobs.submit.allowance import ALLOWANCE, open_allowance
 
 if TYPE_CHECKING:
@@ -132,8 +131,8 @@ async def result_of(line: list[str], allowance: Path) -> CallToolResult:
         await process.wait()
         raise
     try:
-        reply: dict[str, Any] = orjson.loads(out)
-    except orjson.JSONDecodeError:
+        reply: dict[str, Any] = parse_json(out)
+    except ValueError:
         return failed(f"{line[0]} ended with {process.returncode}: {told.decode(errors='replace')[-ERROR_CHARACTERS:]}")
     return CallToolResult(
         content=[TextContent(type="text", text=out.decode())],

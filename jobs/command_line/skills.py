@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-
 from jobs.answers import SkillAnswer, SkillsAnswer
 from jobs.errors import ConfigError
+from jobs.files import parse_yaml, read_text
 from jobs.output import write_file
 
 SKILLS = Path(__file__).resolve().parents[1] / "skills"
@@ -24,10 +23,10 @@ def skills(name: str | None, output: Path | None) -> SkillsAnswer:
         raise ConfigError(f"There is no skill {name!r}. The skills are {', '.join(known)}.")
     found = []
     for key, path in known.items() if name is None else [(name, known[name])]:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         file = None if output is None else output / key / FILE
         if file is not None:
-            if file.exists() and file.read_text(encoding="utf-8") != text:
+            if file.exists() and read_text(file) != text:
                 raise ConfigError(
                     f"{file} exists and was changed. Remove it, or set another directory with --output DIR."
                 )
@@ -39,4 +38,4 @@ def skills(name: str | None, output: Path | None) -> SkillsAnswer:
 
 def description_of(text: str) -> str:
     """Return the description in the front matter of a guide."""
-    return str(yaml.safe_load(text.split("---")[1])["description"])
+    return str(parse_yaml(text.split("---")[1])["description"])

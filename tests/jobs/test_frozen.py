@@ -73,7 +73,7 @@ def test_any_text_comes_back(text: str) -> None:
         ("cluster.setup", [1], "cluster.setup[0]=1 is not a text"),
         ("cluster.env", {1: "a"}, "cluster.env={1: 'a'} is not a mapping with texts as keys"),
         ("cluster.env", {"A": None}, "cluster.env.A=None is not a text"),
-        ("model.rope_scaling", {"factor": 8}, "model.rope_scaling.low_freq_factor is missing"),
+        ("model.rope_scaling", {"low_freq_factor": 1.0}, "model.rope_scaling.factor is missing"),
     ],
 )
 def test_a_value_that_is_not_the_schemas_is_refused_with_its_key(key: str, value: Any, refusal: str) -> None:

@@ -42,6 +42,7 @@ KERNEL = "a file of the kernel"
 PACKAGE = "a file of this package"
 OPENED = "the file was opened by jobs/files.py, or is opened there before"
 OURS = "not a file: what this process made, or its parent sends"
+STAND_IN = "a program of a rehearsal, on its own server and prompts, which needs nothing but Python"
 EXCEPTIONS = {
     "analysis/compare/published.py": {PACKAGE: ["(files('analysis') / 'compare' / name).read_text"]},
     "analysis/failures/catalogue/__init__.py": {
@@ -96,7 +97,10 @@ EXCEPTIONS = {
     "jobs/work/storage/samples.py": {OPENED: ["np.memmap", "tarfile.open"]},
     "jobs/submit/local_queue.py": {OURS: ["json.load"]},
     "jobs/submit/pilot.py": {OURS: ["json.load"]},
+    "jobs/submit/pbs/call.py": {"the output of qstat, which is not strictly JSON": ["json.loads"] * 3},
     "jobs/submit/trust/integrity.py": {PACKAGE: ["(resources.files('jobs.submit.trust') / 'integrity.sh').read_text"]},
+    "jobs/work/serve/stand_in/client.py": {STAND_IN: ["json.load", "json.loads", "Path(prompts).read_text"]},
+    "jobs/work/serve/stand_in/server.py": {STAND_IN: ["json.loads"]},
     "jobs/explore/judge.py": {OURS: ["yaml.safe_load"]},
 }  # fmt: skip
 # Methods of our own with such a name.

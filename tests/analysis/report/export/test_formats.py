@@ -94,7 +94,8 @@ def test_an_unknown_format_is_refused_with_those_that_there_are(
     assert main(["report", str(tmp_path / "demo"), "-o", str(tmp_path / "out"), "--format", "png,pdf"]) == 2
     assert capsys.readouterr().err == (
         "slurmscale report: --format pdf: there is no such format. Pass one or several of parquet, svg, png, latex, "
-        "docx, xlsx, with commas between; report.html, report.md and runs.csv are always written.\n"
+        "docx, xlsx, mlflow, wandb, tensorboard, prometheus, github, with commas between; report.html, report.md and "
+        "runs.csv are always written.\n"
     )
     assert not (tmp_path / "out").exists()
 
