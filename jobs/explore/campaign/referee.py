@@ -100,6 +100,8 @@ def until_verdict(
             return Ended(Outcome[verdict.verdict].value, sweep.path, verdict)
         if spent:
             raise ConfigError(f"{spent}; nothing was prepared.")
+        if entry is not None:
+            print(so_far(entry), flush=True)
         if floor:
             print(f"Noise floor: the baseline against itself, {plural(len(floor) // 2, 'pair')}.", flush=True)
         submit_points(floor or points, wait=False)
@@ -181,6 +183,13 @@ def noise_answer(noise: Entry, effect: float, error: float, most: int) -> NoiseA
     return NoiseAnswer(
         len(noise.ratios), noise.ratio.middle, low, high, spread, pairs_until(spread, effect, error, most)
     )
+
+
+def so_far(entry: Entry) -> str:
+    """Return where an undecided attempt stands, as a line between two submissions."""
+    ratio = f"ratio {entry.ratio.middle:.4f}" if entry.ratio else "no ratio"
+    interval = f" ({entry.interval[0]:.4f} to {entry.interval[1]:.4f})" if entry.interval else ""
+    return f"After {plural(len(entry.ratios), 'pair')}: {ratio}{interval}, undecided."
 
 
 def sentences(found: VerdictAnswer) -> list[str]:
