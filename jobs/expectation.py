@@ -4,7 +4,7 @@
     memory_peak_bytes <= 60e9
 
 Its grammar is a metric, `>=` or `<=`, a number in SI units, and of an attempt perhaps `x baseline`. The metric `speed`
-is what a campaign compares. analysis.compare.expectations judges what came of it.
+is what a campaign compares. analysis.compare.expectations judges the outcome.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TextIO, cast
 
-from jobs.errors import RunDirError, SuiteError
+from jobs.errors import ConfigError, RunDirError, SuiteError
 from jobs.pieces import Pieces
 from jobs.secrets import redact, redacted_traceback
 
@@ -48,6 +48,17 @@ def write_file(path: Path, data: str | bytes, mode: int = 0o666) -> None:
         if isinstance(error, OSError):
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
+
+
+def write_output(path: Path, text: str) -> None:
+    """Write a file that the user asked for, and the directories above it; raise ConfigError if that fails."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, text)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror} ({error.filename}). Set another place with --output."
+        ) from error
 
 
 def open_to_append(path: Path) -> io.FileIO:

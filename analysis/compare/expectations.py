@@ -1,4 +1,4 @@
-"""What came of the results that were expected before the runs (jobs.expectation): kept, not kept or not decided.
+"""Outcomes of the results that were expected before the runs (jobs.expectation): kept, not kept or not decided.
 
 An expectation is kept if the interval of the measured value lies on the expected side of the number, and not kept if it
 lies on the other side. The value is the geometric mean over pairs of an attempt, or over repeats of a run; its interval
@@ -26,7 +26,7 @@ DIGITS = 4
 
 
 class State(Enum):
-    """What came of an expectation; the value is printed."""
+    """The outcome of an expectation; the value is printed."""
 
     kept = "kept"
     not_kept = "not kept"
@@ -45,11 +45,11 @@ class Expected:
     """In the unit of the metric, or as multiples of the baseline."""
     interval: tuple[float, float] | None = None
     because: str = ""
-    """Why it cannot be decided by further runs."""
+    """The reason that further runs cannot decide it; empty if they can."""
 
     @property
     def words(self) -> str:
-        """What came of it, as a sentence."""
+        """Return its outcome as a sentence."""
         found = f"Expected of {self.of} before its first run: {self.expectation.text}. {self.state.value.capitalize()}"
         if self.because:
             return f"{found}: {self.because}."
@@ -64,7 +64,7 @@ class Expected:
 
 
 def of_entry(entry: Entry, rules: Rules) -> Expected | None:
-    """Return what came of the expectation of an attempt; None without one."""
+    """Return the outcome of the expectation of an attempt; None without one."""
     expectation = recorded((part_of(entry.trial.first) or {}).get("expect"))
     if expectation is None:
         return None
@@ -84,7 +84,7 @@ def of_entry(entry: Entry, rules: Rules) -> Expected | None:
 
 
 def of_runs(runs: Iterable[RunResult]) -> list[Expected]:
-    """Return what came of the expectations of runs that were submitted alone, by point."""
+    """Return the outcomes of the expectations of runs that were submitted alone, by point."""
     points: dict[object, list[RunResult]] = defaultdict(list)
     for run in runs:
         if part_of(run) is None and recorded(run.provenance.get("expect")) is not None:

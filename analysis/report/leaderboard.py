@@ -333,7 +333,7 @@ def records(board: Leaderboard) -> list[dict[str, Any]]:
 
 
 def expected_columns(found: Expected | None) -> dict[str, Any]:
-    """Return what came of an expectation, by column; None in each without one."""
+    """Return the outcome of an expectation, by column; None in each without one."""
     low, high = (found and found.interval) or (None, None)
     return {
         "expected": found.expectation.text if found else None,

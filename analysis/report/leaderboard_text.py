@@ -102,7 +102,7 @@ def referee_words(board: Leaderboard) -> list[str]:
 
 
 def expected_words(board: Leaderboard) -> list[str]:
-    """Return what came of the expectations of the attempts: a sentence each."""
+    """Return the outcomes of the attempts' expectations, one sentence each."""
     return [found.words for entry in board.entries if (found := of_entry(entry, board.rules)) is not None]
 
 

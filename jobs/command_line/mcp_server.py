@@ -72,11 +72,11 @@ def server_of(effects: Collection[Effect], allowance: Path) -> Server[object, An
         "slurmscale", instructions=f"Train and tune language models on a cluster with Slurm. Begin with plan.{absent}"
     )
 
-    @server.list_tools()  # type: ignore[no-untyped-call,untyped-decorator]
+    @server.list_tools()  # type: ignore[no-untyped-call,untyped-decorator]  # the SDK has no types here
     async def tools() -> list[Tool]:
         return [tool_of(command) for command in commands.values()]
 
-    @server.call_tool()  # type: ignore[untyped-decorator]
+    @server.call_tool()  # type: ignore[untyped-decorator]  # as above
     async def call(name: str, given: dict[str, Any]) -> CallToolResult:
         if name not in commands:
             return failed(f"{name} is not allowed: start the server with slurmscale mcp --allow EFFECT.")

@@ -7,7 +7,7 @@ from pathlib import Path
 from jobs.answers import SkillAnswer, SkillsAnswer
 from jobs.errors import ConfigError
 from jobs.files import parse_yaml, read_text
-from jobs.output import write_file
+from jobs.output import write_output
 
 SKILLS = Path(__file__).resolve().parents[1] / "skills"
 FILE = "SKILL.md"
@@ -30,8 +30,7 @@ def skills(name: str | None, output: Path | None) -> SkillsAnswer:
                 raise ConfigError(
                     f"{file} exists and was changed. Remove it, or set another directory with --output DIR."
                 )
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_file(file, text)
+            write_output(file, text)
         found.append(SkillAnswer(key, description_of(text), text, None if file is None else str(file)))
     return SkillsAnswer(found)
 

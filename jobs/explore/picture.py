@@ -15,7 +15,7 @@ from analysis.report.page import resource, script_sources
 from jobs.errors import ConfigError
 from jobs.explore.propose.predicted import RankedLayout
 from jobs.files import parse_json
-from jobs.output import write_file
+from jobs.output import write_output
 from jobs.plan.rules.memory import GIB
 
 TOKENS = 1e9
@@ -57,7 +57,6 @@ def draw(order: Sequence[RankedLayout], best: Sequence[RankedLayout], path: Path
     word = order[0].speed.basis.partition(":")[0]
     title = f"{word}: predicted layouts of {plot_text(order[0].layout.run.model.name)}, a point each"
     figure.update_layout(template="none", title=title, legend={"orientation": "h", "y": -0.2})
-    path.parent.mkdir(parents=True, exist_ok=True)
     plot = json.dumps(published_values(parse_json(figure.to_json())))
     # A closing tag in a name would end the script.
     call = f"Plotly.newPlot('picture', {plot.replace('<', chr(92) + 'u003c')})"
@@ -69,4 +68,4 @@ def draw(order: Sequence[RankedLayout], best: Sequence[RankedLayout], path: Path
 <title>{title}</title>
 <div id="picture"></div>
 """
-    write_file(path, head + "".join(f"<script>{script}</script>\n" for script in scripts))
+    write_output(path, head + "".join(f"<script>{script}</script>\n" for script in scripts))

@@ -9,7 +9,7 @@ import yaml
 
 from jobs.answers import FileAnswer
 from jobs.errors import ConfigError
-from jobs.output import write_file
+from jobs.output import write_output
 from jobs.plan.choices import choices, refuse_missing_site, set_one_of, site
 from jobs.plan.keys import did_you_mean
 from jobs.plan.synonyms import nearest_names
@@ -40,8 +40,7 @@ def cluster_file(name: str, output: Path | None, gpu: str | None, **values: Any)
     file = place if place.suffix == ".yaml" else place / f"{name}.yaml"
     if file.exists():
         raise ConfigError(f"{file} exists. Remove it, or set another file with --output FILE.yaml.")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_file(file, text)
+    write_output(file, text)
     return FileAnswer(
         str(file), f"{file}: set cluster={file.stem}, with SLURMSCALE_SITE at the directory above cluster/."
     )

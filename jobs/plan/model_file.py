@@ -25,7 +25,7 @@ from jobs.engines.litgpt.names import litgpt_fields
 from jobs.errors import ConfigError
 from jobs.files import read_json, read_yaml, reason
 from jobs.frozen import interpolation_in
-from jobs.output import write_file
+from jobs.output import write_output
 from jobs.plan.configuration_files import text_loader
 from jobs.plan.keys import is_text
 from jobs.schema import Mlp, Model, Norm, NormPlace, RopeScaling
@@ -115,8 +115,7 @@ def model_file(what: str, output: Path | None) -> FileAnswer:
     file = place if place.suffix == ".yaml" else place / f"{model.name}.yaml"
     if file.exists():
         raise ConfigError(f"{file} exists. Remove it, or set another file with --output FILE.yaml.")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_file(file, text)
+    write_output(file, text)
     return FileAnswer(str(file), f"{file}: set model={file.stem}, with SLURMSCALE_SITE at the directory above model/.")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +57,23 @@ def test_an_example_is_accepted_and_what_it_overrides_can_run(command: Command, 
     assert options.command == command.name
     if command.takes_overrides and options.overrides and "--search" not in words:
         compose(options.overrides, multirun=True, to_submit=False)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "model Qwen2.5-7B --output FILE/a.yaml",
+        "cluster mine --output FILE/a.yaml",
+        "skills --output FILE",
+        "plan --search cluster=xe9680_h100 model=llama3_8b nodes=1 parallelism=fsdp_full -o FILE/a.html",
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused_with_the_option(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert main(command.replace("FILE", str(tmp_path / "file")).split()) == 2
+    said = capsys.readouterr().err
+    assert "cannot be written" in said
+    assert "Set another place with --output" in said
+    assert (tmp_path / "file").read_text() == "mine"

@@ -18,7 +18,7 @@ import yaml
 from jobs.engines.engine import loaded
 from jobs.errors import ConfigError
 from jobs.files import read_yaml, reason
-from jobs.output import write_file
+from jobs.output import write_output
 from jobs.plan.predict.constants import Constants, MemoryConstants, StepTimeConstants, deviations
 from jobs.plan.predict.interval import Interval
 from jobs.schema import EngineKind, Run
@@ -188,5 +188,4 @@ def write_calibration(path: Path, fits: list[dict[str, Any]]) -> None:
     """Write the fits of some GPUs and engines; refuse to replace a file."""
     if path.exists():
         raise ConfigError(f"{path} exists. Remove it, or set another file with --output FILE.yaml.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, yaml.safe_dump({"fits": fits}, sort_keys=False, default_flow_style=None, width=1000))
+    write_output(path, yaml.safe_dump({"fits": fits}, sort_keys=False, default_flow_style=None, width=1000))

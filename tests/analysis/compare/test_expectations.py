@@ -1,4 +1,4 @@
-"""Results that were expected before the runs: their grammar, their record, and what came of them."""
+"""Results that were expected before the runs: their grammar, their record, and their outcomes."""
 
 from __future__ import annotations
 
