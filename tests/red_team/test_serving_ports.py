@@ -30,7 +30,7 @@ from jobs.work.program.ranks import hello_of
 from jobs.work.serve.listener import MOST_STARTS, Door, Listener
 from jobs.work.serve.load import COMMANDS, client_environment, server_key
 from tests.red_team.conftest import Stranger
-from tests.support.real_run import make_run
+from tests.support.real_run import make_run, printed
 from tests.support.serving import CLIENT, LONG_LOAD, in_the_middle, model_directory, tiny_serving
 from tests.support.waiting import limit_s, wait_until
 
@@ -229,7 +229,7 @@ def test_each_start_has_an_api_key_that_stands_in_no_file_and_on_no_command_line
         lines.extend(each.cmdline() for each in psutil.Process().children(recursive=True))
         found[0].kill()
 
-    in_the_middle(run, look)
+    assert in_the_middle(run, look) == [1, 1], printed(run)
     (key,) = keys
     assert (len(key), statuses) == (32, [401] * 4)
     assert not any(key in word for line in lines for word in line)

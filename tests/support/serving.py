@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -171,11 +171,10 @@ def in_the_middle(run: RunDir, act: Callable[[list[psutil.Process]], None]) -> l
         found.extend(servers())
         act(found)
 
-    thread = threading.Thread(target=wait_and_act)
-    thread.start()
-    codes = train(run, timeout_s=120)
-    thread.join()
-    assert found
+    with ThreadPoolExecutor(1) as thread:
+        acting = thread.submit(wait_and_act)
+        codes = train(run, timeout_s=120)
+        acting.result()  # an act that failed halfway fails the test, not two minutes later something else
     wait_until(lambda: not any(server.is_running() for server in found), 30)
     return codes
 
