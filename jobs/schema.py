@@ -358,6 +358,11 @@ class Engine:
     more than one, else whole (native)."""
     distributed_optimizer: bool = False
     """Shard Megatron's optimizer state over data-parallel ranks, as ZeRO stage 1 does (nemo)."""
+    gradients: Precision = Precision.float32
+    """Type in which Megatron sums and sends gradients (nemo); bfloat16 halves their memory and traffic, and rounds."""
+    overlap_communication: bool = True
+    """Send at the same time as computing: TP, CP, gradients and weights of replicas (nemo). False only to measure what
+    that gains, or where Transformer Engine's buffers for TP do not start."""
     float8: bool = False
     """Multiply in float8 in all linear layers but the head, by torchao; needs such GPUs, and `compile` (native)."""
     kernels: Kernels = Kernels.torch
@@ -702,6 +707,10 @@ class Gpu:
     """Dense float16 peak, without sparsity."""
     peak_fp32_tflops: float | None = None
     """Dense float32 peak."""
+    matmul_bf16_tflops: float | None = None
+    """Largest measured rate of a matrix product in bfloat16, for predictions; null: 0.8 of the peak."""
+    matmul_fp8_tflops: float | None = None
+    """The same in float8; null: 1.77 times that in bfloat16, as on H100."""
     memory_gb_per_s: float | None = None
     """Bandwidth of the device's memory; `plan` predicts no step time without it."""
     link_gb_per_s: float | None = None

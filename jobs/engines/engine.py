@@ -10,10 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobs.lookup import imported, rules_of
-from jobs.schema import EngineKind, Precision, Run
+from jobs.schema import EngineKind, Kernels, Precision, Run
 
 if TYPE_CHECKING:
     from jobs.data import Dataset
@@ -21,6 +21,25 @@ if TYPE_CHECKING:
     from jobs.plan.predict.states import States
     from jobs.plan.rules.rule import Rule
     from jobs.work.work import Entry
+
+
+HOPPER, BLACKWELL = 9.0, 10.0
+"""Compute capabilities."""
+
+
+class Overlap(NamedTuple):
+    """Communication that an engine starts early enough to run at the same time as computation, besides FSDP's."""
+
+    tensor: bool = False
+    """Products are cut into pieces, each computed while another one is sent."""
+    context: bool = False
+    """Keys and values of the next rank travel during the attention to those at hand."""
+    gradients: bool = False
+    """Replicas reduce the gradients of a layer during the backward pass of those before it."""
+    pipeline: bool = False
+    """Activations travel to the next stage during the next micro-batch."""
+    weights: bool = False
+    """Replicas gather the updated weights of a layer during the forward pass of those before it."""
 
 
 class Engine(ABC):
@@ -74,12 +93,16 @@ class Engine(ABC):
     @property
     def not_read(self) -> Mapping[str, str]:
         """Return keys that it does not read, with the only values that they may have."""
-        from jobs.plan.rules.native_only import native_settings
+        from jobs.plan.rules.native_only import MEGATRONS, native_settings
 
-        return native_settings()
+        return native_settings() | MEGATRONS
 
     def not_read_because(self, run: Run, key: str, value: str, remedy: str) -> str:
         """Return the refusal of a key that it does not read."""
+        from jobs.plan.rules.native_only import MEGATRONS
+
+        if key in MEGATRONS:
+            return f"{key}={value} is Megatron's. Set {remedy}, or engine=nemo."
         only = f"only supported by engine=native, not by engine={run.engine.kind.name}"
         return f"{key}={value} is {only}. Set {remedy}, or engine=native."
 
@@ -130,9 +153,21 @@ class Engine(ABC):
         """Return the bytes of a gradient where every rank holds all of them."""
         return 2 if run.engine.parameters in {Precision.bfloat16, Precision.float16} else 4
 
-    def fuses_attention(self, run: Run) -> bool:
-        """Return True if attention runs in one kernel with tensor cores."""
-        return True
+    def attention_rate(self, run: Run) -> float:
+        """Return the rate of its attention kernel, as a share of the peak that the GPU's best one reaches.
+
+        torch's is FlashAttention-2, which uses no instructions of Hopper and later: 0.35 of the peak of H100, where
+        FlashAttention-3 and cuDNN reach up to 0.75 (arXiv:2407.08608) and forward and backward pass about half.
+        """
+        return 1.0 if (run.gpu.compute_capability or 0.0) < HOPPER else 0.7
+
+    def fuses_elements(self, run: Run) -> bool:
+        """Return True if norms, rotary embedding and activation function are one kernel each."""
+        return run.engine.compile or run.engine.kernels is not Kernels.torch
+
+    def overlap(self, run: Run) -> Overlap:
+        """Return the communication that runs behind computation: of torch's DDP that of gradients."""
+        return Overlap(gradients=True)
 
     def layer_bytes(self, run: Run, x: Tokens) -> int:
         """Return the activations that a layer keeps without checkpointing, by the formula."""

@@ -18,10 +18,12 @@ Row = dict[str, str]
 GPUS = {
     "H100": "h100_sxm", "h100_80gb": "h100_sxm", "H100-80GB": "h100_sxm", "A100-80GB": "a100_sxm_80gb",
     "a100_80gb": "a100_sxm_80gb", "a100_40gb": "a100_sxm_40gb", "B200-SXM": "b200_sxm", "B200": "b200_sxm",
-    "H200": "h200_sxm",
+    "H200": "h200_sxm", "B300": "b300_sxm", "GB200": "gb200_nvl72", "GB300": "gb300_nvl72",
 }  # fmt: skip
-NETWORK_GB_PER_S = {"h100_sxm": 50.0, "h200_sxm": 50.0, "b200_sxm": 50.0}
-"""One adapter of 400 Gb/s for each GPU; others 25 GB/s (1600 Gb/s for 8 A100, as LLM Foundry states)."""
+NETWORK_GB_PER_S = {"h100_sxm": 50.0, "h200_sxm": 50.0, "b200_sxm": 50.0, "b300_sxm": 100.0, "gb200_nvl72": 50.0,
+                    "gb300_nvl72": 100.0}  # fmt: skip
+"""One adapter of 400 Gb/s for each GPU, of 800 Gb/s for a B300 or GB300; others 25 GB/s (1600 Gb/s for 8 A100, as LLM
+Foundry states)."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ def model(name: str, layers: int, hidden: int, heads: int, inner: int, vocabular
 def run(shape: Model, device: str, *, ranks: int, micro_batch: int, batch: int, sequence: int, tp: int = 1, pp: int = 1,
         cp: int = 1, virtual: int = 1, per_node: int = 8, kind: EngineKind = EngineKind.nemo, distributed: bool = False,
         sharding: Sharding | None = None, checkpointing: bool = False, float8: bool = False,
-        compiled: bool = False, lora: bool = False) -> Run | None:  # fmt: skip
+        compiled: bool = False, lora: bool = False, overlapped: bool = False,
+        narrow_gradients: bool = False) -> Run | None:  # fmt: skip
     """Return the run of a row; None if its batch does not divide among its ranks."""
     per_node = min(per_node, ranks)
     made = deepcopy(base())
@@ -110,6 +113,8 @@ def run(shape: Model, device: str, *, ranks: int, micro_batch: int, batch: int, 
         made.engine,
         kind=kind,
         distributed_optimizer=distributed,
+        overlap_communication=overlapped,
+        gradients=Precision.bfloat16 if narrow_gradients else Precision.float32,
         float8=float8,
         compile=compiled,
         activation_checkpointing=ActivationCheckpointing.full if checkpointing else ActivationCheckpointing.none,

@@ -9,12 +9,13 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from jobs.parallelism import Sharding
 from jobs.plan.cost import embedding_parameters, layer_parameters
 from jobs.plan.rules.memory import GIB
-from jobs.schema import ActivationCheckpointing, EngineKind, Run
+from jobs.schema import ActivationCheckpointing, EngineKind, Loss, Run
 from tests.benchmarks.plan_rows import GPUS, Measurement, Row, gib, model, number, run, whole
 
 
@@ -219,11 +220,78 @@ def dgxc(rows: list[Row]) -> Iterator[Measurement]:
             distributed=True,
             float8=row["precision"] == "FP8",
             lora="lora" in text,
+            overlapped=True,
+            narrow_gradients=True,
         )
         if made is None or (same := (row["n_gpus"], row["precision"], text, rate)) in seen:
             continue
         seen.add(same)
         yield Measurement("dgxc_benchmarking_scaling/" + made.gpu.name, text + row["n_gpus"], made, rate)
+
+
+# Layers, hidden, heads, inner, vocabulary, key-value heads, gated. GPT-3: NVIDIA/NeMo-Framework-Launcher,
+# launcher_scripts/conf/training/gpt3; Llama: arXiv:2307.09288, arXiv:2407.21783; Nemotron: arXiv:2402.16819,
+# arXiv:2406.11704.
+NVIDIA = {
+    "gpt3-5b": (24, 4096, 32, 16384, 50304, 32, False), "gpt3-20b": (44, 6144, 48, 24576, 50304, 48, False),
+    "gpt3-175b": (96, 12288, 96, 49152, 50304, 96, False), "llama2-7b": (32, 4096, 32, 11008, 32000, 32, True),
+    "llama2-13b": (40, 5120, 40, 13824, 32000, 40, True), "llama2-70b": (80, 8192, 64, 28672, 32000, 8, True),
+    "llama3-8b": (32, 4096, 32, 14336, 128256, 8, True), "llama3-70b": (80, 8192, 64, 28672, 128256, 8, True),
+    "llama3.1-405b": (126, 16384, 128, 53248, 128256, 8, True), "nemotron-8b": (32, 4096, 32, 16384, 256000, 32, False),
+    "nemotron-15b": (32, 6144, 48, 24576, 256000, 8, False), "nemotron-22b": (40, 6144, 48, 24576, 256000, 8, False),
+    "nemotron-340b": (96, 18432, 96, 73728, 256000, 8, False),
+    "nemotron4-340b": (96, 18432, 96, 73728, 256000, 8, False),
+}  # fmt: skip
+EXPERTS = re.compile(
+    "mixtral|moe|deepseek|qwen3_|qwen3-|gpt oss|gpt_oss|kimi|a3b|a22b|nano|super|nemotron ?3|nemotronh", re.IGNORECASE
+)
+"""Models whose experts lie on ranks of their own, or whose layers are not a transformer's: not described here."""
+
+
+def nemo_24_07(rows: list[Row]) -> Iterator[Measurement]:
+    """Yield NeMo 24.07's tables of H100 and FP8: pretraining, SFT, and LoRA."""
+    return recipes("nemo_24_07_perf", rows, lambda row: "lora" in row["task"].lower())
+
+
+def bridge(rows: list[Row]) -> Iterator[Measurement]:
+    """Yield the dense models of Megatron-Bridge's tables but those of NVFP4."""
+    return recipes("nemo_megatron_bridge_perf", rows, lambda row: "lora" in row["task"].lower())
+
+
+def recipes(source: str, rows: list[Row], is_lora: Callable[[Row], bool]) -> Iterator[Measurement]:
+    """Yield rows of NVIDIA's tables as Megatron with a distributed optimizer; raise ValueError for an unknown model."""
+    for row in rows:
+        name = re.sub(r"[_ ]", "-", row["model"].lower().removeprefix("llama-").strip())
+        if EXPERTS.search(row["model"]) or "fp4" in row["precision"].lower():
+            continue
+        if name not in NVIDIA:
+            raise ValueError(f"{row['model']} of {source} is not a known model: {', '.join(NVIDIA)}.")
+        layers, hidden, heads, inner, vocabulary, kv_heads, gated = NVIDIA[name]
+        fsdp = whole(row, "fsdp", 0) > 0
+        made = run(
+            model(name, layers, hidden, heads, inner, vocabulary, kv_heads=kv_heads, gated=gated),
+            GPUS[row["gpu"]],
+            ranks=whole(row, "n_gpus"),
+            micro_batch=whole(row, "mbs"),
+            batch=whole(row, "gbs"),
+            sequence=whole(row, "seq_len"),
+            tp=whole(row, "tp", 1),
+            pp=whole(row, "pp", 1),
+            cp=whole(row, "cp", 1),
+            virtual=whole(row, "vp", 1) if whole(row, "pp", 1) > 1 else 1,
+            # Megatron's own FSDP; its other rows have a distributed optimizer.
+            sharding=Sharding.FULL_SHARD if fsdp else None,
+            distributed=not fsdp,
+            # The table of 25.09 prints no precision: its rows are FP8, in two granularities.
+            float8=row["precision"] != "BF16",
+            lora=is_lora(row),
+            overlapped=True,
+            narrow_gradients=True,
+        )
+        rate = number(row, "tokens_per_s_per_gpu")
+        if made is not None and rate is not None:
+            cell = f"{name} on {row['n_gpus']} GPUs, batch {row['gbs']}"
+            yield Measurement(f"{source}/{made.gpu.name}", cell, made, rate * made.ranks)
 
 
 SIMUMAX = re.compile(r"(tp|pp|cp|dp|mbc|seq)(\d+)")
@@ -357,6 +425,62 @@ def bigscience_shape(line: int, size: float, pp: int) -> tuple[int, int]:
     return known[-1] if known else (pp * round(size / (12 * WIDEST**2) / pp), WIDEST)
 
 
+# Sequence lengths where the source prints none: 8,192 is that of the configuration of Llama 3 8B (pytorch/torchtitan,
+# train_configs/llama3_8b.toml).
+TITAN = {
+    "Llama 3.1 8B": (32, 4096, 32, 14336, 128256, 8, 8192), "Llama 3 8B": (32, 4096, 32, 14336, 128256, 8, 8192),
+    "Llama 3.1 70B": (80, 8192, 64, 28672, 128256, 8, 8192), "Llama 3 70B": (80, 8192, 64, 28672, 128256, 8, 8192),
+    "Llama 3.1 405B": (126, 16384, 128, 53248, 128256, 8, 8192), "Llama 2 7B": (32, 4096, 32, 11008, 32000, 32, 4096),
+    "Llama 2 13B": (40, 5120, 40, 13824, 32000, 40, 4096), "Llama 2 70B": (80, 8192, 64, 28672, 32000, 8, 4096),
+}  # fmt: skip
+H100_OF_META = "H100-96GB-HBM2e-500W"
+"""Six stacks of HBM2e at 3.2 Gb/s a pin: 2,458 GB/s, not the 3,350 of conf/gpu/h100_sxm.yaml."""
+SLOWED = (500 / 700) ** (1 / 3)
+"""500 W for 700: power grows with the cube of the clock, at a voltage that follows it. An assumption."""
+
+
+def titan(rows: list[Row]) -> Iterator[Measurement]:
+    """Yield torchtitan's tables: FSDP2, with compilation, float8, TP, PP and CP as each row says; memory in GiB."""
+    for row in rows:
+        if row["model"] not in TITAN:
+            raise ValueError(f"{row['model']} of torchtitan is not a known model: {', '.join(TITAN)}.")
+        layers, hidden, heads, inner, vocabulary, kv_heads, length = TITAN[row["model"]]
+        ranks, tp, pp, cp = whole(row, "n_gpus"), whole(row, "tp", 1), whole(row, "pp", 1), whole(row, "cp", 1)
+        shard = whole(row, "dp_shard", ranks // (tp * pp * cp))
+        micro_batch, told = whole(row, "mbs"), row["techniques"].lower()
+        made = run(
+            model(row["model"], layers, hidden, heads, inner, vocabulary, kv_heads=kv_heads),
+            GPUS.get(row["gpu"], "h100_sxm"),
+            ranks=ranks,
+            micro_batch=micro_batch,
+            batch=whole(row, "gbs", micro_batch * ranks // (tp * pp * cp)),
+            sequence=whole(row, "seq_len", length),
+            tp=tp,
+            pp=pp,
+            cp=cp,
+            kind=EngineKind.native,
+            sharding=Sharding.FULL_SHARD,
+            float8="float8" in row["precision"],
+            compiled="compile" in told,
+        )
+        if made is None or shard * tp * pp * cp > ranks:
+            continue
+        recomputed = {"full": ActivationCheckpointing.full, "none": ActivationCheckpointing.none}
+        made.engine.loss = Loss.whole
+        made.engine.activation_checkpointing = recomputed.get(row["act_ckpt"], ActivationCheckpointing.selective)
+        if row["gpu"] == H100_OF_META:
+            made.gpu = replace(made.gpu, memory_gb=96, memory_gb_per_s=2458, matmul_bf16_tflops=794.5 * SLOWED,
+                               matmul_fp8_tflops=1402.6 * SLOWED)  # fmt: skip
+        yield Measurement(
+            "torchtitan/" + row["gpu"],
+            f"{row['model']} on {ranks} GPUs, {made.job.sequence_length}",
+            made,
+            None if (rate := number(row, "tokens_per_s_per_gpu")) is None else rate * ranks,
+            gib(row, "memory_gb"),
+            framework=True,
+        )
+
+
 READERS: dict[str, Callable[[list[Row]], Iterator[Measurement]]] = {
     "nanotron_ultrascale_sweep": nanotron,
     "vtrain_single_node": vtrain,
@@ -365,4 +489,7 @@ READERS: dict[str, Callable[[list[Row]], Iterator[Measurement]]] = {
     "simumax_b200": simumax,
     "misc_small_tables": small_tables,
     "bigscience_176b_prequel": bigscience,
+    "nemo_24_07_perf": nemo_24_07,
+    "nemo_megatron_bridge_perf": bridge,
+    "torchtitan": titan,
 }

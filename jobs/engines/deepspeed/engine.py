@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jobs.engines.deepspeed.configuration import EQUIVALENTS, filled, settings_of, stage_of
-from jobs.engines.engine import Engine
+from jobs.engines.engine import Engine, Overlap
 from jobs.parallelism import Strategy
 from jobs.plan.cost import parameters
 from jobs.schema import Offload, Precision, Run
@@ -62,6 +62,10 @@ class DeepSpeed(Engine):
     def zero_stage(self, run: Run) -> int:
         """Return the stage of ZeRO."""
         return stage_of(run)
+
+    def overlap(self, run: Run) -> Overlap:
+        """Return that of gradients, by DeepSpeed's own key."""
+        return Overlap(gradients=settings_of(run).overlap_comm)
 
     def buffer_bytes(self, run: Run) -> int:
         """Return the buffers of collectives, each at most a message of all parameters.

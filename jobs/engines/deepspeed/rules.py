@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.engines.deepspeed.configuration import settings_of, stage_of
-from jobs.engines.litgpt.rules import float16_has_gpus, optimizer_is_whole
+from jobs.engines.litgpt.rules import float16_has_gpus
 from jobs.engines.nemo.rules import types_follow_the_arithmetic
 from jobs.layout import degree_of, degree_product
 from jobs.parallelism import MODEL_AXES
@@ -105,7 +105,6 @@ RULES: tuple[Rule, ...] = (
     offload_has_partitions,
     compiles_nothing,
     no_adapters,
-    optimizer_is_whole,
     prompts_are_native,
     types_follow_the_arithmetic,
     model_is_dense_and_untied,

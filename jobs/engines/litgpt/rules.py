@@ -154,15 +154,6 @@ def float16_has_gpus(run: Run) -> str | None:
     return None
 
 
-def optimizer_is_whole(run: Run) -> str | None:
-    """Refuse Megatron's distributed optimizer."""
-    if run.engine.distributed_optimizer:
-        return (
-            "engine.distributed_optimizer=true is Megatron's. Set engine.distributed_optimizer=false, or engine=nemo."
-        )
-    return None
-
-
 RULES: tuple[Rule, ...] = (
     ranks_only_shard,
     nodes_have_gpus,
@@ -174,7 +165,6 @@ RULES: tuple[Rule, ...] = (
     embeddings_are_apart,
     nothing_is_saved_on_the_way,
     float16_has_gpus,
-    optimizer_is_whole,
     prompts_are_native,
     quantized_bases_are_native,
     narrow_weights_have_narrow_arithmetic,

@@ -27,8 +27,14 @@ class Native(Engine):
     uses_autocast = counts_memory = reduces_in_float32 = pads_for_kernels = shards_sequences_on_cpus = True
     chooses_schedule = writes_in_background = True
     is_named = False
-    not_read: Mapping[str, str] = {}
     evaluated_from = "checkpoints"
+
+    @property
+    def not_read(self) -> Mapping[str, str]:
+        """Return Megatron's keys."""
+        from jobs.plan.rules.native_only import MEGATRONS
+
+        return MEGATRONS
 
     def states(self, run: Run) -> States:
         """Return the states in `engine.parameters`."""

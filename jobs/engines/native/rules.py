@@ -29,16 +29,6 @@ FLOAT8_CAPABILITY = (8, 9)
 GPU_OF_THIS_MACHINE = "if this machine has one, set its type (gpu=h100_sxm or another)"
 
 
-def no_distributed_optimizer(run: Run) -> str | None:
-    """Refuse Megatron's distributed optimizer: FSDP shards the optimizer state here."""
-    if run.engine.distributed_optimizer:
-        return (
-            "engine.distributed_optimizer=true is Megatron's; here FSDP shards the optimizer state. Set "
-            "engine.distributed_optimizer=false, or engine=nemo."
-        )
-    return None
-
-
 def split_backward_finds_what_it_needs(run: Run) -> str | None:
     """Refuse settings that break a zero-bubble schedule, which computes gradients of inputs first, of weights later.
 
@@ -323,7 +313,6 @@ def pipeline_stages_are_gathered(run: Run) -> str | None:
 
 
 RULES: tuple[Rule, ...] = (
-    no_distributed_optimizer,
     split_backward_finds_what_it_needs,
     compiled_layers_are_whole,
     gradient_sums_have_a_shard_group,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jobs.engines.engine import Engine
+from jobs.engines.engine import BLACKWELL, Engine, Overlap
 from jobs.engines.native.optimizers.optimizer import optimizer_of
-from jobs.layout import data_degree
+from jobs.layout import data_degree, pipeline_stages_per_rank, sequence_parallel
 from jobs.schema import QKV, LoraTarget, Mlp, Precision, Run
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 FUSED_HEADS = 8
 """Fused attention of Megatron requires heads of a multiple of so many numbers (NVIDIA/TransformerEngine,
 transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend)."""
+TENSOR_CORE_SPEEDUP = 8
+"""Rate of bfloat16 with tensor cores over that without: 312 and 39 TFLOPS on A100 (its data sheet). With it BLOOM's
+trials with other heads are predicted as well as the rest (tests/README.md)."""
 
 
 class NeMo(Engine):
@@ -27,6 +31,13 @@ class NeMo(Engine):
     package, extra = "nemo", "nemo"
     fuses_adapters = has_distributed_optimizer = has_whole_rows = needs_gpus = True
     profiles_steps = False
+
+    @property
+    def not_read(self) -> Mapping[str, str]:
+        """Return the native engine's keys."""
+        from jobs.plan.rules.native_only import native_settings
+
+        return native_settings()
 
     def states(self, run: Run) -> States:
         """Return the states of Megatron: weights in the type of the arithmetic, gradients and optimizer in float32.
@@ -41,7 +52,11 @@ class NeMo(Engine):
         trained = held.trained(run)
         ranks = data_degree(run) * run.parallelism.context if run.engine.distributed_optimizer else 1
         copies = optimizer_of(run).moments + (1 if width < 4 else 0)
-        return States(weights=width * held.total, gradients=4 * trained, optimizer=-(-4 * copies * trained // ranks))
+        return States(
+            weights=width * held.total,
+            gradients=self.gradient_bytes(run) * trained,
+            optimizer=-(-4 * copies * trained // ranks),
+        )
 
     def bytes_per_parameter(self, run: Run) -> int:
         """Return 3 x 4 bytes, and in bfloat16 2 of the weights of the arithmetic."""
@@ -56,12 +71,31 @@ class NeMo(Engine):
         return "parallelism=ddp engine.distributed_optimizer=true"
 
     def gradient_bytes(self, run: Run) -> int:
-        """Return float32's."""
-        return 4
+        """Return those of `engine.gradients`."""
+        return 2 if run.engine.gradients is Precision.bfloat16 else 4
 
-    def fuses_attention(self, run: Run) -> bool:
-        """Return True for heads that Megatron's fused attention supports."""
-        return run.model.head_size % FUSED_HEADS == 0
+    def attention_rate(self, run: Run) -> float:
+        """Return that of cuDNN; without tensor cores where Megatron's fused attention does not support the heads."""
+        if run.model.head_size % FUSED_HEADS:
+            return 1 / TENSOR_CORE_SPEEDUP
+        return 1.0 if (run.gpu.compute_capability or 0.0) < BLACKWELL else 0.7
+
+    def fuses_elements(self, run: Run) -> bool:
+        """Return True: Transformer Engine's and Megatron's kernels."""
+        return True
+
+    def overlap(self, run: Run) -> Overlap:
+        """Return what `jobs.engines.nemo.recipe` sets: TP by Transformer Engine's buffers, where it has them."""
+        on, job = run.engine.overlap_communication, run.job
+        buffered = sequence_parallel(run) and job.precision is Precision.bfloat16 and job.lora is None
+        return Overlap(
+            tensor=on and buffered,
+            context=on,
+            gradients=on,
+            # Two stages of a rank take turns; one stage needs what it waits for (recipe.py, overlap_p2p_comm).
+            pipeline=on and pipeline_stages_per_rank(run) > 1,
+            weights=on and run.engine.distributed_optimizer,
+        )
 
     def layer_bytes(self, run: Run, x: Tokens) -> int:
         """Return those of the formula, less what Megatron divides and fuses.

@@ -24,6 +24,7 @@ from nemo.collections.llm.recipes.tp_overlap_configs import userbuffers
 from nemo.lightning.pytorch.callbacks.megatron_comm_overlap import MegatronCommOverlapCallback
 
 from jobs.engines.native.weights import values_of
+from jobs.engines.nemo.engine import ENGINE
 from jobs.engines.nemo.rules import ADAPTED
 from jobs.engines.nemo.weights import load_sharded
 from jobs.layout import pipeline_stages_per_rank, sequence_parallel
@@ -132,7 +133,7 @@ def model_config(run: Run) -> nemo_run.Config:
         params_dtype=dtype,
         pipeline_dtype=dtype,
         # With virtual pipeline stages, two ranks are each other's next and previous, which batched messages mix up.
-        overlap_p2p_comm=pipeline_stages_per_rank(run) > 1,
+        overlap_p2p_comm=ENGINE.overlap(run).pipeline,
         batch_p2p_comm=pipeline_stages_per_rank(run) == 1,
         **RECOMPUTE[run.engine.activation_checkpointing],
         # Fused kernels come from Transformer Engine, on GPUs. Its fused GELU is the tanh approximation: not used.
@@ -179,11 +180,11 @@ def strategy(run: Run) -> nemo_run.Config:
         ddp=nemo_run.Config(
             DistributedDataParallelConfig,
             use_distributed_optimizer=run.engine.distributed_optimizer,
-            grad_reduce_in_fp32=True,
+            grad_reduce_in_fp32=run.engine.gradients is Precision.float32,
             # As in NeMo's own recipes: collectives of gradients and weights during the computation.
             # While backward goes on.
-            overlap_grad_reduce=True,
-            overlap_param_gather=run.engine.distributed_optimizer,
+            overlap_grad_reduce=ENGINE.overlap(run).gradients,
+            overlap_param_gather=ENGINE.overlap(run).weights,
         ),
         ckpt_async_save=False,
         # Any layout can load a checkpoint.
@@ -211,7 +212,7 @@ def overlaps(run: Run) -> nemo_run.Config:
     tuned = f"userbuffers_bf16_{kind}_{shape}_mbs{job.micro_batch_size}_seqlen{job.sequence_length}"
     return nemo_run.Config(
         MegatronCommOverlapCallback,
-        tp_comm_overlap=sequence_parallel(run) and job.precision is Precision.bfloat16 and job.lora is None,
+        tp_comm_overlap=ENGINE.overlap(run).tensor,
         tp_comm_overlap_cfg=getattr(userbuffers, tuned, None),
     )
 
@@ -224,7 +225,7 @@ def precision(run: Run) -> nemo_run.Config:
         precision="32" if dtype is torch.float32 else "bf16-mixed",
         params_dtype=dtype,
         pipeline_dtype=dtype,
-        grad_reduce_in_fp32=True,
+        grad_reduce_in_fp32=run.engine.gradients is Precision.float32,
     )
 
 

@@ -99,6 +99,22 @@ def types_follow_the_arithmetic(run: Run) -> str | None:
     return None
 
 
+def gradients_are_wide_or_the_arithmetics(run: Run) -> str | None:
+    """Refuse types of gradients that Megatron does not have: float32, or that of the weights in bfloat16."""
+    given = run.engine.gradients
+    if given is Precision.float32 or (given is Precision.bfloat16 and run.job.precision is Precision.bfloat16):
+        return None
+    other = ""
+    if given is Precision.bfloat16:
+        other = ", or job.precision=bfloat16"
+    elif run.job.precision is Precision.bfloat16:
+        other = ", or engine.gradients=bfloat16"
+    return (
+        f"engine.gradients={given.name} with job.precision={run.job.precision.name}: Megatron sums gradients in "
+        f"float32, or in bfloat16 with job.precision=bfloat16. Set engine.gradients=float32{other}."
+    )
+
+
 def float16_is_not_scaled(run: Run) -> str | None:
     """Refuse float16, whose loss scale the recipe does not set."""
     if run.job.precision is Precision.float16:
@@ -178,6 +194,7 @@ RULES: tuple[Rule, ...] = (
     prompts_are_native,
     quantized_bases_are_native,
     types_follow_the_arithmetic,
+    gradients_are_wide_or_the_arithmetics,
     float16_is_not_scaled,
     model_is_dense_and_serial,
     tensor_divides_adapters,

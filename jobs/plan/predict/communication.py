@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from math import prod
 
 from jobs.engines.engine import engine_of
-from jobs.layout import Layout, frees_weights, layout_of, sequence_parallel
+from jobs.layout import Layout, accumulation, frees_weights, layout_of, sequence_parallel
 from jobs.parallelism import AXES, CP, DP_REPLICATE, DP_SHARD, PP, TP, Axis, ReduceEach, Strategy
 from jobs.plan.predict.activations import WIDTHS, tokens_of
 from jobs.plan.predict.arrays import smaller
 from jobs.plan.predict.constants import NETWORK_GB_PER_S, StepTimeConstants
 from jobs.plan.predict.matrix_products import recomputes_all
-from jobs.schema import Run
+from jobs.schema import Precision, Run
 
 GRADIENT_BYTES = 4
-"""Gradients are reduced in float32 (jobs.engines.native.data_parallel; Megatron's default)."""
+"""Gradients are reduced in float32 (jobs.engines.native.data_parallel), unless `engine.gradients` says otherwise."""
 DATA_AXES = (DP_REPLICATE, DP_SHARD, CP)
 """Adjacent axes whose ranks have equal weights and different tokens."""
 
@@ -188,6 +188,20 @@ def shard_exchange(run: Run, layout: Layout, parameters: float, in_layers: float
     return ShardExchange(each, one.plus(each.wire_bytes, each.collectives))
 
 
+def copied_bytes(run: Run, layout: Layout, parameters: float, in_layers: float) -> float:
+    """Return the bytes of memory that FSDP's copies move in a micro-batch: out of a gather, and into a reduction.
+
+    A gather fills one buffer, from which each weight is copied; gradients are widened into one buffer (torch,
+    distributed/fsdp/_fully_shard/_fsdp_collectives.py).
+    """
+    if not gathers_weights(run) or layout.degree(PP) > 1 or layout.product((DP_SHARD, CP)) == 1:
+        return 0.0
+    width = WIDTHS[run.job.precision]
+    gathered = parameters + in_layers if frees_weights(run) else parameters / accumulation(run)
+    reduced = parameters if run.parallelism.reduce_each is ReduceEach.micro_batch else parameters / accumulation(run)
+    return 2 * width * gathered + (width + GRADIENT_BYTES) * reduced
+
+
 def replica_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
     """Return the traffic of a step that keeps data-parallel replicas equal: an all-reduce of gradients.
 
@@ -203,7 +217,8 @@ def replica_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
         return Exchange(group, 2 * GRADIENT_BYTES * group.share * parameters / layout.product((DP_SHARD, CP)), 1)
     group = group_of(layout, DATA_AXES)
     if shards_optimizer(run):
-        return Exchange(group, (GRADIENT_BYTES + WIDTHS[run.job.precision]) * group.share * parameters, 2)
+        sent = GRADIENT_BYTES if run.engine.gradients is Precision.float32 else WIDTHS[Precision.bfloat16]
+        return Exchange(group, (sent + WIDTHS[run.job.precision]) * group.share * parameters, 2)
     return Exchange(group, 2 * engine_of(run).gradient_bytes(run) * group.share * parameters, 1)
 
 

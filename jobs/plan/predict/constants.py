@@ -1,6 +1,6 @@
 """The constants of a cluster and its software: what arithmetic cannot know about step times and memory.
 
-Efficiencies are shares of the data sheet's rates in conf/gpu and conf/cluster. The defaults are published values for
+Efficiencies are shares of the rates in conf/gpu and conf/cluster. The defaults are published values for
 other machines where a source stands next to them, else estimates; `jobs.plan.predict.fit` fits them to finished runs,
 starting from these.
 """
@@ -20,13 +20,12 @@ def constant(default: float, deviation: float) -> Any:
 class StepTimeConstants:
     """Efficiencies, latencies and overheads that turn counted work into a step time."""
 
-    matrix_efficiency: float = constant(0.72, 0.15)
-    """Rate of large matrix products over the dense peak. Largest measured: 0.80 on H100, 0.87 on A100, 0.78 on B200
-    (github.com/stas00/ml-engineering, compute/accelerator at 744d01e, "maximum achievable matmul FLOPS"); the shapes of
-    a model reach less."""
-    attention_efficiency: float = constant(0.35, 0.35)
-    """Rate of fused attention, forward and backward together, over the dense peak: FlashAttention-2 reaches 0.5 to 0.7
-    on A100 (arXiv:2307.08691) and 0.35 on H100 (arXiv:2407.08608)."""
+    matrix_share: float = constant(0.9, 0.12)
+    """Rate of a model's matrix products over the largest measured one (gpu.matmul_bf16_tflops), which few shapes
+    reach."""
+    attention_share: float = constant(0.5, 0.35)
+    """Rate of a GPU's best attention kernel, forward and backward together, over the dense peak: FlashAttention-2
+    reaches 0.5 to 0.7 on A100 (arXiv:2307.08691). Slower kernels: jobs.engines.engine, attention_rate."""
     memory_efficiency: float = constant(0.6, 0.4)
     """Bandwidth of element-wise kernels over the data sheet's. Not a published value: fits to published step times lie
     between 0.35 and 1.2, because what is counted as traffic is not exact."""
@@ -46,6 +45,9 @@ class StepTimeConstants:
     pipeline_peer_latency_s: float = constant(2.0e-5, 2.5)
     """Latency of a layer for each further tensor-parallel rank while the pipeline spans nodes; 2.8 ms in one published
     sweep (the same playbook). The default has no source, so it is the least certain constant."""
+    contention: float = constant(0.189, 0.7)
+    """Computation lost per second of traffic behind it: both use the GPU's processors and memory (arXiv:2507.03114,
+    the mean slowdown on A100, H100, MI210 and MI250)."""
     slot_s: float = constant(1.0e-3, 1.0)
     """Time that a pipeline slot takes besides its work: waiting for the neighbour, host code."""
     step_s: float = constant(3.0e-2, 1.0)
@@ -77,7 +79,10 @@ def deviations(kind: type[StepTimeConstants] | type[MemoryConstants]) -> dict[st
     return {each.name: float(each.metadata["deviation"]) for each in fields(kind)}
 
 
+REACHABLE = 0.8
+"""Largest measured matrix rate over the peak, of a GPU whose file does not have it: 0.87 on A100, 0.80 on H100, 0.78 on
+B200 (github.com/stas00/ml-engineering, compute/accelerator at 744d01e, "maximum achievable matmul FLOPS")."""
 FLOAT8_SPEEDUP = 1402.6 / 794.5
-"""Largest matrix rate in float8 over that in bfloat16 on H100 (the same table as for matrix_efficiency)."""
+"""Largest matrix rate in float8 over that in bfloat16 on H100 (the same table)."""
 NETWORK_GB_PER_S = 25.0
 """Network of a GPU whose cluster does not set `network_gb_per_s`: 200 Gb/s for each GPU."""

@@ -13,11 +13,7 @@ from jobs.layout import sequence_parallel
 from jobs.plan.predict.activations import WIDTHS, tokens_of
 from jobs.plan.predict.flops import attended
 from jobs.plan.predict.weights import layer_weights, norms_of_layer
-from jobs.schema import ActivationCheckpointing, Kernels, Mlp, Norm, Run
-
-TENSOR_CORE_SPEEDUP = 8
-"""Rate of bfloat16 with tensor cores over that without: 312 and 39 TFLOPS on A100 (its data sheet). With it BLOOM's
-trials with other heads are predicted as well as the rest (tests/README.md)."""
+from jobs.schema import ActivationCheckpointing, Mlp, Norm, Run
 
 
 @dataclass(frozen=True)
@@ -35,9 +31,14 @@ class Product:
         return 2 * self.rows * self.inner * self.columns * self.count
 
     @property
-    def elements(self) -> float:
-        """Return the elements that are read and written."""
-        return (self.rows * self.inner + self.inner * self.columns + self.rows * self.columns) * self.count
+    def read(self) -> float:
+        """Return the elements that are read."""
+        return (self.rows * self.inner + self.inner * self.columns) * self.count
+
+    @property
+    def written(self) -> float:
+        """Return the elements that are written."""
+        return self.rows * self.columns * self.count
 
 
 def layer_products(run: Run) -> list[Product]:
@@ -81,14 +82,14 @@ def attention_flops(run: Run) -> float:
     """Return the FLOPs of a layer's attention, forward and backward: two products, the half below the diagonal.
 
     The backward pass computes 2.5 times the forward's (arXiv:2307.08691, section 3.1), the scores again included.
-    Products without tensor cores count as what these would have computed meanwhile.
+    Those of a slower kernel count as what the GPU's best kernel would have computed meanwhile.
     """
     model, p = run.model, run.parallelism
     # In the mean over the layers; below the diagonal a token attends to half of what it is counted to.
     positions = attended_by(run) / model.layers / 2
     forward = 2 * 2 * tokens_of(run).count * positions * model.heads * model.head_size / p.tensor
     repeats = 3.5 + (1 if recomputes_all(run) else 0)
-    return forward * repeats * (1 if engine_of(run).fuses_attention(run) else TENSOR_CORE_SPEEDUP)
+    return forward * repeats / engine_of(run).attention_rate(run)
 
 
 def attended_by(run: Run) -> float:
@@ -104,7 +105,7 @@ def element_bytes(run: Run) -> float:
     """
     model, p = run.model, run.parallelism
     repeats = 3 + (0 if run.engine.activation_checkpointing is ActivationCheckpointing.none else 1)
-    fused = run.engine.compile or run.engine.kernels is not Kernels.torch
+    fused = engine_of(run).fuses_elements(run)
     # Read and written: norms (unfused in more than one pass), two sums of two inputs.
     passed = norms_of_layer(model) * (2 if fused or model.norm is Norm.LayerNorm else 5) + 2 * 3
     residual = passed * model.hidden_size / (p.tensor if sequence_parallel(run) else 1)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
+from jobs.engines.engine import Overlap, engine_of
 from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.layout import Layout, accumulation, layout_of, pipeline_stages_of, pipeline_stages_per_rank
 from jobs.parallelism import PP, Schedule
@@ -21,14 +22,16 @@ from jobs.plan.pipeline_stages import layer_counts
 from jobs.plan.predict import communication as c
 from jobs.plan.predict import matrix_products as m
 from jobs.plan.predict.activations import WIDTHS
-from jobs.plan.predict.arrays import larger
-from jobs.plan.predict.constants import FLOAT8_SPEEDUP, StepTimeConstants
+from jobs.plan.predict.arrays import larger, smaller
+from jobs.plan.predict.constants import FLOAT8_SPEEDUP, REACHABLE, StepTimeConstants
 from jobs.plan.predict.states import layer_as_stored
 from jobs.plan.predict.weights import size
 from jobs.schema import Precision, Run
 
 OVERLAP = 0.8
-"""Share of computation behind which the traffic of sharded weights can hide; an estimate."""
+"""Share of computation behind which traffic can hide that is started early enough; an estimate."""
+BACKWARD, FORWARD = 2 / 3, 1 / 3
+"""Shares of computation."""
 SHARPNESS = 4
 """Exponent of the smooth maximum of device and host time, which differ from layer to layer."""
 
@@ -63,6 +66,7 @@ class StageWork:
     shard: c.ShardExchange
     replica: c.Exchange
     """Once per step."""
+    overlap: Overlap
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,9 @@ class StepWork:
     micro_batches: int
     bubble: float
     """Idle slots of a pipeline."""
+    last_micro_batches: int
+    """Those during which one stage of a rank after the other completes its gradients: a round of the pipeline where a
+    rank has several stages, else one."""
     links: c.Links
     pipeline_nodes: int
     """Nodes of the run if its pipeline has ranks on more than one; else 1."""
@@ -116,6 +123,20 @@ def peak_flops_per_s(run: Run) -> float | None:
     return None if peak is None else peak * 1e12
 
 
+def matmul_flops_per_s(run: Run, peak: float) -> float:
+    """Return the largest rate of matrix products in a run's arithmetic, given the peak."""
+    measured = run.gpu.matmul_bf16_tflops
+    if measured is None or run.job.precision is Precision.float32:
+        return REACHABLE * peak
+    return measured * 1e12
+
+
+def float8_flops_per_s(run: Run, rate: float) -> float:
+    """Return the largest rate of matrix products in float8, given that in bfloat16."""
+    measured = run.gpu.matmul_fp8_tflops
+    return FLOAT8_SPEEDUP * rate if measured is None else measured * 1e12
+
+
 def step_work(run: Run) -> StepWork | None:
     """Return the work of a run that jobs.plan.legality has passed; None if its GPU's rates are not known."""
     peak, memory = peak_flops_per_s(run), run.gpu.memory_gb_per_s
@@ -129,6 +150,7 @@ def step_work(run: Run) -> StepWork | None:
         ),
         micro_batches=accumulation(run),
         bubble=bubble(run),
+        last_micro_batches=run.parallelism.pipeline if pipeline_stages_per_rank(run) > 1 else 1,
         links=c.links_of(run),
         pipeline_nodes=layout.nodes if layout.degree(PP) > 1 else 1,
         tokens=run.global_batch_size * run.job.sequence_length,
@@ -145,13 +167,23 @@ def stage_work(
     `slot_time` divide these by the efficiencies.
     """
     layers, has_embedding, has_head = part
-    # Recomputation does not repeat the head: its three passes are forward and the gradients of input and weight, which
-    # are also counted if the head is frozen.
+    # Recomputation does not repeat the head: its passes are forward and the gradients of input and weight. A frozen
+    # head has no gradient of its weight.
     products, head = m.layer_products(run), m.head_product(run)
-    repeats, head_repeats = m.passes(run), 3 * has_head
-    speedup = FLOAT8_SPEEDUP if run.engine.float8 else 1.0
-    flops = repeats * layers * sum(each.flops for each in products) / speedup + head_repeats * head.flops
-    elements = repeats * layers * sum(each.elements for each in products) + head_repeats * head.elements
+    repeats, head_repeats = m.passes(run), (3 if run.job.trains_all_weights else 2) * has_head
+    rate = matmul_flops_per_s(run, peak)
+    matrix_s = (
+        repeats
+        * layers
+        * sum(each.flops for each in products)
+        / (float8_flops_per_s(run, rate) if run.engine.float8 else rate)
+        + head_repeats * head.flops / rate
+    )
+    width = WIDTHS[run.job.precision]
+    # float8 is read; what a product writes, and the head, stay in the type of the arithmetic.
+    read = 1 if run.engine.float8 else width
+    layer_bytes = sum(read * each.read + width * each.written for each in products)
+    moved = repeats * layers * layer_bytes + head_repeats * width * (head.read + head.written)
     # A tied embedding and head are one tensor, which is updated and exchanged once.
     ends = max(has_embedding, has_head) if run.model.tie_embeddings else has_embedding + has_head
     in_layers = layers * size(layer_as_stored(run)) / run.parallelism.tensor
@@ -161,10 +193,15 @@ def stage_work(
         ranks=ranks,
         layers=layers,
         passes=1 + (1 / 3 if m.recomputes_all(run) else 0),
-        matrix_s=flops / peak,
-        matrix_bytes_s=WIDTHS[run.job.precision] * elements / memory_bytes_per_s,
+        matrix_s=matrix_s,
+        matrix_bytes_s=moved / memory_bytes_per_s,
         attention_s=layers * m.attention_flops(run) / peak,
-        element_s=(layers * m.element_bytes(run) + has_head * m.logits_bytes(run)) / memory_bytes_per_s,
+        element_s=(
+            layers * m.element_bytes(run)
+            + has_head * m.logits_bytes(run)
+            + c.copied_bytes(run, layout, held, in_layers)
+        )
+        / memory_bytes_per_s,
         optimizer_s=optimizer_of(run).update_bytes * trained / update_shards(run, layout) / memory_bytes_per_s,
         # The head gathers its input and reduces that input's gradient: one pair of collectives, where a layer has two.
         tensor=c.tensor_exchange(run, layout, layers + has_head / 2),
@@ -172,6 +209,7 @@ def stage_work(
         pipeline=c.pipeline_exchange(run, layout, pipeline_stages_per_rank(run)),
         shard=c.shard_exchange(run, layout, held, in_layers),
         replica=c.replica_exchange(run, layout, trained),
+        overlap=engine_of(run).overlap(run),
     )
 
 
@@ -223,7 +261,7 @@ def step_time(work: StepWork, constants: StepTimeConstants) -> StepTime:
         each.name: (work.micro_batches - 1) * getattr(slot, each.name) + getattr(one, each.name)
         for each in fields(slot)
     }
-    parts["data_parallel"] += c.seconds(stage.replica, work.links, constants)
+    parts["data_parallel"] += replica_s(stage, work, slot, constants)
     # An idle slot waits for a micro-batch on other ranks, so it lasts as long as theirs do on average, not the longest.
     parts["bubble"] = work.bubble * mean_slot_s(work, slots)
     parts["optimizer"] = stage.optimizer_s / constants.memory_efficiency
@@ -238,7 +276,7 @@ def step_time_s(work: StepWork, constants: StepTimeConstants) -> float:
     for stage, slot in zip(work.stages, slots, strict=True):
         longest = larger(longest, slot.total)
         update = stage.optimizer_s / constants.memory_efficiency
-        sent = c.seconds(stage.replica, work.links, constants)
+        sent = replica_s(stage, work, slot, constants)
         if stage.shard.one != stage.shard.each:
             sent += slot_time(stage, work, constants, stage.shard.one).total - slot.total
         once = larger(once, sent + update)
@@ -256,21 +294,21 @@ def slot_time(stage: StageWork, work: StepWork, k: StepTimeConstants, sharded: c
 
     `sharded` is the traffic of its shard group, by default that of every micro-batch but one.
     """
-    matrices = stage.matrix_s / k.matrix_efficiency + stage.matrix_bytes_s / k.memory_efficiency
-    attention = stage.attention_s / k.attention_efficiency
+    matrices = stage.matrix_s / k.matrix_share + stage.matrix_bytes_s / k.memory_efficiency
+    attention = stage.attention_s / k.attention_share
     element_wise = stage.element_s / k.memory_efficiency
-    tensor = c.seconds(stage.tensor, work.links, k)
-    context = c.seconds(stage.context, work.links, k)
     computation = matrices + attention + element_wise
-    # FSDP gathers the next layer during this one. TP's and CP's traffic has no such overlap: a layer needs its result.
-    hidden = OVERLAP * computation
-    shard = larger(hidden, c.seconds(sharded or stage.shard.each, work.links, k)) - hidden
+    # Without overlap a layer waits for TP's and CP's traffic, because it needs its result.
+    tensor = exposed(c.seconds(stage.tensor, work.links, k), stage.overlap.tensor * matrices, k)
+    context = exposed(c.seconds(stage.context, work.links, k), stage.overlap.context * attention, k)
+    # FSDP gathers the next layer during this one.
+    shard = exposed(c.seconds(sharded or stage.shard.each, work.links, k), computation, k)
     device = computation + tensor + context + shard
     # A fit to a published sweep, not a mechanism that is understood (constants.pipeline_peer_latency_s).
     waits = (stage.tensor.group.ranks - 1) * k.pipeline_peer_latency_s if work.pipeline_nodes > 1 else 0.0
     host = stage.layers * stage.passes * (k.layer_launch_s + waits)
     # Outside `device`: the host launches ahead while the GPU computes, but waits for a message of a neighbour.
-    pipeline = c.seconds(stage.pipeline, work.links, k)
+    pipeline = exposed(c.seconds(stage.pipeline, work.links, k), stage.overlap.pipeline * computation, k)
     if stage.pipeline.group.ranks > 1:
         pipeline += k.slot_s
     return StepTime(
@@ -283,6 +321,22 @@ def slot_time(stage: StageWork, work: StepWork, k: StepTimeConstants, sharded: c
         pipeline_parallel=pipeline,
         data_parallel=shard,
     )
+
+
+def replica_s(stage: StageWork, work: StepWork, slot: StepTime, k: StepTimeConstants) -> float:
+    """Return the time that keeping replicas equal adds to a step.
+
+    Gradients are complete in the last micro-batches only, and weights are needed from the first ones on.
+    """
+    computation = slot.matrices + slot.attention + slot.element_wise
+    behind = work.last_micro_batches * (BACKWARD * stage.overlap.gradients + FORWARD * stage.overlap.weights)
+    return exposed(c.seconds(stage.replica, work.links, k), behind * computation, k)
+
+
+def exposed(sent_s: float, computation_s: float, k: StepTimeConstants) -> float:
+    """Return the time that traffic adds to the computation that it can hide behind."""
+    hidden = smaller(sent_s, OVERLAP * computation_s)
+    return sent_s - (1 - k.contention) * hidden
 
 
 def smooth_excess(device_s: float, host_s: float) -> float:

@@ -1,4 +1,4 @@
-"""Settings of the native engine, and refusals of other engines. Checked at composition, so without torch."""
+"""Settings of the native engine and of Megatron, and refusals of other engines; at composition, so without torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ from typing import Any
 from jobs.parallelism import Parallelism
 from jobs.schema import Engine, Job, Run
 
-OF_EVERY_ENGINE = {"kind", "activation_checkpointing", "compile", "distributed_optimizer", "parameters",
-                   "hang_timeout_s", "cpu_threads_per_rank", "deepspeed", "profile", "server"}  # fmt: skip
+MEGATRONS = {
+    "engine.distributed_optimizer": "false",
+    "engine.gradients": "float32",
+    "engine.overlap_communication": "true",
+}
+"""Keys that only engine=nemo reads, with the only values that they may have elsewhere."""
+OF_EVERY_ENGINE = {"kind", "activation_checkpointing", "compile", "parameters",
+                   "hang_timeout_s", "cpu_threads_per_rank", "deepspeed", "profile", "server",
+                   *(key.removeprefix("engine.") for key in MEGATRONS)}  # fmt: skip
 """Fields of `engine` that other engines support or have rules for; all others belong to the native engine."""
 NATIVE = {
     "engine": [field.name for field in fields(Engine) if field.name not in OF_EVERY_ENGINE],

@@ -14,6 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from jobs.engines.engine import loaded
+from jobs.plan.rules.native_only import MEGATRONS
 from jobs.plan.rules.rule import Rule
 from jobs.schema import INSTRUCTIONS, EngineKind, Rehearsal, Run
 from jobs.settings.serving import NO_MODEL
@@ -46,7 +47,9 @@ def shrink(config: DictConfig, given: Collection[str]) -> None:
             OmegaConf.update(config, key, most)
     if loaded(config.engine.kind).needs_gpus:
         # The native engine has the same techniques as NeMo.
-        config.engine.kind, config.engine.distributed_optimizer = EngineKind.native, False
+        config.engine.kind = EngineKind.native
+        for key, unset in MEGATRONS.items():
+            OmegaConf.update(config, key, unset)
     if config.data.source in INSTRUCTIONS and OmegaConf.is_missing(config.data, "path"):
         config.data.path = str(samples())
     if config.serving is not None and config.engine.server is not None:

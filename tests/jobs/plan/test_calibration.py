@@ -29,11 +29,11 @@ from tests.support.composing import one
 from tests.support.fake_runs import finished_run
 
 DEFAULTS = StepTimeConstants()
-TRUE = replace(DEFAULTS, matrix_efficiency=0.55, layer_launch_s=6e-3, network_efficiency=0.3, link_efficiency=0.45)
+TRUE = replace(DEFAULTS, matrix_share=0.7, layer_launch_s=6e-3, network_efficiency=0.3, link_efficiency=0.45)
 TRUE_MEMORY = MemoryConstants(activations=1.6, loss=0.7)
 NOISE = 0.02
 COMMON = ("cluster=xe9680_h100", "gpu.memory_gb=null", "engine=nemo", "job.sequence_length=4096",
-          "job.precision=bfloat16", "scaling.global_batch_size=256")  # fmt: skip
+          "job.precision=bfloat16", "scaling.global_batch_size=256", "engine.overlap_communication=false")  # fmt: skip
 TODAY = date(2026, 11, 25)
 
 
@@ -88,7 +88,7 @@ def test_all_runs_recover_the_constants_that_they_separate() -> None:
     found = STEP_TIME.constants_at(shifts(STEP_TIME, samples))
     for name in ("layer_launch_s", "link_efficiency"):
         assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=0.1), name
-    assert TRUE.matrix_efficiency < found.matrix_efficiency < DEFAULTS.matrix_efficiency
+    assert TRUE.matrix_share < found.matrix_share < DEFAULTS.matrix_share
 
 
 def test_five_runs_chosen_once_predict_the_step_time_and_the_memory_of_the_others() -> None:
@@ -236,10 +236,8 @@ def test_a_gpu_of_any_name_is_calibrated(tmp_path: Path) -> None:
 
 def test_wrong_files_and_runs_are_refused_in_words(tmp_path: Path) -> None:
     file = tmp_path / "wrong.yaml"
-    file.write_text(
-        "fits: [{gpu: a, engine: nemo, step_time: {constants: {matrix_efficiency: 1}}}]\n", encoding="utf-8"
-    )
-    with pytest.raises(ConfigError, match=r"is not a calibration: its constants are matrix_efficiency, not .*"
+    file.write_text("fits: [{gpu: a, engine: nemo, step_time: {constants: {matrix_share: 1}}}]\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"is not a calibration: its constants are matrix_share, not .*"
                        r"cluster\.calibration=null for published constants"):  # fmt: skip
         read_calibration(file)
     with pytest.raises(ConfigError, match=r"cluster\.calibration: .*missing\.yaml is not a calibration"):
@@ -278,7 +276,7 @@ def test_a_table_of_keys_is_calibrated_to_a_few_rows_and_the_others_are_predicte
     assert "memory of " in printed
     found = read_calibration(file)["h100_sxm", "nemo"]
     assert found.step_time is not None
-    assert found.step_time.constants.matrix_efficiency < DEFAULTS.matrix_efficiency
+    assert found.step_time.constants.matrix_share < DEFAULTS.matrix_share
     table.write_text("model,nodes,step_time_s\ntiny,1,fast\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"runs\.csv:2: step_time_s is 'fast'\. Write a number above 0, or leave"):
         read_table(table)
@@ -308,7 +306,7 @@ def test_the_command_fits_the_steady_steps_of_runs_on_the_configured_device(
     found = read_calibration(file)["h100_sxm", "nemo"].step_time
     assert found is not None
     assert str(found.fitted_to).startswith("2 runs on h100_sxm")
-    assert found.constants.matrix_efficiency < DEFAULTS.matrix_efficiency
+    assert found.constants.matrix_share < DEFAULTS.matrix_share
 
 
 SWEEP = "source,model,gpu,n_nodes,n_gpus,dp,tp,pp,zero_stage,mbs,gbs,tokens_per_s,memory_gb,status"

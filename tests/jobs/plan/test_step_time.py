@@ -13,7 +13,7 @@ from analysis.metrics.mfu import Work as CountedWork
 from jobs.layout import Layout, layout_of
 from jobs.parallelism import CP, DP_REPLICATE, DP_SHARD, PP, TP
 from jobs.plan.cost import embedding_parameters, parameters
-from jobs.plan.predict.communication import group_of
+from jobs.plan.predict.communication import group_of, seconds
 from jobs.plan.predict.constants import StepTimeConstants
 from jobs.plan.predict.speed import model_flops, speed
 from jobs.plan.predict.step_time import StepTime, StepWork, step_time, step_time_s, step_work
@@ -44,20 +44,21 @@ def terms(*overrides: str, constants: StepTimeConstants = DEFAULTS) -> StepTime:
     return step_time(work(*overrides), constants)
 
 
-def test_matrix_products_are_the_6_n_of_the_model_at_the_peak() -> None:
+def test_matrix_products_are_the_6_n_of_the_model_at_the_largest_measured_rate() -> None:
     # Llama 3.1 8B: 8,030,261,248 weights less the embedding of 128,256 x 4,096.
     weights = 8_030_261_248 - 128_256 * 4_096
     (stage,) = work("parallelism=ddp").stages
     norms = 65 * 4_096
-    assert stage.matrix_s * 989e12 == pytest.approx(6 * (weights - norms) * 4_096)
+    assert stage.matrix_s * 794.5e12 == pytest.approx(6 * (weights - norms) * 4_096)
     # Causal attention computes half of each product, and 3.5 times the forward pass in all.
-    assert stage.attention_s * 989e12 == pytest.approx(32 * 3.5 * 4 * 4_096 * 4_096 * 4_096 / 2)
+    # torch's kernel reaches 0.7 of what cuDNN's does on H100.
+    assert 0.7 * stage.attention_s * 989e12 == pytest.approx(32 * 3.5 * 4 * 4_096 * 4_096 * 4_096 / 2)
 
 
 def test_full_recomputation_repeats_the_forward_pass_of_layers_and_not_the_head() -> None:
     (kept,), (repeated,) = (work("parallelism=ddp", f"engine.activation_checkpointing={mode}").stages
                             for mode in ("none", "full"))  # fmt: skip
-    head = 6 * 128_256 * 4_096 * 4_096 / 989e12
+    head = 6 * 128_256 * 4_096 * 4_096 / 794.5e12
     assert (repeated.matrix_s - head) / (kept.matrix_s - head) == pytest.approx(4 / 3)
     assert repeated.attention_s / kept.attention_s == pytest.approx(4.5 / 3.5)
 
@@ -141,14 +142,72 @@ def test_a_slower_network_slows_only_groups_that_span_nodes() -> None:
     assert terms(*across, constants=slow).data_parallel > 2 * terms(*across).data_parallel
 
 
+def sent_s(*overrides: str) -> float:
+    """Return the time that the gradients of a step are on the way."""
+    found = work(*overrides)
+    return seconds(found.stages[0].replica, found.links, DEFAULTS)
+
+
+def test_traffic_hides_behind_computation_where_the_engine_sends_early_and_slows_it() -> None:
+    nemo = ("engine=nemo", "parallelism=tp", "parallelism.tensor=4", "nodes=4")
+    hidden, shown = (terms(*nemo, f"engine.overlap_communication={on}") for on in ("true", "false"))
+    assert hidden.matrices == shown.matrices
+    assert hidden.tensor_parallel == pytest.approx(DEFAULTS.contention * shown.tensor_parallel)
+    assert DEFAULTS.contention * shown.data_parallel < hidden.data_parallel < shown.data_parallel
+    # Adapters: Transformer Engine's buffers are off (jobs/engines/nemo/recipe.py).
+    lora = terms(*nemo, "job=finetune_lora", "data=docstrings")
+    assert lora.tensor_parallel == pytest.approx(shown.tensor_parallel, rel=0.01)
+    # A step is never shorter than what is sent.
+    slow = ("parallelism=ddp", "nodes=4", "cluster.network_gb_per_s=0.1")
+    assert terms(*slow).data_parallel > 0.9 * sent_s(*slow)
+
+
+def test_a_rank_with_several_stages_completes_gradients_over_a_round_of_micro_batches() -> None:
+    nemo = ("engine=nemo", "parallelism=pp", "parallelism.pipeline=4", "nodes=4", "gpu.link_gb_per_s=10")
+    one_stage, two_stages = (
+        terms(*nemo, f"parallelism.schedule={schedule}", f"parallelism.stages_per_rank={stages}")
+        for schedule, stages in (("1F1B", 1), ("Interleaved1F1B", 2))
+    )
+    assert two_stages.data_parallel < 0.9 * one_stage.data_parallel
+    assert two_stages.pipeline_parallel < 2 * one_stage.pipeline_parallel, "and its messages hide"
+
+
+def test_gradients_in_bfloat16_halve_what_megatron_sends_and_holds_of_them() -> None:
+    nemo = ("engine=nemo", "parallelism=ddp", "nodes=2")
+    (wide,), (narrow,) = (work(*nemo, f"engine.gradients={kind}").stages for kind in ("float32", "bfloat16"))
+    assert narrow.replica.wire_bytes / wide.replica.wire_bytes == pytest.approx((2 + 2) / (4 + 2))
+
+
+def test_matrices_are_not_predicted_above_the_largest_rate_that_a_gpu_was_measured_at() -> None:
+    for gpu, most in (("mi300x", 668.4e12), ("a100_sxm_80gb", 271.2e12), ("gb200_nvl72", 1822e12)):
+        found = work("parallelism=ddp", f"gpu={gpu}")
+        flops = 6 * (8_030_261_248 - 128_256 * 4_096 - 65 * 4_096) * 4_096
+        assert flops / (found.stages[0].matrix_s / DEFAULTS.matrix_share) == pytest.approx(0.9 * most, rel=1e-3)
+
+
+# Megatron in NeMo 24.09 on H100, step times of NVIDIA/dgxc-benchmarking v24.11.1 (llama3.1/README_70b.md).
+@pytest.mark.parametrize(("layout", "step_s"), [
+    (("model=llama31_70b", "nodes=8", "parallelism.tensor=4", "parallelism.pipeline=4", "parallelism.context=2",
+      "scaling.global_batch_size=128"), 14.72),
+    (("model=llama31_70b", "nodes=128", "parallelism.tensor=4", "parallelism.pipeline=4", "parallelism.context=2",
+      "scaling.global_batch_size=2048"), 14.92),
+])  # fmt: skip
+def test_uncalibrated_predictions_are_near_what_nvidia_published_of_megatron(
+    layout: tuple[str, ...], step_s: float
+) -> None:
+    given = ("engine=nemo", "parallelism=tp_pp", "parallelism.schedule=Interleaved1F1B",
+             "parallelism.stages_per_rank=5", "job.sequence_length=8192", "engine.gradients=bfloat16",
+             "cluster.network_gb_per_s=50")  # fmt: skip
+    assert terms(*given, *layout).total == pytest.approx(step_s, rel=0.12)
+
+
 def test_the_chosen_network_sets_the_bandwidth_between_nodes() -> None:
     across = ("parallelism=ddp", "nodes=4", "cluster.network_gb_per_s=50")
-    whole = terms(*across).data_parallel
-    four_of_eight = terms(*across, "network=infiniband_4_adapters").data_parallel
-    assert four_of_eight == pytest.approx(2 * whole, rel=0.05)
+    whole = sent_s(*across)
+    assert sent_s(*across, "network=infiniband_4_adapters") == pytest.approx(2 * whole, rel=0.05)
     eight = ",".join(f"mlx5_{i}" for i in range(8))
-    assert terms(*across, f"network.adapters=[{eight}]").data_parallel == whole
-    assert terms(*across, "network=tcp", "network.gb_per_s=5").data_parallel == pytest.approx(10 * whole, rel=0.05)
+    assert sent_s(*across, f"network.adapters=[{eight}]") == whole
+    assert sent_s(*across, "network=tcp", "network.gb_per_s=5") == pytest.approx(10 * whole, rel=0.05)
     assert terms("parallelism=ddp", "network.gb_per_s=5").total == terms("parallelism=ddp").total, "one node"
 
 

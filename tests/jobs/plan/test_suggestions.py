@@ -138,6 +138,9 @@ ILLEGAL = (
     "job=finetune_lora data=docstrings job.lora.quantize_base=nf4 engine.compile=true",
     "job=finetune_lora data=docstrings job.lora.quantize_base=nf4 model.intermediate_size=1022",
     "engine.distributed_optimizer=true",
+    "engine.gradients=bfloat16",
+    "engine.overlap_communication=false",
+    f"{NEMO} engine.gradients=float16",
     "parallelism=pp_fsdp parallelism.sharding=FULL_SHARD parallelism.schedule=ZBVZeroBubble engine.compile=true "
     "engine.activation_checkpointing=full",
     "model=mixtral_8x7b engine.compile=true",
