@@ -734,6 +734,8 @@ class LauncherKind(Enum):
     """A person, who gives job.pbs of each run directory to qsub (PBS Pro)."""
     pilot = "pilot"
     """One Slurm job for all points of a submission, which gives its nodes to them as they become free."""
+    here = "here"
+    """The nodes of the Slurm or PBS job that runs this command, given to the points as they become free."""
 
     @property
     def is_preview(self) -> bool:
@@ -766,6 +768,11 @@ class LauncherKind(Enum):
         return self is LauncherKind.pilot
 
     @property
+    def in_own_job(self) -> bool:
+        """True if the runs use the job of the user that runs the command, which waits for their ends."""
+        return self is LauncherKind.here
+
+    @property
     def in_queue(self) -> bool:
         """True if the job ids in the ledger are a scheduler's."""
         return self.scheduler is not None
@@ -773,7 +780,7 @@ class LauncherKind(Enum):
     @property
     def starts_runs(self) -> bool:
         """True if the runs are queued or started; the others only show them, or write scripts for a person."""
-        return self.in_queue or self.on_this_machine
+        return self.in_queue or self.on_this_machine or self.in_own_job
 
     @property
     def needs_slurm(self) -> bool:
@@ -923,7 +930,7 @@ class Launcher:
     kind: LauncherKind
     """Scheduler or program that starts the ranks."""
     max_running: Count | None = None
-    """Most array tasks, or points of a pilot, that run at once; null: no limit."""
+    """Most array tasks, or points of a pilot or of launcher=here, that run at once; null: no limit."""
     requeues: NoneOrMore = 3
     """Most restarts of a run after a fault of the machine, or at its time limit from a checkpoint; 0: none."""
     requeue_pause_s: NoneOrMore = 30

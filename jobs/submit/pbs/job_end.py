@@ -16,11 +16,11 @@ from jobs.failure_causes import FailureCause, record_failure
 from jobs.lease import successor
 from jobs.output import own_program
 from jobs.ranks import node_name
-from jobs.rundir import SweepDir, load_run
+from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.submit.job_log import not_started, own_lines, printed_since_start, restarts
 from jobs.submit.notices import tell_end
 from jobs.submit.requeue import its_submission, record_exit_codes
-from jobs.submit.submissions import own_end
+from jobs.submit.submissions import Submission, own_end
 
 # A rank that failed, as the script reports it.
 ENDED = re.compile(r"^slurmscale: error: (\S+): rank (\d+): exit code (\d+)$", re.MULTILINE)
@@ -42,18 +42,23 @@ def main(sweep_path: str) -> None:
     if owner := successor(run, job_id, restart):
         print(f"slurmscale: {owner.name} has taken over {run.name}; this job does not record its end")
         return
-    printed = printed_since_start(log)
+    record_end(run, submission, printed_since_start(log), restart)
+    tell_end(sweep, run)
+
+
+def record_end(run: RunDir, submission: Submission, printed: str, restart: int) -> None:
+    """Record the end that the ranks could not write; `printed` is the output of the job since the start."""
     if unstarted := not_started(printed):
         record_failure(run, FailureCause.launch_failure, rank=0, node=node_name(), error=unstarted, restart=restart)
     elif ends := ended_ranks(printed):
         codes = [ends.get(rank, ("", 0))[1] for rank in range(load_run(run.config).ranks)]
-        record_exit_codes(run, submission, codes, nodes={rank: node for rank, (node, _) in ends.items()})
+        at = {rank: node for rank, (node, _) in ends.items()}
+        record_exit_codes(run, submission, codes, nodes=at, restart=restart)
     elif own_end(run, submission) is None:
         lines = own_lines(printed)
         last = f"; the last line of its log: {lines[-1]}" if lines else ""
         error = f"the script of the job ended, and no rank recorded an end{last}"
         record_failure(run, FailureCause.launch_failure, rank=0, node=node_name(), error=error, restart=restart)
-    tell_end(sweep, run)
 
 
 def ended_ranks(printed: str) -> dict[int, tuple[str, int]]:

@@ -14,7 +14,7 @@ import pytest
 from jobs.cli import main
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, read_records
-from jobs.submit.pbs.script import script_text
+from jobs.submit.pbs.script import HeldTurn, script_text
 from jobs.submit.progress import last_step
 from jobs.submit.states import RunState, State, states
 from tests.support.cli import files, printed, printed_words, small
@@ -298,9 +298,12 @@ def test_the_script_is_valid_shell_and_shellcheck_finds_nothing(program: str, tm
     directory = RunDir(sweep.path / "one")
     directory.path.mkdir(parents=True)
     directory.code.symlink_to(sweep.code("0" * 32))
-    file = tmp_path / "script"
+    file, held = tmp_path / "script", tmp_path / "held"
     file.write_text(script_text(run, directory, sweep, file, name="one-0", after="7"))
+    held.write_text(script_text(run, directory, sweep, held, held=HeldTurn("7-1", 0, [0, 4])))
     assert "#PBS -W depend=afterany:7\n" in file.read_text()
-    for command in (["bash", "-n"], [Path(sys.executable).parent / "shellcheck", "--exclude=SC1091"]):
-        checked = subprocess.run([*command, file], capture_output=True, text=True, check=False)
+    assert "#PBS" not in held.read_text()
+    shellcheck = (Path(sys.executable).parent / "shellcheck", "--exclude=SC1091")
+    for command in (("bash", "-n", file), ("bash", "-n", held), (*shellcheck, file, held)):
+        checked = subprocess.run(command, capture_output=True, text=True, check=False)
         assert checked.returncode == 0, checked.stdout + checked.stderr
