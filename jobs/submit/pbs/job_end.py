@@ -1,7 +1,9 @@
-"""Record the end of a run that its ranks could not record, when the script of its PBS job exits.
+"""When the ranks of a PBS job have ended: record the cause if they could not, and decide whether the run starts again.
 
-The script runs this on its first node (`python -m jobs.submit.pbs.job_end SWEEP`), unless PBS asked the job to end:
-then PBS has the cause. Nothing is asked of PBS here: on some sites compute nodes cannot reach the server.
+The script of the job runs this on its first node (`python -m jobs.submit.pbs.job_end SWEEP SECONDS`), unless PBS asked
+the job to end: then PBS has the cause. SECONDS are left until the ranks are asked to stop. Users have no right to
+requeue a job of PBS, so the script itself starts the run again if this exits with AGAIN. Nothing is asked of PBS here:
+on some sites compute nodes cannot reach the server.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 from jobs.errors import RunDirError
@@ -18,16 +22,19 @@ from jobs.output import own_program
 from jobs.ranks import node_name
 from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.submit.job_log import not_started, own_lines, printed_since_start, restarts
-from jobs.submit.notices import tell_end
-from jobs.submit.requeue import its_submission, record_exit_codes
+from jobs.submit.notices import tell_end, tell_restart
+from jobs.submit.pbs.script import AGAIN
+from jobs.submit.requeue import its_submission, planned_restart, record_exit_codes
 from jobs.submit.submissions import Submission, own_end
 
+# A start that has less time would hardly reach its next checkpoint.
+LEAST_S = 60
 # A rank that failed, as the script reports it.
 ENDED = re.compile(r"^slurmscale: error: (\S+): rank (\d+): exit code (\d+)$", re.MULTILINE)
 
 
-def main(sweep_path: str) -> None:
-    """Record the end of this job's run, if its ranks recorded none."""
+def main(sweep_path: str, left_s: float) -> int:
+    """Record the end of this job's run, if its ranks recorded none; return AGAIN, after a pause, if it starts again."""
     job = re.match(r"\d+", os.environ.get("PBS_JOBID", ""))
     if job is None:
         raise RunDirError("jobs.submit.pbs.job_end runs in a job script, inside a PBS job.")
@@ -36,14 +43,28 @@ def main(sweep_path: str) -> None:
     submission = its_submission(sweep, job_id)
     if submission is None:
         # The ledger no longer names the job of a run that was submitted or started again.
-        return
+        return 0
     run, log = sweep.run(submission.run), sweep.output(job_id)
     restart = restarts(log)
     if owner := successor(run, job_id, restart):
-        print(f"slurmscale: {owner.name} has taken over {run.name}; this job does not record its end")
-        return
+        print(f"slurmscale: {owner.name} has taken over {run.name}; this job neither records nor restarts it")
+        return 0
     record_end(run, submission, printed_since_start(log), restart)
-    tell_end(sweep, run)
+    # PBS did not ask the job to end.
+    found = planned_restart(run, submission, sweep, unasked=True)
+    if found is not None and left_s - found.pause_s < LEAST_S:
+        print(f"slurmscale: {run.name} does not restart in this job, which has {max(left_s, 0):.0f} s left; "
+              f"`slurmscale resume {sweep.quoted}` continues it")  # fmt: skip
+        found = None
+    if found is None:
+        tell_end(sweep, run)
+        return 0
+    print(f"slurmscale: {found.sentence()}", flush=True)
+    # The job keeps its nodes, and has no others.
+    replace(found, avoided=[]).record(run)
+    tell_restart(run)
+    time.sleep(found.pause_s)
+    return AGAIN
 
 
 def record_end(run: RunDir, submission: Submission, printed: str, restart: int) -> None:
@@ -68,4 +89,4 @@ def ended_ranks(printed: str) -> dict[int, tuple[str, int]]:
 
 if __name__ == "__main__":
     with own_program():
-        main(sys.argv[1])
+        sys.exit(main(sys.argv[1], float(sys.argv[2])))

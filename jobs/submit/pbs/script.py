@@ -28,6 +28,8 @@ SAFE_PATH = re.compile(r"[\w.+=@/-]+", re.ASCII)
 RESOURCE = re.compile(r"[A-Za-z]\w*", re.ASCII)
 TAKEN = {"N", "q", "P", "j", "o", "e", "r", "J", "select", "place", "walltime", "ncpus", "ngpus", "mem", "mpiprocs"}
 NO_DIRECTIVE = "a #PBS line cannot contain all of these characters."
+# Exit code of jobs.submit.pbs.job_end after which the script starts the run again (EX_TEMPFAIL of sysexits.h).
+AGAIN = 75
 # A node that answers has ended its ranks within seconds; NFS may show it the file that asks for that a little later.
 PATIENCE_S = 30
 
@@ -71,6 +73,7 @@ def script_text(
         options=[] if held else [*options(run, name), *([f"-W depend=afterany:{after}"] if after else [])],
         mode="held" if held else "hand" if name is None else "job",
         held=held,
+        again=AGAIN,
         patience_s=PATIENCE_S,
         started=BATCH_STARTED,
         not_started=NOT_STARTED,
