@@ -873,6 +873,9 @@ class Cluster:
     """Further sbatch options, without the dashes."""
     pbs: dict[str, str] = field(default_factory=dict)
     """Further resources of PBS (`qsub -l`); names of one letter are other options of qsub."""
+    pbs_resubmit: bool = False
+    """Submit another PBS job from the first node when a run has to go on and its job has no time left; needs a qsub
+    there that reaches the server."""
     pbs_totals: bool = False
     """Ask PBS for ncpus, ngpus and mem of the whole job, for sites that do not accept `select`."""
     pbs_start: PbsStart = PbsStart.pbsdsh

@@ -2,8 +2,8 @@
 
 The script of the job runs this on its first node (`python -m jobs.submit.pbs.job_end SWEEP SECONDS`), unless PBS asked
 the job to end: then PBS has the cause. SECONDS are left until the ranks are asked to stop. Users have no right to
-requeue a job of PBS, so the script itself starts the run again if this exits with AGAIN. Nothing is asked of PBS here:
-on some sites compute nodes cannot reach the server.
+requeue a job of PBS, so the script itself starts the run again if this exits with AGAIN. Nothing is asked of PBS here,
+unless cluster.pbs_resubmit says that compute nodes reach the server.
 """
 
 from __future__ import annotations
@@ -15,17 +15,22 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.errors import RunDirError
-from jobs.failure_causes import FailureCause, record_failure
+from filelock import Timeout
+
+from jobs.errors import RunDirError, SuiteError
+from jobs.failure_causes import FailureCause, latest_attempt, record_failure
 from jobs.lease import successor
 from jobs.output import own_program
 from jobs.ranks import node_name
-from jobs.rundir import RunDir, SweepDir, load_run
+from jobs.rundir import RunDir, SweepDir, load_run, load_to_launch
+from jobs.schema import LauncherKind
 from jobs.submit.job_log import not_started, own_lines, printed_since_start, restarts
+from jobs.submit.launch import launch
+from jobs.submit.ledger import held
 from jobs.submit.notices import tell_end, tell_restart
 from jobs.submit.pbs.script import AGAIN
-from jobs.submit.requeue import its_submission, planned_restart, record_exit_codes
-from jobs.submit.submissions import Submission, own_end
+from jobs.submit.requeue import PATIENCE_S, its_submission, planned_restart, record_exit_codes
+from jobs.submit.submissions import Submission, events_since, own_end
 
 # A start that has less time would hardly reach its next checkpoint.
 LEAST_S = 60
@@ -53,6 +58,8 @@ def main(sweep_path: str, left_s: float) -> int:
     # PBS did not ask the job to end.
     found = planned_restart(run, submission, sweep, unasked=True)
     if found is not None and left_s - found.pause_s < LEAST_S:
+        if load_run(run.config).cluster.pbs_resubmit and resubmitted(run, submission, sweep):
+            return 0
         print(f"slurmscale: {run.name} does not restart in this job, which has {max(left_s, 0):.0f} s left; "
               f"`slurmscale resume {sweep.quoted}` continues it")  # fmt: skip
         found = None
@@ -65,6 +72,23 @@ def main(sweep_path: str, left_s: float) -> int:
     tell_restart(run)
     time.sleep(found.pause_s)
     return AGAIN
+
+
+def resubmitted(run: RunDir, submission: Submission, sweep: SweepDir) -> bool:
+    """Submit the rest of a run as another job, and return True; False without a new checkpoint, or if PBS refuses.
+
+    Without a new checkpoint the next job would end where this one did.
+    """
+    if not any(event["event"] == "checkpoint" for event in latest_attempt(events_since(run, submission))):
+        return False
+    try:
+        with held(sweep, patience_s=PATIENCE_S):
+            lines = launch(sweep, [(load_to_launch(run), run)], LauncherKind.pbs)
+    except (SuiteError, Timeout) as error:
+        print(f"slurmscale: {run.name} cannot be submitted from this node: {error}")
+        return False
+    print(f"slurmscale: {run.name} goes on in another job: {', '.join(lines)}", flush=True)
+    return True
 
 
 def record_end(run: RunDir, submission: Submission, printed: str, restart: int) -> None:

@@ -265,6 +265,22 @@ def test_a_run_whose_job_has_no_time_left_is_left_to_resume(pbs: PbsStandIn, tmp
     assert int(str(events(run, "started")[-1]["from_step"])) >= 20
 
 
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_run_at_its_time_limit_goes_on_in_a_job_that_its_job_submits(pbs: PbsStandIn, tmp_path: Path) -> None:
+    sweep = submitted(tmp_path, *ENDLESS, "wall_time_min=1", "cluster.pbs_resubmit=true")
+    run = sweep.run("one")
+    wait_until(lambda: "2" in pbs.alive() and only(sweep).state is State.running)
+    assert only(sweep).job_id == "2"
+    stopped = events(run, "stopped")
+    assert [event["cause"] for event in stopped] == ["time_limit"]
+    starts = events(run, "started")
+    assert [event["job_id"] for event in starts] == ["1", "2"]
+    assert starts[1]["from_step"] == stopped[0]["step"]
+    assert "slurmscale: one goes on in another job: submitted 1 run: 2" in sweep.output("1").read_text()
+    assert main(["cancel", str(sweep.path)]) == 0
+
+
 # --- refusals
 
 
