@@ -76,7 +76,7 @@ def is_list_of_texts(value: Any) -> bool:
 # Fields that readers use, with the check of their values; other fields may have any.
 FIELDS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("attempt", "from_step", "restart", "rank", "events_before", "failures_before"), of_type(int)),
-    **dict.fromkeys(("failure_number", "status_bytes", "step"), of_type(int)),
+    **dict.fromkeys(("failure_number", "status_bytes", "step", "process"), of_type(int)),
     **dict.fromkeys(("node", "host", "stage", "mark", "place", "clusters", "launcher", "id"), of_type(str)),
     **dict.fromkeys(("cause", "reason", "error", "proof", "advice", "limit"), of_type(str)),
     **dict.fromkeys(("job_id", "after"), is_job_id),
@@ -87,6 +87,7 @@ FIELDS: dict[str, Callable[[Any], bool]] = {
     "tasks": of_type(list),
     "array": of_type(bool),
     "process_started": of_type(float),
+    "scheduler": of_type(str),
 }
 # Fields that readers of an event require; others may be absent.
 REQUIRED: dict[str, tuple[str, ...]] = {

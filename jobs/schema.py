@@ -743,6 +743,8 @@ class LauncherKind(Enum):
     """A person, who gives job.pbs of each run directory to qsub (PBS Pro)."""
     pilot = "pilot"
     """One Slurm job for all points of a submission, which gives its nodes to them as they become free."""
+    here = "here"
+    """The nodes of the Slurm or PBS job that runs this command, given to the points as they become free."""
 
     @property
     def is_preview(self) -> bool:
@@ -775,6 +777,11 @@ class LauncherKind(Enum):
         return self is LauncherKind.pilot
 
     @property
+    def in_own_job(self) -> bool:
+        """True if the runs use the job of the user that runs the command, which waits for their ends."""
+        return self is LauncherKind.here
+
+    @property
     def in_queue(self) -> bool:
         """True if the job ids in the ledger are a scheduler's."""
         return self.scheduler is not None
@@ -782,7 +789,7 @@ class LauncherKind(Enum):
     @property
     def starts_runs(self) -> bool:
         """True if the runs are queued or started; the others only show them, or write scripts for a person."""
-        return self.in_queue or self.on_this_machine
+        return self.in_queue or self.on_this_machine or self.in_own_job
 
     @property
     def needs_slurm(self) -> bool:
@@ -875,6 +882,9 @@ class Cluster:
     """Further sbatch options, without the dashes."""
     pbs: dict[str, str] = field(default_factory=dict)
     """Further resources of PBS (`qsub -l`); names of one letter are other options of qsub."""
+    pbs_resubmit: bool = False
+    """Submit another PBS job from the first node when a run has to go on and its job has no time left; needs a qsub
+    there that reaches the server."""
     pbs_totals: bool = False
     """Ask PBS for ncpus, ngpus and mem of the whole job, for sites that do not accept `select`."""
     pbs_start: PbsStart = PbsStart.pbsdsh
@@ -932,7 +942,7 @@ class Launcher:
     kind: LauncherKind
     """Scheduler or program that starts the ranks."""
     max_running: Count | None = None
-    """Most array tasks, or points of a pilot, that run at once; null: no limit."""
+    """Most array tasks, or points of a pilot or of launcher=here, that run at once; null: no limit."""
     requeues: NoneOrMore = 3
     """Most restarts of a run after a fault of the machine, or at its time limit from a checkpoint; 0: none."""
     requeue_pause_s: NoneOrMore = 30

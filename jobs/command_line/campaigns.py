@@ -36,7 +36,12 @@ TRIAL = (
     Argument(
         "--changed-code", action="store_true", help="run the paired baselines with the code of the first baseline"
     ),
-    Argument("--wait", action="store_true", help="return when all runs have ended, and print the leaderboard"),
+    Argument(
+        "--wait",
+        action="store_true",
+        default=None,
+        help="return when all runs have ended, and print the leaderboard",
+    ),
 )
 
 

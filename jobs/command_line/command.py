@@ -177,4 +177,5 @@ EXPECT = Argument(
     help="store an expected result before the first run, such as 'tokens_per_s >= 1000', or of an attempt "
     "'speed >= 1.10 x baseline'; the report says whether it was kept",
 )
-WAIT = Argument("--wait", action="store_true", help="return when all runs have ended")
+# None: as the launcher does; launcher=here waits, since its runs end with the command.
+WAIT = Argument("--wait", action="store_true", default=None, help="return when all runs have ended")

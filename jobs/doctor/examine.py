@@ -10,6 +10,7 @@ from rich.console import Console
 import jobs
 from jobs.console import console
 from jobs.doctor.cluster import ask_slurm
+from jobs.doctor.held_checks import held_job_checks, held_run_checks
 from jobs.doctor.node_job import nodes_wanted, run_on_nodes
 from jobs.doctor.nodes import judged
 from jobs.doctor.pair_checks import bandwidths
@@ -24,6 +25,7 @@ from jobs.rundir import SweepDir
 from jobs.schema import LauncherKind, Run
 from jobs.submit import slurm_commands
 from jobs.submit.batch_script import batch_script, resources, sweep_path
+from jobs.submit.held import held_allocation
 from jobs.submit.pbs import commands as pbs_commands
 
 
@@ -43,6 +45,8 @@ def doctor(overrides: list[str], *, nodes: int | None, node_list: str | None, wi
     run = compose(overrides, multirun=False, judge=value_problems)[0].run
     if run.starter is LauncherKind.pbs:
         return doctor_of_pbs(run)
+    if run.starter.in_own_job:
+        return doctor_of_own_job(run)
     if not run.starter.needs_slurm:
         raise ConfigError(
             f"cluster={run.cluster.name} has launcher={run.starter.name}, and doctor checks Slurm and PBS clusters. "
@@ -68,6 +72,16 @@ def doctor_of_pbs(run: Run) -> Examination:
     site = ask_pbs()
     found, fit = pbs_site_checks(site), pbs_run_checks(site, run)
     out.print(table("the cluster", found))
+    out.print("", table(f"{run.name} there", fit), "", sep="\n")
+    out.print(summary([*found, *fit]))
+    return Examination(run, [*found, *fit])
+
+
+def doctor_of_own_job(run: Run) -> Examination:
+    """Show what the job of this shell has, and whether a run fits into it. Submits no test job."""
+    allocation, out = held_allocation(), console()
+    found, fit = held_job_checks(allocation), held_run_checks(allocation, run)
+    out.print(table("the job", found))
     out.print("", table(f"{run.name} there", fit), "", sep="\n")
     out.print(summary([*found, *fit]))
     return Examination(run, [*found, *fit])

@@ -25,7 +25,7 @@ from jobs.schema import LauncherKind, Run
 from jobs.submit.backlog import launchable, submit_backlog, submit_waiting
 from jobs.submit.intents import settle
 from jobs.submit.launch import launch
-from jobs.submit.launchers import launcher_of
+from jobs.submit.launchers import by_launcher, launcher_of
 from jobs.submit.ledger import held
 from jobs.submit.note import note_of
 from jobs.submit.notices import Watched
@@ -62,7 +62,7 @@ COLOURS = {
 
 
 def submit(
-    overrides: list[str], *, multirun: bool, wait: bool, skip_illegal: bool = False, expect: str | None = None
+    overrides: list[str], *, multirun: bool, wait: bool | None, skip_illegal: bool = False, expect: str | None = None
 ) -> int:
     """Compose, show, prepare and launch runs; return the exit code. With `skip_illegal` list what is left out.
 
@@ -91,10 +91,11 @@ def expecting(point: Point, text: str) -> Point:
     return replace(point, facts={**point.facts, "expect": checked(text, declared, in_campaign=False)})
 
 
-def submit_points(points: list[Point], *, wait: bool, try_large: bool = False) -> int:
+def submit_points(points: list[Point], *, wait: bool | None, try_large: bool = False) -> int:
     """Show, prepare and launch composed points; return the exit code.
 
-    With `try_large` also those whose samples are predicted to be too long for their GPUs.
+    With `wait=None` wait for the ends of runs that end with this command (launcher=here) and no others. With
+    `try_large` launch also those whose samples are predicted to be too long for their GPUs.
     """
     from jobs.plan.table import plan_notes, plan_table  # noqa: PLC0415 (NumPy, as the next one)
     from jobs.submit.prepare import prepared  # noqa: PLC0415
@@ -130,10 +131,15 @@ def submit_points(points: list[Point], *, wait: bool, try_large: bool = False) -
     for line in launched:
         print(line)
     if not kind.starts_runs:
-        print(nothing_started(kind, wait=wait))
+        print(nothing_started(kind, wait=bool(wait)))
         return 0
     print(f"show its state with: slurmscale status {sweep.quoted}")
-    return wait_for(sweep) if wait else 0
+    return wait_for(sweep) if waits(wait, kind) else 0
+
+
+def waits(wait: bool | None, kind: LauncherKind) -> bool:
+    """Return True if a command that has started runs waits for them: as the user says, or since they end with it."""
+    return kind.in_own_job if wait is None else wait
 
 
 def nothing_started(kind: LauncherKind, *, wait: bool) -> str:
@@ -234,7 +240,7 @@ def resume(
     path: Path,
     *,
     launcher: str | None,
-    wait: bool,
+    wait: bool | None,
     trust: bool = False,
     but: Collection[State] = (),
     without: Collection[str] = (),
@@ -280,8 +286,10 @@ def resume(
                 print(line)
     idle = [kind for kind, _ in chains if not kind.starts_runs]
     for kind in idle:
-        print(nothing_started(kind, wait=wait))
-    code = wait_for(sweep) if wait and not (idle and len(idle) == len(chains)) else 0
+        print(nothing_started(kind, wait=bool(wait)))
+    # Also without anything to resume: the user wants to wait for what runs.
+    is_waited_for = wait or any(waits(wait, kind) for kind, _ in chains)
+    code = wait_for(sweep) if is_waited_for and not (idle and len(idle) == len(chains)) else 0
     return 2 if damaged else code
 
 
@@ -317,6 +325,7 @@ def wait_for(
     resumed runs.
     """
     shown, told = set(known), Watched(sweep)
+    found: list[RunState] = []
     try:
         while True:
             found = look(sweep)
@@ -332,8 +341,12 @@ def wait_for(
             if not pause_s([*found, *around]):
                 break
             time.sleep(pause_s([*found, *around]))
+        for launcher, _ in by_launcher(found):
+            launcher.finish()
     except KeyboardInterrupt:
-        print(f"No longer waiting; the runs continue. Run `slurmscale status {sweep.quoted}` to see them.")
+        stopped = [text for launcher, _ in by_launcher(found) if (text := launcher.interrupt())]
+        goes_on = f"No longer waiting; the runs continue. Run `slurmscale status {sweep.quoted}` to see them."
+        print(*(stopped or [goes_on]), sep="\n")
         return 130
     for line in stage_lines(around):
         print(line)

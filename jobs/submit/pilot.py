@@ -2,7 +2,8 @@
 
 The batch script (jobs.submit.launchers.pilot) starts it on the first node; each run is a step of the job, on nodes of
 its own. The script names the code of each run on standard input. Its state is the ledger and the records of the runs:
-a pilot that Slurm restarts continues with the runs that have not ended.
+a pilot that Slurm restarts continues with the runs that have not ended. In an allocation that a user holds,
+jobs.submit.held does the same.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from jobs.plan.time_limit import stop_before_limit_s
 from jobs.ranks import LOCAL_RESTART_COUNT, hosts, node_name, restart_count, scheduled_job_id
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, event_record, read_events
 from jobs.schema import Run
-from jobs.submit import slurm_commands
-from jobs.submit.batch_script import code_environment
+from jobs.submit import allocation, slurm_commands
+from jobs.submit.allocation import Allocation, SlurmAllocation
 from jobs.submit.job_log import printed_since_start
-from jobs.submit.launchers.pilot import step_command, whole
+from jobs.submit.launchers.pilot import whole
 from jobs.submit.notices import tell_end, tell_restart
 from jobs.submit.pilot_packing import Point, pack
-from jobs.submit.requeue import end_by_slurm, failed_twice, its_submission, planned_restart, record_silent_end
+from jobs.submit.requeue import failed_twice, its_submission, planned_restart
 from jobs.submit.scheduler_call import BATCH_S, patience
 from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
 from jobs.submit.trust.integrity import refuse_changed, submitted_run
@@ -65,22 +66,27 @@ class Step:
     """A run that has nodes."""
 
     turn: Turn
-    nodes: list[str]
+    started_as: allocation.Turn
     process: subprocess.Popen[bytes]
     output: Path
     started: float = field(default_factory=time.monotonic)
     asked: bool = False
     """True if it was asked to stop."""
 
+    @property
+    def nodes(self) -> list[str]:
+        """The nodes that it has."""
+        return self.started_as.nodes
+
 
 class Pilot:
     """One job, its nodes, and the runs that wait for them and run on them."""
 
-    def __init__(self, sweep: SweepDir, job_id: str, nodes: list[str], codes: Mapping[str, str]) -> None:
+    def __init__(self, sweep: SweepDir, allocation: Allocation, codes: Mapping[str, str]) -> None:
         self.sweep = sweep
         self.codes = codes
-        self.job_id = job_id
-        self.nodes = nodes
+        self.allocation = allocation
+        self.job_id = job_id = allocation.job_id
         self.running: dict[str, Step] = {}
         self.waiting = {turn.directory.name: turn for turn in unfinished(sweep, job_id, codes)}
         # A pilot that Slurm restarted counts on, so that no start writes into the log of an earlier one.
@@ -90,13 +96,16 @@ class Pilot:
         )
         self.bad_nodes = self.failed_twice()
         runs = [turn.run for turn in self.waiting.values()]
-        spare_s = stop_before_limit_s(whole(runs)) if runs else 0
-        self.stop_at = time.monotonic() + slurm_commands.time_left_s(job_id) - spare_s
+        self.stop_at = time.monotonic() + allocation.time_left_s() - (self.spare_s(runs) if runs else 0)
+        self.cancellations_read = 0
         self.ending = False
         """No run is started any more, and running ones are asked to stop."""
         self.taken = False
         """Slurm ends the job with all its steps, and decides about a restart."""
-        self.preempted = False
+
+    def spare_s(self, runs: list[Run]) -> float:
+        """Return the seconds before its end at which all runs are asked to stop."""
+        return stop_before_limit_s(whole(runs))
 
     def work(self) -> None:
         """Start runs and record their ends until none runs and none that waits can still start."""
@@ -105,6 +114,8 @@ class Pilot:
                 step = self.running.pop(name)
                 if not self.taken:
                     self.end(step)
+            self.heed_cancellations()
+            self.ending = self.ending or time.monotonic() >= self.stop_at
             if not self.ending:
                 self.start()
             for step in self.running.values():
@@ -119,15 +130,33 @@ class Pilot:
         ready = [turn for turn in self.waiting.values() if turn.not_before <= now and self.can_still_start(turn)]
         points = [Point(turn.directory.name, turn.run.nodes, turn.failed_on) for turn in ready]
         busy = {node for step in self.running.values() for node in step.nodes}
-        free = [node for node in self.nodes if node not in busy and node not in self.bad_nodes]
+        free = [node for node in self.allocation.nodes if node not in busy and node not in self.bad_nodes]
         most = ready[0].run.launcher.max_running if ready else None
         for name, nodes in pack(points, free, most and max(0, most - len(self.running))).items():
             self.launch(self.waiting.pop(name), nodes)
 
     def can_still_start(self, turn: Turn) -> bool:
-        """Return True if there are enough nodes for a run, and time for its whole limit."""
-        enough = turn.run.nodes <= len(set(self.nodes) - self.bad_nodes)
-        return enough and turn.has_time(time.monotonic(), self.stop_at)
+        """Return True if there are enough nodes for a run, and enough time."""
+        enough = turn.run.nodes <= len(set(self.allocation.nodes) - self.bad_nodes)
+        return enough and self.has_time(turn)
+
+    def has_time(self, turn: Turn) -> bool:
+        """Return True if there is time for the whole limit of a run."""
+        return turn.has_time(time.monotonic(), self.stop_at)
+
+    def heed_cancellations(self) -> None:
+        """Stop runs, and leave out waiting ones, that the ledger has as cancelled."""
+        size = self.sweep.submissions.stat().st_size
+        if size == self.cancellations_read:
+            return
+        self.cancellations_read = size
+        for name, each in latest_submissions(self.sweep).items():
+            if not each.cancelled or each.job_id != self.job_id:
+                continue
+            if turn := self.waiting.pop(name, None):
+                self.record("ended", turn)
+            elif step := self.running.get(name):
+                self.ask(step)
 
     def launch(self, turn: Turn, nodes: list[str]) -> None:
         """Start a run as a step on these nodes."""
@@ -142,27 +171,31 @@ class Pilot:
             return
         self.launches += 1
         log_id = f"{self.job_id}-{self.launches}"
-        place = slurm_commands.host_list(nodes)
+        place = self.allocation.shown(nodes)
         self.record("launched", turn, log_id=log_id, place=place)
         # The job's own SLURM_RESTART_COUNT counts restarts of the pilot, not of this run.
-        environment = code_environment(code) | {LOCAL_RESTART_COUNT: str(turn.launches)}
+        environment = self.allocation.environment(code) | {LOCAL_RESTART_COUNT: str(turn.launches)}
         # The messages of srun go to the file of rank 0.
         output = self.sweep.output(log_id)
-        outputs = str(self.sweep.output(log_id, "%t"))
-        command = step_command(turn.run, turn.directory, code, nodes, outputs)
+        start = allocation.Turn(self.sweep, turn.run, turn.directory, code, nodes, log_id, turn.launches)
+        command = self.allocation.command(start)
         with open_to_append(output) as log:
             process = subprocess.Popen(
                 ["bash", "-c", command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
             )
-        self.running[turn.directory.name] = Step(turn, nodes, process, output)
+        self.running[turn.directory.name] = Step(turn, start, process, output)
         print(f"{turn.directory.name}: started on {place}", flush=True)
 
     def ask_in_time(self, step: Step) -> None:
-        """Ask a run to stop when its time, or that of the pilot, is over; srun forwards the signal to the ranks."""
-        over = time.monotonic() >= step.started + step.turn.until_stop_s
-        if (over or self.ending) and not step.asked and not self.taken:
+        """Ask a run to stop when its time, or that of the pilot, is over."""
+        if time.monotonic() >= step.started + step.turn.until_stop_s or self.ending:
+            self.ask(step)
+
+    def ask(self, step: Step) -> None:
+        """Ask a run to stop, once."""
+        if not step.asked and not self.taken:
             step.asked = True
-            step.process.send_signal(signal.SIGUSR2)
+            self.allocation.ask_to_stop(step.process, step.started_as)
 
     def end(self, step: Step) -> None:
         """Record the end of a step, and let its run wait again if another start may help."""
@@ -181,8 +214,9 @@ class Pilot:
             self.waiting[directory.name] = turn
             return
         end = self.recorded_end(step, submission)
-        may_restart = not self.ending or self.preempted
-        found = planned_restart(directory, submission, self.sweep, preempted=self.preempted) if may_restart else None
+        preempted = self.allocation.preempted
+        may_restart = not self.ending or preempted
+        found = planned_restart(directory, submission, self.sweep, preempted=preempted) if may_restart else None
         if found is None:
             self.record("ended", turn)
             print(f"{directory.name}: {end['event']}", flush=True)
@@ -203,15 +237,11 @@ class Pilot:
     def look_at_job(self) -> None:
         """Update the nodes that the job still has, and whether it is preempted."""
         try:
-            job = slurm_commands.shown_job(self.job_id)
+            self.allocation.look()
         except SubmitError as error:
             # The runs do not need the controller of Slurm; it may answer again at the next end.
-            print(f"Slurm does not answer: {error}", flush=True)
-            return
-        self.nodes = hosts(job["NodeList"])
-        # Slurm signals a preemption to the steps only, not to the pilot.
-        self.preempted = self.preempted or end_by_slurm(job) is FailureCause.preempted
-        self.ending = self.ending or self.preempted
+            print(f"{self.allocation.scheduler} does not answer: {error}", flush=True)
+        self.ending = self.ending or self.allocation.preempted
 
     def recorded_end(self, step: Step, submission: Submission) -> Mapping[str, Any]:
         """Return the recorded end of a step, after adding the end that the ranks could not record."""
@@ -220,10 +250,10 @@ class Pilot:
         if own_end(directory, submission) is None and over:
             error = "reached its time limit before the ranks reached a step boundary"
             record_failure(directory, FailureCause.time_limit, rank=0, node=step.nodes[0], error=error, restart=restart)
-        by_slurm = FailureCause.preempted if self.preempted else None
-        record_silent_end(directory, submission, printed, restart=restart, by_slurm=by_slurm)
+        self.allocation.record_silent_end(directory, submission, printed, restart)
         if own_end(directory, submission) is None:
-            error = f"srun ended with exit code {step.process.returncode}; the last output: {printed.strip()[-200:]}"
+            how = f"{self.allocation.starter} ended with exit code {step.process.returncode}"
+            error = f"{how}; the last output: {printed.strip()[-200:]}"
             record_failure(directory, FailureCause.lost_peer, rank=0, node=step.nodes[0], error=error, restart=restart)
         end = own_end(directory, submission)
         assert end is not None
@@ -233,7 +263,7 @@ class Pilot:
         """Return the nodes of this pilot on which its runs failed twice or more."""
         mine = [each for each in latest_submissions(self.sweep).values() if each.job_id == self.job_id]
         events = (event for each in mine for event in events_since(self.sweep.run(each.run), each))
-        return set(failed_twice(events)) & set(self.nodes)
+        return set(failed_twice(events)) & set(self.allocation.nodes)
 
     def record(self, event: str, turn: Turn, **fields: Any) -> None:
         """Append to the ledger."""
@@ -277,7 +307,7 @@ def main(sweep_path: str, codes: Mapping[str, str]) -> None:
         raise RunDirError("jobs.submit.pilot runs in a batch script, inside a Slurm job.")
     sweep = SweepDir(Path(sweep_path))
     its_submission(sweep, job_id)
-    pilot = Pilot(sweep, job_id, hosts(os.environ["SLURM_JOB_NODELIST"]), codes)
+    pilot = Pilot(sweep, SlurmAllocation(job_id, hosts(os.environ["SLURM_JOB_NODELIST"])), codes)
 
     def warned(number: int, _frame: object) -> None:
         pilot.ending = True
@@ -289,7 +319,7 @@ def main(sweep_path: str, codes: Mapping[str, str]) -> None:
     pilot.work()
     left = len(pilot.waiting)
     print(f"pilot {job_id}: {f'{left} runs left' if left else 'all runs have ended'}", flush=True)
-    if pilot.preempted and left and not pilot.taken:
+    if pilot.allocation.preempted and left and not pilot.taken:
         # Slurm does not requeue a preempted job that ends within its grace time. Requeueing ends this script.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         with patience(BATCH_S):

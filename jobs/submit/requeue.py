@@ -189,7 +189,11 @@ def record_silent_end(
 
 
 def record_exit_codes(
-    run: RunDir, submission: Submission, exit_codes: Sequence[int | None], nodes: Mapping[int, str] | None = None
+    run: RunDir,
+    submission: Submission,
+    exit_codes: Sequence[int | None],
+    nodes: Mapping[int, str] | None = None,
+    restart: int | None = None,
 ) -> None:
     """Record the end that the ranks could not write, from their exit codes; `nodes` are those of ranks elsewhere.
 
@@ -198,6 +202,10 @@ def record_exit_codes(
     if ranks_named_cause(run, submission):
         return
     at = nodes or {}
+
+    def record(cause: FailureCause, rank: int, error: str) -> None:
+        record_failure(run, cause, rank=rank, node=at.get(rank, node_name()), error=error, restart=restart)
+
     # A rank that lost its peer may abort itself, so SIGABRT comes last; one that starts exits with 128 and the signal.
     ended = [(rank, code) for rank, code in enumerate(exit_codes) if code]
     signalled = [(code == -signal.SIGABRT, rank, number) for rank, code in ended if (number := signal_of(code))]
@@ -205,18 +213,19 @@ def record_exit_codes(
         _, rank, number = min(signalled)
         how = signal.strsignal(number) or "unknown"
         error = f"rank {rank} ended without recording a cause: signal {number} ({how})"
-        record_failure(run, cause_of_task(how), rank=rank, node=at.get(rank, node_name()), error=error)
+        record(cause_of_task(how), rank, error)
     elif own_end(run, submission) is not None:
         return  # a rank lost a peer that ended by itself
     elif None in exit_codes:
-        record_failure(run, FailureCause.time_limit, rank=exit_codes.index(None), node=node_name(), error=LATE)
+        record(FailureCause.time_limit, exit_codes.index(None), LATE)
     elif exit_codes:
         rank, code = next(iter(ended), (0, 0))
         error = f"rank {rank} ended without recording a cause: exit code {code}"
-        record_failure(run, FailureCause.code, rank=rank, node=at.get(rank, node_name()), error=error)
+        record(FailureCause.code, rank, error)
     else:
-        error = "ended without recording a cause: the process that had started the ranks was killed"
-        record_failure(run, FailureCause.killed, rank=0, node=node_name(), error=error)
+        record(
+            FailureCause.killed, 0, "ended without recording a cause: the process that had started the ranks was killed"
+        )
 
 
 def signal_of(exit_code: int) -> int:

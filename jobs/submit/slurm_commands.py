@@ -30,6 +30,8 @@ QUEUED = re.compile(
     r"(?P<id>[0-9]+(?:_[0-9]+)?)\|(?P<state>[A-Z_]+)\|(?P<start>[^|]*)\|(?P<reason>[^|]*)"
     r"(?:\|(?P<own>[0-9]+))?(?:\|(?P<described>.*))?"
 )
+# The GPUs of a node of a job.
+GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")
 # Jobs that are looked up one by one, since squeue does not list them.
 MOST_ASKED_ALONE = 20
 # sbatch --test-only expects a job on idle nodes within seconds.
@@ -361,6 +363,17 @@ def time_left_s(job_id: str) -> float:
     printed = re.match(r"Configuration data as of (\S+)", ask("scontrol", "show", "config"))
     now = datetime.fromisoformat(printed[1]) if printed else datetime.now()  # noqa: DTZ005
     return (datetime.fromisoformat(end).astimezone() - now.astimezone()).total_seconds()
+
+
+def share_of_a_node(job_id: str) -> tuple[int | None, int | None]:
+    """Return the CPUs and the GPUs that a job has on each of its nodes, at least; None for what Slurm does not show."""
+    shown = ask("scontrol", "--all", "--oneliner", "--details", "show", "job", job_id)
+    job = fields_of(shown)
+    numbers = [job.get(name, "") for name in ("NumCPUs", "NumNodes")]
+    cpus = int(numbers[0]) // int(numbers[1]) if all(map(str.isdigit, numbers)) else None
+    # Of each group of equal nodes: GRES=gpu:a100:4(IDX:0-3),nic:1
+    gpus = [sum(map(int, GPUS.findall(gres))) for gres in re.findall(r"(?<!\w)GRES=(\S*)", shown)]
+    return cpus, min(gpus, default=None)
 
 
 def host_list(nodes: list[str]) -> str:

@@ -16,7 +16,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, TypeVar
 
-from jobs.failure_causes import recorded_cause
+from jobs.failure_causes import FailureCause, recorded_cause
 from jobs.files import YAML_BYTES, UnsuitableFileError, exists, is_directory, read_text, reason
 from jobs.rundir import RunDir, SweepDir
 from jobs.submit.history import EXPLAINING, History
@@ -262,7 +262,8 @@ def decide(history: History, job: JobState | None) -> tuple[State, str]:
         if unstarted := not_started(printed_since_start(history.log)):
             return State.failed, unstarted
         state = State.prepared if submission.launches == 0 else State.stopped
-        return state, f"pilot {submission.job_id} ended before its turn; `slurmscale resume` submits another"
+        another = "starts it in another one" if submission.held_of else "submits another"
+        return state, f"{submission.shared_job} ended before its turn; `slurmscale resume` {another}"
     # The batch script's own message explains more than FAILED, which is all that Slurm knows of it.
     if not history.begins and (unstarted := not_started(printed_since_start(history.log))):
         return State.failed, unstarted
@@ -278,7 +279,8 @@ def recorded_state(history: History, end: Mapping[str, Any], job: JobState | Non
         words = [history.ended_words(job)] if job is not None and job.state in EXPLAINING else []
         return State.failed, "; ".join([*words, failure_words(end)])
     if history.submission.cancelled:
-        return State.cancelled, end["reason"]
+        # launcher=here stops its runs by the signal of a time limit.
+        return State.cancelled, "" if recorded_cause(end) is FailureCause.time_limit else end["reason"]
     if job is not None and job.state == GONE and is_recent(history):
         return State.ended, f"{end['reason']}; {job.reason}"
     return State.stopped, end["reason"]

@@ -93,6 +93,10 @@ class Submission:
     failures_before: int = 0
     """The highest number of a failure that belongs to earlier submissions; 0 in ledgers of versions without numbers."""
 
+    held_of: str | None = None
+    """The scheduler of the job in which launcher=here runs it."""
+    process: int | None = None
+    """The program in that job that starts it."""
     key: str | None = None
     """Its name among the submissions of several sweeps that are asked about at once."""
 
@@ -110,7 +114,12 @@ class Submission:
     def scheduler(self) -> str:
         """The name of its scheduler in sentences for the user."""
         kind = kind_of(self.launcher)
-        return (kind and kind.scheduler) or "Slurm"
+        return self.held_of or (kind and kind.scheduler) or "Slurm"
+
+    @property
+    def shared_job(self) -> str:
+        """The job that it shares with other runs, in sentences for the user."""
+        return f"{'pilot' if self.launcher == LauncherKind.pilot.name else 'job'} {self.job_id}"
 
     def is_its_job(self, described: str) -> bool:
         """Return True for the `name|script` of its job: schedulers use ids again, and users rename jobs."""
@@ -310,6 +319,8 @@ def submissions_on_record(sweep: SweepDir) -> dict[str, Submission]:
                     after=record.get("after"),
                     mark=record.get("mark"),
                     failures_before=record.get("failures_before", 0),
+                    held_of=record.get("scheduler"),
+                    process=record.get("process"),
                 )
                 if latest[record["run"]].has_own_job:
                     latest[record["run"]].log_id = record["job_id"]

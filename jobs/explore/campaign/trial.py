@@ -55,7 +55,7 @@ def submit_trial(
     campaign: Path | None,
     repeats: int,
     changed_code: bool,
-    wait: bool,
+    wait: bool | None,
     expect: str | None = None,
 ) -> tuple[int, Path | None]:
     """Compose, check and submit the repeats of a trial, all or none; return what `submitted` does.
@@ -74,7 +74,7 @@ def submit_trial(
 
 
 def submit_trials(
-    file: Path, overrides: list[str], *, campaign: Path | None, repeats: int, changed_code: bool, wait: bool
+    file: Path, overrides: list[str], *, campaign: Path | None, repeats: int, changed_code: bool, wait: bool | None
 ) -> tuple[int, Path | None]:
     """Compose, check and submit the repeats of all trials of a file, all or none, as `submit_trial` does.
 
@@ -97,7 +97,7 @@ def submit_trials(
     return submitted(campaign_points(named, overrides, campaign, repeats, changed_code=changed_code), wait=wait)
 
 
-def submitted(points: list[Point], *, wait: bool) -> tuple[int, Path | None]:
+def submitted(points: list[Point], *, wait: bool | None) -> tuple[int, Path | None]:
     """Submit all points of one campaign; return the exit code, and its directory if runs of it were started."""
     code = submit_points(points, wait=wait)
     run = points[0].run
@@ -240,7 +240,9 @@ def placed(point: Point, sweep: SweepDir, run_name: str, number: int, **facts: A
             name=repeat_name(run_name, number),
             repeat=number,
             # Runs side by side would disturb each other's measurement.
-            launcher=replace(run.launcher, max_running=1) if run.launcher.kind.in_queue else run.launcher,
+            launcher=replace(run.launcher, max_running=1)
+            if run.launcher.kind.in_queue or run.launcher.kind.in_own_job
+            else run.launcher,
         ),
         facts={**point.facts, "attempt": facts},
     )

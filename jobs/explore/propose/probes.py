@@ -129,7 +129,7 @@ def show_probes(overrides: list[str], *, submit: bool) -> int:
     if submit:
         from jobs.submit.commands import submit_points  # noqa: PLC0415 (only to submit)
 
-        return submit_points([composed(each) for each in typed], wait=False)
+        return submit_points([composed(each) for each in typed], wait=None)
     for each in typed:
         out.print(f"slurmscale submit {shell_line(each)}", soft_wrap=True)
     run = composed(typed[0]).run

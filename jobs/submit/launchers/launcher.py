@@ -71,6 +71,13 @@ class Launcher:
         them is not a job of the sweep.
         """
 
+    def finish(self) -> None:
+        """Wait for the last records of the runs that this process has started and that end with it."""
+
+    def interrupt(self) -> str | None:
+        """Stop the runs that this process has started and that end with it; return a sentence for the user, or None."""
+        return None
+
     def cancel_turn(self, sweep: SweepDir, name: str) -> None:
         """End a run of a launcher that takes turns, and record it; the others go on."""
         raise NotImplementedError

@@ -7,25 +7,21 @@ import shlex
 import sys
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 
 from jobs.errors import SubmitError
 from jobs.plan.cost import checkpoint_bytes
 from jobs.plan.rules.rule import counted
 from jobs.plan.time_limit import duration
-from jobs.rundir import RunDir, SweepDir
+from jobs.rundir import SweepDir
 from jobs.schema import Run
 from jobs.submit import scheduler_call, slurm_call, slurm_commands
 from jobs.submit.batch_script import (
     STARTED_LINE,
     batch_script,
     environment_lines,
-    gpus_per_node,
     integrity_lines,
     resources,
-    srun_arguments,
 )
-from jobs.submit.container import rank_python
 from jobs.submit.intents import run_task, submit_marked
 from jobs.submit.job_state import JobState
 from jobs.submit.launchers.launcher import Launch, Runs
@@ -99,11 +95,10 @@ def in_its_job(submission: Submission, job: JobState) -> JobState:
     """Return the state of a run inside a job that has this state."""
     if not job.is_alive or job.waits or job.is_suspended:
         return job
-    pilot = f"pilot {submission.job_id}"
     if submission.place is not None:
-        return JobState("RUNNING", f"on {submission.place} of {pilot}")
+        return JobState("RUNNING", f"on {submission.place} of {submission.shared_job}")
     nodes = f"{submission.nodes} free node{'s' if submission.nodes != 1 else ''}"
-    return JobState("PENDING", f"waits for {nodes} of {pilot}")
+    return JobState("PENDING", f"waits for {nodes} of {submission.shared_job}")
 
 
 def jobs_of(runs: Runs) -> list[Runs]:
@@ -156,27 +151,6 @@ def job_script(sweep: SweepDir, runs: Runs, name: str) -> str:
     codes = shlex.quote(json.dumps(submitted_as(directory for _, directory in runs)))
     # exec: a shell that waits for its child would not handle the warning.
     return batch_script(f"exec {shlex.join(pilot)} <<< {codes}", sweep.logs, asked)
-
-
-def step_command(run: Run, directory: RunDir, code: Path, nodes: list[str], output: str) -> str:
-    """Return the shell lines that start the ranks of a run, with this code, on these nodes of the job."""
-    arguments = [
-        "--unbuffered",
-        "--open-mode=append",
-        # For Slurm a step that lost a node never ends, and would keep its other nodes from the next step.
-        "--overlap",
-        f"--output={output}",
-        f"--nodes={run.nodes}",
-        f"--nodelist={','.join(nodes)}",
-        f"--ntasks={run.ranks}",
-        f"--ntasks-per-node={run.ranks_per_node}",
-        *([f"--gpus-per-node={gpus_per_node(run, run.ranks_per_node)}"] if run.cluster.gpus else []),
-        f"--time={run.wall_time_min}",
-        *srun_arguments(run),
-    ]
-    ranks = f"{rank_python(run)} -u -m jobs.run {shlex.quote(str(directory.path))}"
-    start = f"exec {shlex.join(['srun', *arguments])} {ranks}"
-    return "\n".join([*integrity_lines(run, code), start])
 
 
 LAUNCHER = Pilot()

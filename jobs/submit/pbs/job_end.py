@@ -1,7 +1,9 @@
-"""Record the end of a run that its ranks could not record, when the script of its PBS job exits.
+"""When the ranks of a PBS job have ended: record the cause if they could not, and decide whether the run starts again.
 
-The script runs this on its first node (`python -m jobs.submit.pbs.job_end SWEEP`), unless PBS asked the job to end:
-then PBS has the cause. Nothing is asked of PBS here: on some sites compute nodes cannot reach the server.
+The script of the job runs this on its first node (`python -m jobs.submit.pbs.job_end SWEEP SECONDS`), unless PBS asked
+the job to end: then PBS has the cause. SECONDS are left until the ranks are asked to stop. Users have no right to
+requeue a job of PBS, so the script itself starts the run again if this exits with AGAIN. Nothing is asked of PBS here,
+unless cluster.pbs_resubmit says that compute nodes reach the server.
 """
 
 from __future__ import annotations
@@ -9,25 +11,35 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
-from jobs.errors import RunDirError
-from jobs.failure_causes import FailureCause, record_failure
+from filelock import Timeout
+
+from jobs.errors import RunDirError, SuiteError
+from jobs.failure_causes import FailureCause, latest_attempt, record_failure
 from jobs.lease import successor
 from jobs.output import own_program
 from jobs.ranks import node_name
-from jobs.rundir import SweepDir, load_run
+from jobs.rundir import RunDir, SweepDir, load_run, load_to_launch
+from jobs.schema import LauncherKind
 from jobs.submit.job_log import not_started, own_lines, printed_since_start, restarts
-from jobs.submit.notices import tell_end
-from jobs.submit.requeue import its_submission, record_exit_codes
-from jobs.submit.submissions import own_end
+from jobs.submit.launch import launch
+from jobs.submit.ledger import held
+from jobs.submit.notices import tell_end, tell_restart
+from jobs.submit.pbs.script import AGAIN
+from jobs.submit.requeue import PATIENCE_S, its_submission, planned_restart, record_exit_codes
+from jobs.submit.submissions import Submission, events_since, own_end
 
+# A start that has less time would hardly reach its next checkpoint.
+LEAST_S = 60
 # A rank that failed, as the script reports it.
 ENDED = re.compile(r"^slurmscale: error: (\S+): rank (\d+): exit code (\d+)$", re.MULTILINE)
 
 
-def main(sweep_path: str) -> None:
-    """Record the end of this job's run, if its ranks recorded none."""
+def main(sweep_path: str, left_s: float) -> int:
+    """Record the end of this job's run, if its ranks recorded none; return AGAIN, after a pause, if it starts again."""
     job = re.match(r"\d+", os.environ.get("PBS_JOBID", ""))
     if job is None:
         raise RunDirError("jobs.submit.pbs.job_end runs in a job script, inside a PBS job.")
@@ -36,24 +48,62 @@ def main(sweep_path: str) -> None:
     submission = its_submission(sweep, job_id)
     if submission is None:
         # The ledger no longer names the job of a run that was submitted or started again.
-        return
+        return 0
     run, log = sweep.run(submission.run), sweep.output(job_id)
     restart = restarts(log)
     if owner := successor(run, job_id, restart):
-        print(f"slurmscale: {owner.name} has taken over {run.name}; this job does not record its end")
-        return
-    printed = printed_since_start(log)
+        print(f"slurmscale: {owner.name} has taken over {run.name}; this job neither records nor restarts it")
+        return 0
+    record_end(run, submission, printed_since_start(log), restart)
+    # PBS did not ask the job to end.
+    found = planned_restart(run, submission, sweep, unasked=True)
+    if found is not None and left_s - found.pause_s < LEAST_S:
+        if load_run(run.config).cluster.pbs_resubmit and resubmitted(run, submission, sweep):
+            return 0
+        print(f"slurmscale: {run.name} does not restart in this job, which has {max(left_s, 0):.0f} s left; "
+              f"`slurmscale resume {sweep.quoted}` continues it")  # fmt: skip
+        found = None
+    if found is None:
+        tell_end(sweep, run)
+        return 0
+    print(f"slurmscale: {found.sentence()}", flush=True)
+    # The job keeps its nodes, and has no others.
+    replace(found, avoided=[]).record(run)
+    tell_restart(run)
+    time.sleep(found.pause_s)
+    return AGAIN
+
+
+def resubmitted(run: RunDir, submission: Submission, sweep: SweepDir) -> bool:
+    """Submit the rest of a run as another job, and return True; False without a new checkpoint, or if PBS refuses.
+
+    Without a new checkpoint the next job would end where this one did.
+    """
+    if not any(event["event"] == "checkpoint" for event in latest_attempt(events_since(run, submission))):
+        return False
+    try:
+        with held(sweep, patience_s=PATIENCE_S):
+            lines = launch(sweep, [(load_to_launch(run), run)], LauncherKind.pbs)
+    except (SuiteError, Timeout) as error:
+        print(f"slurmscale: {run.name} cannot be submitted from this node: {error}")
+        return False
+    print(f"slurmscale: {run.name} goes on in another job: {', '.join(lines)}", flush=True)
+    return True
+
+
+def record_end(run: RunDir, submission: Submission, printed: str, restart: int) -> None:
+    """Record the end that the ranks could not write; `printed` is the output of the job since the start."""
     if unstarted := not_started(printed):
         record_failure(run, FailureCause.launch_failure, rank=0, node=node_name(), error=unstarted, restart=restart)
     elif ends := ended_ranks(printed):
         codes = [ends.get(rank, ("", 0))[1] for rank in range(load_run(run.config).ranks)]
-        record_exit_codes(run, submission, codes, nodes={rank: node for rank, (node, _) in ends.items()})
+        at = {rank: node for rank, (node, _) in ends.items()}
+        record_exit_codes(run, submission, codes, nodes=at, restart=restart)
     elif own_end(run, submission) is None:
         lines = own_lines(printed)
         last = f"; the last line of its log: {lines[-1]}" if lines else ""
         error = f"the script of the job ended, and no rank recorded an end{last}"
         record_failure(run, FailureCause.launch_failure, rank=0, node=node_name(), error=error, restart=restart)
-    tell_end(sweep, run)
 
 
 def ended_ranks(printed: str) -> dict[int, tuple[str, int]]:
@@ -63,4 +113,4 @@ def ended_ranks(printed: str) -> dict[int, tuple[str, int]]:
 
 if __name__ == "__main__":
     with own_program():
-        main(sys.argv[1])
+        sys.exit(main(sys.argv[1], float(sys.argv[2])))

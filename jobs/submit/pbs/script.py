@@ -1,4 +1,4 @@
-"""The job script of a run for PBS Pro, of launcher=pbs and launcher=pbs_script.
+"""The script of a run for PBS Pro: the job of launcher=pbs and pbs_script, or a turn in a held allocation.
 
 Ranks start without MPI: a program of the site's choice (cluster.pbs_start) starts one shell on each node, and the shell
 starts the ranks of its node with the variables that torchrun would set.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -26,15 +28,36 @@ SAFE_PATH = re.compile(r"[\w.+=@/-]+", re.ASCII)
 RESOURCE = re.compile(r"[A-Za-z]\w*", re.ASCII)
 TAKEN = {"N", "q", "P", "j", "o", "e", "r", "J", "select", "place", "walltime", "ncpus", "ngpus", "mem", "mpiprocs"}
 NO_DIRECTIVE = "a #PBS line cannot contain all of these characters."
+# Exit code of jobs.submit.pbs.job_end after which the script starts the run again (EX_TEMPFAIL of sysexits.h).
+AGAIN = 75
+# A node that answers has ended its ranks within seconds; NFS may show it the file that asks for that a little later.
+PATIENCE_S = 30
+
+
+@dataclass(frozen=True)
+class HeldTurn:
+    """A start of a run on some nodes of an allocation that goes on afterwards."""
+
+    log_id: str
+    restart: int
+    places: Sequence[int]
+    """For each node a line of PBS_NODEFILE that names it, counted from 0."""
 
 
 def script_text(
-    run: Run, directory: RunDir, sweep: SweepDir, file: Path, *, name: str | None = None, after: str | None = None
+    run: Run,
+    directory: RunDir,
+    sweep: SweepDir,
+    file: Path,
+    *,
+    name: str | None = None,
+    after: str | None = None,
+    held: HeldTurn | None = None,
 ) -> str:
-    """Return the complete job script of one run, which is written to `file`.
+    """Return the complete script of one run, which is written to `file`.
 
     `name` is that of the job, by which its submission finds it; None for a script that a person submits. `after` is the
-    job whose end it waits for.
+    job whose end it waits for. With `held` it is no job, but starts the run in the allocation in which it is run.
     """
     templates = Environment(
         loader=PackageLoader("jobs.submit.pbs", ""),
@@ -47,8 +70,11 @@ def script_text(
     ranks = run.ranks_per_node
     end = shlex.join([sys.executable, "-m", "jobs.submit.pbs.job_end", sweep_path(run)])
     return templates.get_template("job.pbs.j2").render(
-        options=[*options(run, name), *([f"-W depend=afterany:{after}"] if after else [])],
-        by_hand=name is None,
+        options=[] if held else [*options(run, name), *([f"-W depend=afterany:{after}"] if after else [])],
+        mode="held" if held else "hand" if name is None else "job",
+        held=held,
+        again=AGAIN,
+        patience_s=PATIENCE_S,
         started=BATCH_STARTED,
         not_started=NOT_STARTED,
         integrity=integrity_lines(run, code),
@@ -63,6 +89,11 @@ def script_text(
         ranks_per_node=ranks,
         stop_after_s=run.wall_time_min * 60 - stop_before_limit_s(run),
     )
+
+
+def stop_file(sweep: SweepDir, start: str) -> Path:
+    """Return the file for which the nodes of a start look; its line is the name of a signal for the ranks."""
+    return sweep.logs / f".{start}.stop"
 
 
 def options(run: Run, name: str | None = None) -> list[str]:

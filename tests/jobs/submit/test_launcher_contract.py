@@ -16,6 +16,7 @@ from jobs.submit.prepare import prepared
 from jobs.submit.states import State, states
 from jobs.submit.submissions import latest_submissions
 from tests.support.cli import files, printed, small
+from tests.support.slurm.held import held_by_slurm
 from tests.support.waiting import wait_until
 
 # What a launcher needs to start a run.
@@ -23,7 +24,7 @@ NEEDS = {
     LauncherKind.local: ("cluster=local", "nodes=1"),
     LauncherKind.pilot: ("launcher.pilot_nodes=2", "launcher.pilot_wall_time_min=90"),
 }
-OF_SLURM = {LauncherKind.slurm, LauncherKind.pilot}
+OF_SLURM = {LauncherKind.slurm, LauncherKind.pilot, LauncherKind.here}
 
 
 def kinds(*, that_start: bool) -> list[object]:
@@ -38,6 +39,8 @@ def chosen(kind: LauncherKind, request: pytest.FixtureRequest) -> list[str]:
         request.getfixturevalue("empty_queue")
     if kind is LauncherKind.pbs:
         request.getfixturevalue("pbs")
+    if kind is LauncherKind.here:
+        request.getfixturevalue("monkeypatch").setenv("SLURM_JOB_ID", held_by_slurm(2))
     return ["cluster=generic_slurm", f"launcher={kind.name}", "name=one", *NEEDS.get(kind, ())]
 
 

@@ -15,9 +15,11 @@ import pytest
 from jobs.cli import main
 from jobs.ranks import hosts
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_records
+from jobs.submit.allocation import SlurmAllocation
+from jobs.submit.allocation import Turn as Start
 from jobs.submit.history import History
 from jobs.submit.job_state import JobState
-from jobs.submit.launchers.pilot import job_script, step_command
+from jobs.submit.launchers.pilot import job_script
 from jobs.submit.pilot import Turn, unfinished
 from jobs.submit.states import State, decide, states
 from jobs.submit.submissions import Submission
@@ -114,7 +116,8 @@ def test_the_job_has_whole_nodes_and_a_step_what_its_run_was_planned_for(tmp_pat
         assert f"#SBATCH --{option}\n" in text
     assert "\nrefuse_changed ''" in text
     assert "trap requeue" not in text
-    step = step_command(run, directory, directory.code.resolve(), ["n3", "n5"], "/logs/1_%t")
+    start = Start(SweepDir(tmp_path / "s"), run, directory, directory.code.resolve(), ["n3", "n5"], "1-1", 0)
+    step = SlurmAllocation("1", ["n3", "n5"]).command(start)
     for option in ("nodes=2", "nodelist=n3,n5", "ntasks=4", "ntasks-per-node=2", "gpus-per-node=2", "cpus-per-task=4",
                    "container-image=img", "kill-on-bad-exit=1", "distribution=block", "time=5", "overlap"):  # fmt: skip
         assert f" --{option} " in step

@@ -5,7 +5,7 @@ turn, runs the script as PBS does, and records how it ended. Texts, JSON and exi
 recorded/ (OpenPBS 23.06.06); what was not recorded is marked so. The exit code is the number of the error modulo 256.
 
 DIRECTORY/down: the server is away. DIRECTORY/full: it accepts no more jobs. DIRECTORY/hold: no job starts.
-DIRECTORY/limit_s: the walltime of jobs, whatever they ask for.
+DIRECTORY/limit_s: the walltime of jobs, whatever they ask for. DIRECTORY/distinct: nodes have addresses of their own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 HERE = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 SERVER = "pbshead"
 # Names in JSON, and the address of each in PBS_NODEFILE: both nodes are this machine.
-NODES = {"pn01": "localhost", "pn02": "localhost"}
+NODES = {"pn01": "localhost", "pn02": "127.0.0.2" if (HERE / "distinct").exists() else "localhost"}
 NCPUS, NGPUS = 64, 4
 KNOWN = {"ncpus", "ngpus", "mem", "mpiprocs", "ompthreads", "walltime", "select", "place", "nodes", "storage"}
 # Recorded were 10 s between SIGTERM and SIGKILL.

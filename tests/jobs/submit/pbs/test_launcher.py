@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 
 from jobs.cli import main
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, read_records
-from jobs.submit.pbs.script import script_text
+from jobs.submit.pbs.script import HeldTurn, script_text
 from jobs.submit.progress import last_step
 from jobs.submit.states import RunState, State, states
 from tests.support.cli import files, printed, printed_words, small
 from tests.support.interrupted import dying_shell
 from tests.support.pbs.fixture import PbsStandIn
-from tests.support.real_run import losses, make_run, train
+from tests.support.real_run import events, losses, make_run, train
 from tests.support.training import long
 from tests.support.waiting import limit_s, wait_until
 
@@ -121,8 +124,9 @@ def test_a_job_that_pbs_runs_again_continues_from_its_checkpoint(pbs: PbsStandIn
     sweep = submitted(tmp_path, *ENDLESS)
     wait_until(lambda: is_at_step(sweep, 45))
     pbs.does("qrerun", "1")
-    wait_until(lambda: pbs.job("1").get("run_count") == 2 and only(sweep).state is State.running)
-    assert only(sweep).detail == "restart 1, after a requeue by PBS"
+    again = (State.running, "restart 1, after a requeue by PBS")
+    wait_until(lambda: (only(sweep).state, only(sweep).detail) == again)
+    assert pbs.job("1").get("run_count") == 2
     starts = [event for event in read_records(sweep.run("one").status) if event["event"] == "started"]
     assert [(event["restart"], event["job_id"]) for event in starts] == [(0, "1"), (1, "1")]
     assert starts[1]["from_step"] >= 20
@@ -169,7 +173,7 @@ def test_a_rank_that_dies_in_silence_is_named(script: str, words: str, pbs: PbsS
     python = tmp_path / "python"
     python.write_text(f"#!/bin/bash\n{script}\n")
     python.chmod(0o755)
-    sweep = submitted(tmp_path, f"cluster.python={python}", "nodes=2")
+    sweep = submitted(tmp_path, f"cluster.python={python}", "nodes=2", "launcher.requeues=0")
     wait_until(lambda: not pbs.alive())
     node = subprocess.run(["hostname"], capture_output=True, text=True, check=True).stdout.strip()
     found = only(sweep)
@@ -182,6 +186,99 @@ def test_a_set_up_line_that_fails_is_the_reason(pbs: PbsStandIn, tmp_path: Path)
     wait_until(lambda: not pbs.alive())
     assert only(sweep).state is State.failed
     assert "echo no such licence && false failed with exit code 1 (no such licence)" in only(sweep).detail
+
+
+# --- restarts in the job
+
+
+def process_of(run: RunDir, rank: int) -> psutil.Process:
+    """The process of a rank, not the `timeout` that has started it."""
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            is_rank = "python" in process.name() and process.cmdline()[-1:] == [str(run.path)]
+            if is_rank and process.environ().get("RANK") == str(rank):
+                return process
+    raise AssertionError(f"no process of rank {rank}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["pbsdsh", long("ssh"), long("mpirun")])
+def test_a_run_that_lost_a_rank_restarts_once_in_its_job_from_the_last_checkpoint(
+    program: str, pbs: PbsStandIn, tmp_path: Path
+) -> None:
+    as_root = "cluster.env={OMPI_ALLOW_RUN_AS_ROOT: '1', OMPI_ALLOW_RUN_AS_ROOT_CONFIRM: '1'}"
+    sweep = submitted(
+        tmp_path, *ENDLESS, "nodes=2", "launcher.requeue_pause_s=1", f"cluster.pbs_start={program}", as_root
+    )
+    run = sweep.run("one")
+    wait_until(lambda: is_at_step(sweep, 45))
+    other = process_of(run, 0)
+    process_of(run, 1).kill()
+    wait_until(lambda: len(events(run, "started")) == 2 and only(sweep).state is State.running)
+    node = socket.gethostname()
+    assert only(sweep).detail == f"restart 1, after killed (rank 1 on {node})"
+    assert [event["cause"] for event in events(run, "requeued")] == ["killed"]
+    starts = events(run, "started")
+    assert [(event["restart"], event["job_id"]) for event in starts] == [(0, "1"), (1, "1")]
+    assert int(str(starts[1]["from_step"])) >= 40
+    assert not other.is_running(), "the ranks of the other node have ended before"
+    assert pbs.job("1").get("run_count") == 1, "the job itself goes on"
+    assert main(["cancel", str(sweep.path)]) == 0
+    wait_until(lambda: not pbs.alive())
+    assert only(sweep).state is State.cancelled
+    assert len(events(run, "started")) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        (("job.learning_rate=1000", "job.min_learning_rate=1000", "job.warmup_steps=0"), "diverged"),
+        (("job.init_from=/nowhere", "job.init_from_is_remote=true"), "refused"),
+    ],
+)
+def test_what_would_fail_again_does_not_restart(
+    settings: tuple[str, ...], cause: str, pbs: PbsStandIn, tmp_path: Path
+) -> None:
+    sweep = submitted(tmp_path, *ENDLESS, *settings)
+    wait_until(lambda: not pbs.alive())
+    run = sweep.run("one")
+    assert only(sweep).state is State.failed
+    assert events(run, "failed")[-1]["cause"] == cause
+    assert events(run, "requeued") == []
+    assert sweep.output("1").read_text().count("slurmscale: started") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_run_whose_job_has_no_time_left_is_left_to_resume(pbs: PbsStandIn, tmp_path: Path) -> None:
+    sweep = submitted(tmp_path, *ENDLESS, "wall_time_min=1")
+    run = sweep.run("one")
+    wait_until(lambda: is_at_step(sweep, 25))
+    process_of(run, 0).kill()
+    wait_until(lambda: not pbs.alive())
+    assert "s left; `slurmscale resume" in sweep.output("1").read_text()
+    assert (only(sweep).state, events(run, "requeued")) == (State.failed, [])
+    assert main(["resume", str(sweep.path)]) == 0
+    wait_until(lambda: only(sweep).state is State.running)
+    assert int(str(events(run, "started")[-1]["from_step"])) >= 20
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_run_at_its_time_limit_goes_on_in_a_job_that_its_job_submits(pbs: PbsStandIn, tmp_path: Path) -> None:
+    sweep = submitted(tmp_path, *ENDLESS, "wall_time_min=1", "cluster.pbs_resubmit=true")
+    run = sweep.run("one")
+    wait_until(lambda: "2" in pbs.alive() and only(sweep).state is State.running)
+    assert only(sweep).job_id == "2"
+    stopped = events(run, "stopped")
+    assert [event["cause"] for event in stopped] == ["time_limit"]
+    starts = events(run, "started")
+    assert [event["job_id"] for event in starts] == ["1", "2"]
+    assert starts[1]["from_step"] == stopped[0]["step"]
+    assert "slurmscale: one goes on in another job: submitted 1 run: 2" in sweep.output("1").read_text()
+    assert main(["cancel", str(sweep.path)]) == 0
 
 
 # --- refusals
@@ -298,9 +395,12 @@ def test_the_script_is_valid_shell_and_shellcheck_finds_nothing(program: str, tm
     directory = RunDir(sweep.path / "one")
     directory.path.mkdir(parents=True)
     directory.code.symlink_to(sweep.code("0" * 32))
-    file = tmp_path / "script"
+    file, held = tmp_path / "script", tmp_path / "held"
     file.write_text(script_text(run, directory, sweep, file, name="one-0", after="7"))
+    held.write_text(script_text(run, directory, sweep, held, held=HeldTurn("7-1", 0, [0, 4])))
     assert "#PBS -W depend=afterany:7\n" in file.read_text()
-    for command in (["bash", "-n"], [Path(sys.executable).parent / "shellcheck", "--exclude=SC1091"]):
-        checked = subprocess.run([*command, file], capture_output=True, text=True, check=False)
+    assert "#PBS" not in held.read_text()
+    shellcheck = (Path(sys.executable).parent / "shellcheck", "--exclude=SC1091")
+    for command in (("bash", "-n", file), ("bash", "-n", held), (*shellcheck, file, held)):
+        checked = subprocess.run(command, capture_output=True, text=True, check=False)
         assert checked.returncode == 0, checked.stdout + checked.stderr
