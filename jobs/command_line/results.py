@@ -5,29 +5,29 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobs.answers import ReportAnswer
 from jobs.command_line.command import START, Answered, Argument, Command, Effect, OneOf, chosen, given_path
+
+if TYPE_CHECKING:
+    from analysis.compare.regression import Regression
+
+REGRESSED = 3
+"""The exit code of a regression."""
 
 
 def report(options: argparse.Namespace) -> int:
     """Write a report, a comparison of A and B, or a comparison with a reference."""
     refuse_arguments(options)
+    if options.reference:
+        from analysis.report.sections.regression import show as show_checks
+
+        found, _, page = compared(options)
+        show_checks(found, page)
+        return 0 if found.passed else REGRESSED
     from analysis.report.report import show
 
-    if options.reference:
-        from analysis.report.against_reference import regress
-
-        return regress(
-            options.paths,
-            options.reference,
-            options.output,
-            options.tolerance,
-            allow_missing=options.allow_missing,
-            formats=options.format,
-            **chosen(options, "follow", "anonymous"),
-        )
     answer, page = written(options)
     show(answer, page)
     return open_page(page) if options.open else 0
@@ -65,18 +65,40 @@ def written(options: argparse.Namespace) -> tuple[list[str], Path]:
     return answered(options.paths, options.output, options.format, options.cost_of, **how)
 
 
+def compared(options: argparse.Namespace) -> tuple[Regression, list[str], Path]:
+    """Write a report against a reference; return the comparison, the sentences of the headline and the page's path."""
+    from analysis.report.against_reference import regress
+
+    return regress(
+        options.paths,
+        options.reference,
+        options.output,
+        options.tolerance,
+        allow_missing=options.allow_missing,
+        formats=options.format,
+        **chosen(options, "follow", "anonymous"),
+    )
+
+
 def report_answer(options: argparse.Namespace) -> tuple[Any, int]:
     """Write a report, and return its headline and files."""
     from analysis.report.export.formats import exports_in
     from analysis.report.report import ALWAYS
     from jobs.errors import ReportError
 
-    if options.reference or options.open:
-        raise ReportError("--json answers reports and --compare. Leave --reference and --open out.")
+    if options.open:
+        raise ReportError("--json names the files. Leave --open out.")
     refuse_arguments(options)
-    answer, page = written(options)
+    reference, code = None, 0
+    if options.reference:
+        from analysis.report.sections.regression import answer_of
+
+        found, answer, page = compared(options)
+        reference, code = answer_of(found), 0 if found.passed else REGRESSED
+    else:
+        answer, page = written(options)
     folder = page.parent.absolute()
-    return ReportAnswer(answer, [str(folder / name) for name in (*ALWAYS, *exports_in(folder))]), 0
+    return ReportAnswer(answer, [str(folder / name) for name in (*ALWAYS, *exports_in(folder))], reference), code
 
 
 def open_page(page: Path) -> int:

@@ -22,6 +22,7 @@ from analysis.compare.regression import (
 from analysis.formatting import ABSENT, one_line, percent, plural, shown, shown_spread, title
 from analysis.intervals import FEWEST_FOR_MEAN, NORMALITY
 from analysis.report.figures.style import Section
+from jobs.answers import ReferenceAnswer, ReferenceCheck
 from jobs.console import console, plain
 from jobs.fitted_table import FittedTable
 
@@ -131,3 +132,31 @@ def show(found: Regression, page: Path) -> None:
         out.print(plain(f"not in the reference: {one_line(point)}"))
     print(page)
     print(one_line(sentence(found)))
+
+
+def answer_of(found: Regression) -> ReferenceAnswer:
+    """Return the record of a comparison with a reference."""
+    return ReferenceAnswer(
+        str(found.reference),
+        found.passed,
+        FALSE_ALARMS if found.by_spread else None,
+        [check_answer(each) for each in ordered(found)],
+        list(found.added),
+    )
+
+
+def check_answer(check: Check) -> ReferenceCheck:
+    """Return the record of a check."""
+    before, now = check.reference, check.now
+    return ReferenceCheck(
+        check.point,
+        None if check.metric is None else check.metric.name,
+        check.verdict.name,
+        None if before is None else before.median,
+        0 if before is None else before.n,
+        None if now is None else now.median,
+        0 if now is None else now.n,
+        check.change,
+        check.by_spread,
+        check.why or None,
+    )
