@@ -13,7 +13,7 @@ from jobs.command_line.grammar import COMMANDS, parsed, parser
 from jobs.errors import ConfigError
 
 # They print something else than one document.
-LEFT_OUT = {"follow", "open", "cfg", "info", "package", "resolve"}
+LEFT_OUT = {"follow", "open", "cfg", "info", "package", "resolve", "live"}
 
 
 def answer_of(name: str, given: Mapping[str, Any]) -> tuple[Any, int]:

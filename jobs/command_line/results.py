@@ -28,9 +28,23 @@ def report(options: argparse.Namespace) -> int:
         return 0 if found.passed else REGRESSED
     from analysis.report.report import show
 
+    if options.live:
+        return keep_live(options)
     answer, page = written(options)
     show(answer, page)
     return open_page(page) if options.open else 0
+
+
+def keep_live(options: argparse.Namespace) -> int:
+    """Write a report until its runs have ended, and print the last headline."""
+    from analysis.report.live import live
+    from analysis.report.report import show
+
+    how = chosen(options, "follow", "anonymous")
+    opened = open_page if options.open else bool
+    answer, page, code = live(options.paths, options.output, options.format, options.cost_of, opened=opened, **how)
+    show(answer, page)
+    return code
 
 
 def refuse_arguments(options: argparse.Namespace) -> None:
@@ -44,6 +58,8 @@ def refuse_arguments(options: argparse.Namespace) -> None:
         )
     if options.open and options.reference:
         raise ReportError("--open shows the page of a report or of --compare. Leave it out with --reference.")
+    if options.live and (options.compare or options.reference):
+        raise ReportError("--live writes the report of sweeps. Leave --compare and --reference out.")
     if options.compare and options.paths:
         raise ReportError("--compare takes its two directories itself. Run `slurmscale report --compare A B`.")
     if not options.paths and not options.compare:
@@ -86,8 +102,8 @@ def report_answer(options: argparse.Namespace) -> tuple[Any, int]:
     from analysis.report.report import ALWAYS
     from jobs.errors import ReportError
 
-    if options.open:
-        raise ReportError("--json names the files. Leave --open out.")
+    if options.open or options.live:
+        raise ReportError("--json names the files of a report that is written once. Leave --open and --live out.")
     refuse_arguments(options)
     reference, code = None, 0
     if options.reference:
@@ -171,6 +187,11 @@ COMMANDS = (
             ),
             Argument("--open", action="store_true", help="open the page in a browser"),
             Argument(
+                "--live",
+                action="store_true",
+                help="write the files again while runs of the sweeps wait or run; the page reloads itself",
+            ),
+            Argument(
                 "--format",
                 action="append",
                 default=[],
@@ -182,6 +203,7 @@ COMMANDS = (
         heading=START,
         examples=(
             "report runs/first --open",
+            "report runs/first --live --open",
             "report --compare runs/first runs/second",
             "report runs/second --reference runs/first/runs.csv",
         ),

@@ -229,6 +229,7 @@ REFUSED: dict[str, tuple[str, dict[str, str] | None]] = {
     "tune nodes=1": ("ConfigError", None),
     "doctor cluster=local": ("ConfigError", None),
     "report runs/camp --open": ("ReportError", None),
+    "report runs/camp --live": ("ReportError", None),
     "explain nothing_like_it": ("ConfigError", None),
     "attempt other/name x=1": ("ConfigError", None),
     "campaign none.yaml": ("ConfigError", None),
