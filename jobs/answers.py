@@ -354,6 +354,10 @@ class ReferenceCheck:
     by_spread: bool
     """The limit follows from the reference's own spread."""
     detail: str | None
+    shifted_at: str | None
+    """The report of the reference with which its present level begins; those before do not count."""
+    hosts_differ: bool
+    """Hosts of the reference differ by more than chance, and only equal hosts count, or hosts widen the limit."""
 
 
 @dataclass(frozen=True)

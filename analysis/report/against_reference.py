@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.compare.reference import parsed, read_reference
+from analysis.compare.reference import files_of, parsed, read_reference
 from analysis.compare.regression import Regression, regression_of
 from analysis.failures.runs import failures
 from analysis.load.discover import read
@@ -43,7 +43,8 @@ def regress(
         raise ReportError(f"--tolerance={tolerance:g} is not in [0, 1). For 5 %, use --tolerance 0.05")
     folder = output or (paths[0] if len(paths) == 1 else Path())
     kept = read_reference(reference)
-    if (folder / "runs.csv").resolve() == reference.resolve():
+    replaced = (folder / "runs.csv").resolve()
+    if replaced in {file.resolve() for file in (files_of(reference) if reference.is_dir() else [reference])}:
         raise ReportError(
             f"This report would overwrite {reference} with its own runs.csv. Keep the reference elsewhere, or write "
             "the report elsewhere with --output DIR."

@@ -151,8 +151,8 @@ COMMANDS = (
                 Argument(
                     "--reference",
                     type=given_path,
-                    metavar="FILE",
-                    help="compare with an earlier runs.csv; exit code 3 if a point got worse",
+                    metavar="FILE|DIR",
+                    help="compare with earlier runs.csv: one, or a directory of them; exit code 3 if one got worse",
                 ),
                 Argument(
                     "--cost-of",

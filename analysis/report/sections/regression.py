@@ -99,8 +99,9 @@ def rule(found: Regression) -> str:
     if not found.by_spread:
         return f"A metric is worse if it {fixed} unfavourable direction."
     return (
-        f"A metric of which the reference has {FEWEST_FOR_MEAN} different repeats or more is worse if its median is "
-        "beyond the limit, in its unfavourable direction, that one further run of the reference would exceed with a "
+        f"A metric of which the reference has {FEWEST_FOR_MEAN} different values or more (repeats, of a directory the "
+        "median of each report on the same hosts, since the last shift of its level) is worse if its median is beyond "
+        "the limit, in its unfavourable direction, that one further value of the reference would exceed with a "
         f"probability of {percent(FALSE_ALARMS / found.by_spread)} (Student's t prediction interval of the "
         f"logarithms), and by more than {percent(SMALLEST)}. So unchanged runs fail in {percent(FALSE_ALARMS)} of such "
         "reports at most, if they vary as the repeats of the reference do: repeats of one hour vary less than those of "
@@ -159,4 +160,6 @@ def check_answer(check: Check) -> ReferenceCheck:
         check.change,
         check.by_spread,
         check.why or None,
+        None if check.level is None else check.level.shifted_at,
+        check.level is not None and check.level.hosts_differ,
     )
