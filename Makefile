@@ -23,7 +23,7 @@ help:
 	echo "make benchmark  measure the numbers in tests/README.md"
 	echo "make batching-benchmark DATA=alpaca.json TOKENIZER=tokenizer.model  compare padded, bucketed and packed batches with stock LitGPT"
 	echo "make plan-benchmark TABLES=DIRECTORY  predict step time and memory of published runs, and print errors, coverage of intervals, right and wrong verdicts, and trials to the best layout"
-	echo "make referee-benchmark  false crowns and pairs of attempts that run until a verdict, over CAMPAIGNS=500 simulated campaigns a row"
+	echo "make referee-benchmark  false crowns and pairs of attempts that run until a verdict, over CAMPAIGNS=500 simulated campaigns a row; false alarms of references with a history"
 	echo "make tune-benchmark TABLES=DIRECTORY  replay measured spaces through the sampler of slurmscale tune, random search beside it"
 	echo "make gpu-day DATA=alpaca.json TOKENIZER=tokenizer.model  one GPU: what works, matrix rate, Llama-2 7B beside stock LitGPT, choices; resumable"
 	echo "make gpu-day-wheels  download what a machine without a network needs for gpu-day besides torch: GPU_WHEELS=DIRECTORY"
@@ -143,6 +143,7 @@ plan-benchmark: $(VENV)/dev.done
 CAMPAIGNS ?= 500
 referee-benchmark: $(VENV)/dev.done
 	$(BIN)/python -m tests.benchmarks.referee --campaigns $(CAMPAIGNS)
+	$(BIN)/python -m tests.benchmarks.reference_history --histories $(CAMPAIGNS)
 
 # Also without tables: then the measured space of a small model on a CPU only, tests/benchmarks/tune_space.csv.
 tune-benchmark: $(VENV)/dev.done

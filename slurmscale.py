@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SuiteError", "answer", "attempt", "calibrate", "cancel", "compare", "compose", "data", "doctor", "explain",
-    "frames", "leaderboard", "logs", "main", "model", "plan", "report", "resume", "search", "status", "submit", "tune",
-    "wait",
+    "frames", "leaderboard", "logs", "main", "model", "plan", "probes", "report", "resume", "search", "status",
+    "submit", "tune", "wait",
 ]  # fmt: skip
 INTERRUPTED, REFUSED = 130, 2
 
@@ -279,9 +279,17 @@ def doctor(
 
 def calibrate(
     *paths: "str | Path", most: "int | None" = None, output: "str | Path | None" = None
-) -> answers.FileAnswer:
+) -> answers.CalibrationAnswer:
     """Fit the constants of predictions to finished runs and tables, and return the file with them."""
-    return answered(answers.FileAnswer, "calibrate", paths=paths, most=most, output=output)
+    return answered(answers.CalibrationAnswer, "calibrate", paths=paths, most=most, output=output)
+
+
+def probes(*overrides: "Overrides", submit: bool = False) -> answers.ProbesAnswer:
+    """Return the short runs that identify the constants of predictions, submitted on request."""
+    lines = lines_of(overrides, {}, multirun=True)
+    found = answered(answers.CalibrationAnswer, "calibrate", paths=lines, probes=True, submit=submit).probes
+    assert found is not None
+    return found
 
 
 def model(name: str, *, output: "str | Path | None" = None) -> answers.FileAnswer:
@@ -294,13 +302,16 @@ def report(
     output: "str | Path | None" = None,
     formats: "Sequence[str]" = (),
     cost_of: "str | None" = None,
+    reference: "str | Path | None" = None,
 ) -> answers.ReportAnswer:
     """Write report.html, report.md and runs.csv of run or sweep directories; return the headline and the files.
 
     `output` is the directory for the files: by default the one path given, else the current directory. `formats` are
     further files, as in `slurmscale report --format`; `cost_of` is a training such as 100B, as in `--cost-of`.
+    `reference` is an earlier runs.csv; `.reference.passed` of the answer is the verdict.
     """
-    return answered(answers.ReportAnswer, "report", paths=paths, output=output, format=formats, cost_of=cost_of)
+    how = {"output": output, "format": formats, "cost_of": cost_of, "reference": reference}
+    return answered(answers.ReportAnswer, "report", paths=paths, **how)
 
 
 def compare(

@@ -130,6 +130,62 @@ class PlanAnswer:
     """Lines on the points that cannot run, with --skip-illegal."""
     unset: list[str]
     """Keys without a value that `submit` needs, such as cluster.account."""
+    search: SearchAnswer | None = None
+    """With --search, which composes no single runs; else null."""
+
+
+@dataclass(frozen=True)
+class EstimateAnswer:
+    """A predicted number and the interval that contains the measured one in 90 % of cases."""
+
+    point: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class LayoutAnswer:
+    """A legal layout that may fit its GPU, with its predictions."""
+
+    overrides: list[str]
+    """What distinguishes it; the overrides in `common` come before them."""
+    nodes: int
+    data: int
+    """Degree of data parallelism; the three others follow."""
+    context: int
+    tensor: int
+    pipeline: int
+    micro_batch_size: int
+    accumulation: int
+    chance_to_fit: float
+    memory_bytes: EstimateAnswer
+    """Of one GPU."""
+    step_time_s: EstimateAnswer
+    tokens_per_s_per_gpu: EstimateAnswer
+    duration_s: EstimateAnswer | None
+    """Of all steps; null if their number depends on the data."""
+    gpu_s: EstimateAnswer | None
+    """GPU-seconds of all steps."""
+
+
+@dataclass(frozen=True)
+class SearchAnswer:
+    """The layouts of --search, by predicted time; nothing was prepared."""
+
+    basis: str
+    """What the predictions rest on: `uncalibrated: ...`, or the runs that they were fitted to."""
+    legal_layouts: int
+    layouts_that_may_fit: int
+    common: list[str]
+    """Overrides of all layouts."""
+    fastest: list[LayoutAnswer]
+    """The first ten, with the chance of not fitting counted as lost time."""
+    pareto: list[LayoutAnswer]
+    """Layouts that no other equals or beats in time, GPU-hours and memory at once, at most fifteen."""
+    pareto_layouts: int
+    """Their number before they were thinned out."""
+    file: str | None
+    """The drawing of all layouts, with --output."""
 
 
 @dataclass(frozen=True)
@@ -276,6 +332,46 @@ class ReportAnswer:
 
     headline: list[str]
     files: list[str]
+    reference: ReferenceAnswer | None = None
+    """With --reference; else null."""
+
+
+@dataclass(frozen=True)
+class ReferenceCheck:
+    """A metric of a point against the reference."""
+
+    point: str
+    metric: str | None
+    """A column of runs.csv, in its unit; null for a point that was not measured at all."""
+    verdict: str
+    """passed, better, worse, other_loss, missing (not measured) or unjudged (the reference has no value)."""
+    reference_median: float | None
+    reference_repeats: int
+    median: float | None
+    repeats: int
+    relative_change: float | None
+    """Of the median."""
+    by_spread: bool
+    """The limit follows from the reference's own spread."""
+    detail: str | None
+    shifted_at: str | None
+    """The report of the reference with which its present level begins; those before do not count."""
+    hosts_differ: bool
+    """Hosts of the reference differ by more than chance, and only equal hosts count, or hosts widen the limit."""
+
+
+@dataclass(frozen=True)
+class ReferenceAnswer:
+    """The verdict of `report --reference`."""
+
+    reference: str
+    passed: bool
+    false_alarm_rate: float | None
+    """Probability, at most, that the checks by_spread fail for unchanged runs; null if there are none."""
+    checks: list[ReferenceCheck]
+    """Those that fail first."""
+    added: list[str]
+    """Points that the reference does not contain."""
 
 
 @dataclass(frozen=True)
@@ -286,6 +382,42 @@ class FileAnswer:
     """The file; null if its text is only shown."""
     text: str
     """What the command prints: where the file is and how to choose it, or its text."""
+
+
+@dataclass(frozen=True)
+class ProbeAnswer:
+    """A short run that identifies constants of step time."""
+
+    overrides: list[str]
+    nodes: int
+    duration_s: float
+    gpu_s: float
+    interval_factor: float
+    """Upper limit (90 %) of a step time over its prediction after this probe, the median of all layouts."""
+    identifies: list[str]
+
+
+@dataclass(frozen=True)
+class ProbesAnswer:
+    """The runs that `calibrate --probes` proposes."""
+
+    basis: str
+    """calibrated or uncalibrated: what the present predictions rest on."""
+    layouts: int
+    """Layouts among which they were chosen."""
+    interval_factor: float
+    """That of `ProbeAnswer` before any probe."""
+    probes: list[ProbeAnswer]
+    directory: str
+    """The sweep of the probes."""
+    submitted: bool
+
+
+@dataclass(frozen=True)
+class CalibrationAnswer(FileAnswer):
+    """Fitted constants; with --probes the runs to fit them to, without a file and a text."""
+
+    probes: ProbesAnswer | None = None
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,12 @@ IDENTITY = (
     "scaling",
     "precision",
 )
+HOSTS = "hosts"
+SOURCE = "report"
+"""A key of rows: the file that they come from, if the reference is a directory; no column of a file."""
 DEVICE = ("device", "device_name", "emulated_nodes")
 NEEDED = ("name", "model", "parallelism", "nodes", "ranks", *DEVICE, "not_used_because", m.TOKENS_PER_S.name)
+MOST_FILES = 1000
 MAKE_ONE = "A reference is a runs.csv written by an earlier `slurmscale report DIR`; make one and keep it elsewhere."
 
 
@@ -62,17 +66,46 @@ class RunsTable:
 
 
 def read_reference(path: Path) -> RunsTable:
-    """Read the table of a file; raise ReportError with line and column if it is not a runs.csv or has no valid run."""
+    """Read the table of a file, or those of a directory as one, whose rows then have SOURCE.
+
+    Raise ReportError with line and column if a file is not a runs.csv, and if there is no valid run.
+    """
+    if not path.is_dir():
+        return used(read_table(path), path)
+    tables = {str(file.relative_to(path)): read_table(file) for file in files_of(path)}
+    if not tables:
+        raise ReportError(f"{path} has no runs*.csv and no directory with a runs.csv. {MAKE_ONE}")
+    first = next(iter(tables.values())).columns
+    columns = [name for name in first if all(name in table.columns for table in tables.values())]
+    return used(
+        RunsTable(columns, [{**row, SOURCE: name} for name, table in tables.items() for row in table.rows]), path
+    )
+
+
+def files_of(directory: Path) -> list[Path]:
+    """Return the reports of a reference that is a directory, in the order of their names."""
+    found = sorted([*directory.glob("runs*.csv"), *directory.glob("*/runs.csv")])
+    if len(found) > MOST_FILES:
+        raise ReportError(f"{directory} has {len(found):,} reports, more than {MOST_FILES:,}. Keep the latest ones.")
+    return found
+
+
+def used(table: RunsTable, path: Path) -> RunsTable:
+    """Return a table that has a valid run."""
+    if not table.used:
+        raise ReportError(f"{path} contains no valid run to compare with.")
+    return table
+
+
+def read_table(path: Path) -> RunsTable:
+    """Read the table of a file."""
     try:
         text = read_bytes(path).decode("utf-8-sig")
     except OSError as error:
         raise ReportError(f"{path} cannot be read: {reason(error)}. {MAKE_ONE}") from error
     except UnicodeDecodeError as error:
         raise ReportError(f"{path} is not UTF-8 text (byte {error.start}). {MAKE_ONE}") from error
-    table = parsed(text, str(path))
-    if not table.used:
-        raise ReportError(f"{path} contains no valid run to compare with.")
-    return table
+    return parsed(text, str(path))
 
 
 def parsed(text: str, where: str) -> RunsTable:

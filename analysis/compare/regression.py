@@ -1,8 +1,8 @@
 """The regression gate: match the points of a report with those of a reference table, and judge metric by metric.
 
-A metric is judged by the reference's own spread if its repeats have one: worse is a median outside the prediction
-interval of one further run. The limits of all such metrics together raise false alarms in FALSE_ALARMS of reports at
-most (Bonferroni). Of fewer repeats, or of equal ones, a fixed share is the limit.
+A metric is judged by the reference's own spread if its values have one (analysis.compare.history): worse is a median
+outside the prediction interval of one further value. The limits of all such metrics together raise false alarms in
+FALSE_ALARMS of reports at most (Bonferroni). Of fewer values, or of equal ones, a fixed share is the limit.
 
 Pure functions of two tables of runs (analysis.compare.reference).
 """
@@ -17,6 +17,7 @@ from enum import Enum
 from pathlib import Path
 
 from analysis.compare.core import change_direction, clauses, matched, relative_change, unequal_keys
+from analysis.compare.history import Level, level_of
 from analysis.compare.loss import final_losses_agree
 from analysis.compare.reference import CHECKED, DEVICE, IDENTITY, RunsTable
 from analysis.formatting import percent
@@ -69,6 +70,8 @@ class Check:
     why: str = ""
     by_spread: bool = False
     """True if the limit follows from the reference's own spread."""
+    level: Level | None = None
+    """What counts of the reference; None if it has nothing to compare with."""
 
     @property
     def change(self) -> float | None:
@@ -138,17 +141,21 @@ def regression_of(
         for identity, (before, after) in points.items()
         if before and after
     }
-    spreads = sum(
-        has_spread(metric, points[identity][0]) and spread_of(metric, points[identity][1]) is not None
+    levels = {
+        (identity, metric): level_of(metric, *points[identity])
         for identity, metrics in metrics_of.items()
         for metric in metrics
+    }
+    spreads = sum(
+        has_spread(metric, level) and spread_of(metric, points[identity][1]) is not None
+        for (identity, metric), level in levels.items()
     )
     error = FALSE_ALARMS / max(1, spreads) if tolerance is None else None
     checks = []
     for identity, (before, after) in points.items():
         if before and after:
             checks += [
-                check_of(name_of[identity], metric, before, after, tolerance, error=error)
+                check_of(name_of[identity], metric, levels[identity, metric], after, tolerance, error=error)
                 for metric in metrics_of[identity]
             ]
         elif before:
@@ -262,7 +269,7 @@ def checked(rows: Sequence[RunRow]) -> list[Metric]:
 def check_of(
     point: str,
     metric: Metric,
-    before: Sequence[RunRow],
+    level: Level,
     after: Sequence[RunRow],
     tolerance: float | None,
     *,
@@ -272,15 +279,17 @@ def check_of(
 
     With an `error` by the spread of the reference, if it has one.
     """
+    before = level.rows
     reference, now = spread_of(metric, before), spread_of(metric, after)
     if reference is None:
         return Check(point, Verdict.unjudged, metric, None, now, f"the reference contains no {metric.name}")
     if now is None:
         return Check(point, Verdict.missing, metric, reference, None, f"no run recorded {metric.name}")
     notes = [f"n = {reference.n} and {now.n}"]
-    by_spread = error is not None and has_spread(metric, before)
+    notes += level.notes
+    by_spread = error is not None and has_spread(metric, level)
     if by_spread and error is not None:
-        verdict, words = by_prediction(metric, values_of(metric, before), now.median, error)
+        verdict, words = by_prediction(metric, level.values, now.median, error)
         notes.append(words)
     else:
         share = TOLERANCE if tolerance is None else tolerance
@@ -296,14 +305,12 @@ def check_of(
             notes.append(f"repeats spread over {widest:.0%}, more than the tolerance: the result may be chance")
     if other_settings(before, after):
         notes.append("settings without a column of their own differ")
-    return Check(point, verdict, metric, reference, now, "; ".join(notes), by_spread)
+    return Check(point, verdict, metric, reference, now, "; ".join(notes), by_spread, level)
 
 
-def has_spread(metric: Metric, rows: Sequence[RunRow]) -> bool:
-    """Return whether the repeats of a reference tell how much a further run may differ from them."""
-    values = values_of(metric, rows)
-    varies = len(set(values)) > 1 and min(values) > 0
-    return metric is not m.FINAL_LOSS and len(values) >= FEWEST_FOR_MEAN and varies
+def has_spread(metric: Metric, level: Level) -> bool:
+    """Return whether the reference tells how much a further value of a metric may differ from its own."""
+    return metric is not m.FINAL_LOSS and level.has_spread
 
 
 def by_prediction(metric: Metric, before: Sequence[float], now: float, error: float) -> tuple[Verdict, str]:

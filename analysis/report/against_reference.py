@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.compare.reference import parsed, read_reference
-from analysis.compare.regression import regression_of
+from analysis.compare.reference import files_of, parsed, read_reference
+from analysis.compare.regression import Regression, regression_of
 from analysis.failures.runs import failures
 from analysis.load.discover import read
 from analysis.report.content import Report, build
@@ -19,11 +19,8 @@ from analysis.report.digest import digest_of
 from analysis.report.export.formats import chosen_formats
 from analysis.report.report import made, write
 from analysis.report.runs_table import rows_of, to_csv
-from analysis.report.sections.regression import section, sentence, show
+from analysis.report.sections.regression import section, sentence
 from jobs.errors import ReportError
-
-# The exit code of a regression; a refusal has 2, a failure 1.
-REGRESSED = 3
 
 
 def regress(
@@ -36,8 +33,8 @@ def regress(
     formats: Iterable[str] = (),
     follow: bool = False,
     anonymous: bool = False,
-) -> int:
-    """Write the report of these runs and print the comparison with a reference; return 0 if they pass, else 3.
+) -> tuple[Regression, list[str], Path]:
+    """Write the report of these runs; return the comparison with a reference, the headline and the page's path.
 
     Raises ReportError if the reference cannot be read, is of other devices, or would be overwritten.
     """
@@ -46,7 +43,8 @@ def regress(
         raise ReportError(f"--tolerance={tolerance:g} is not in [0, 1). For 5 %, use --tolerance 0.05")
     folder = output or (paths[0] if len(paths) == 1 else Path())
     kept = read_reference(reference)
-    if (folder / "runs.csv").resolve() == reference.resolve():
+    replaced = (folder / "runs.csv").resolve()
+    if replaced in {file.resolve() for file in (files_of(reference) if reference.is_dir() else [reference])}:
         raise ReportError(
             f"This report would overwrite {reference} with its own runs.csv. Keep the reference elsewhere, or write "
             "the report elsewhere with --output DIR."
@@ -60,6 +58,5 @@ def regress(
         headlines = [sentence(found), *report.headlines]
         return replace(report, headlines=headlines, sections=[section(found), *report.sections])
 
-    _, files = made(content, chosen, runs.runs if anonymous else None)
-    show(found, write(files, folder))
-    return 0 if found.passed else REGRESSED
+    report, files = made(content, chosen, runs.runs if anonymous else None)
+    return found, list(report.headlines), write(files, folder)

@@ -54,6 +54,8 @@ class Report:
     foreign_metrics: Sequence[Metric]
     """Metrics of these logs that are not in the registry."""
     facts: Sequence[tuple[str, Sequence[str]]]
+    live: tuple[str, int] | None = None
+    """The line above a page that will be written again, and the seconds after which it reloads itself."""
 
     @property
     def all_figures(self) -> list[Figure]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from analysis.anonymous import anonymized
@@ -54,12 +55,14 @@ def answered(
     *,
     follow: bool = False,
     anonymous: bool = False,
+    live: tuple[str, int] | None = None,
 ) -> tuple[list[str], Path]:
     """Write a report; return the sentences of its headline and the page's path.
 
     Without `output`, write into the directory given, or into the current one if several are given. `cost_of` is the
     training whose cost is reported: `100B`. `follow` reads links that lead out of the directories; `anonymous` replaces
-    names of people, machines and places in all files. Raise ReportError if a path does not exist or contains no run, a
+    names of people, machines and places in all files; `live` is the line above a page that will be written again, and
+    the seconds after which it reloads itself. Raise ReportError if a path does not exist or contains no run, a
     format is unknown or lacks its package, `cost_of` is not a number of tokens, or writing fails.
     """
     chosen = chosen_formats(formats)
@@ -69,7 +72,9 @@ def answered(
     gc.disable()
     try:
         found = read(paths, may_spawn=True, follow=follow)
-        content, files = made(lambda: build(found, training), chosen, found.runs if anonymous else None)
+        content, files = made(
+            lambda: replace(build(found, training), live=live), chosen, found.runs if anonymous else None
+        )
         return list(content.headlines), write(files, output or (paths[0] if len(paths) == 1 else Path()))
     finally:
         if collecting:

@@ -18,7 +18,7 @@ from analysis.report.sections.checkpoints import failures, written
 from analysis.report.sections.goodput import lost_words
 from analysis.run import RunResult
 from analysis.scaling.groups import Group, Point
-from analysis.untrusted import lookup
+from analysis.untrusted import as_list, lookup
 from jobs import metrics as m
 from jobs.metrics import Metric
 from jobs.parallelism import AXES, Axis
@@ -131,6 +131,7 @@ SETTINGS = (
     started("device", "device"),
     started("device_name", "device_name"),
     started("emulated_nodes", "emulated_nodes"),
+    Column("hosts", lambda row: " ".join(sorted(map(str, as_list(row.run.started.get("nodes"))))) or None),
     started("kernels", "kernels"),
     setting("network", "network.name"),
     Column("transport", lambda row: row.run.transport),

@@ -5,14 +5,15 @@ from __future__ import annotations
 import io
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import redirect_stderr
+from dataclasses import replace
 from typing import Any
 
-from jobs.command_line.command import Argument, Command, OneOf, Section
+from jobs.command_line.command import Argument, Command, Effect, OneOf, Section
 from jobs.command_line.grammar import COMMANDS, parsed, parser
 from jobs.errors import ConfigError
 
 # They print something else than one document.
-LEFT_OUT = {"follow", "open", "cfg", "info", "package", "resolve"}
+LEFT_OUT = {"follow", "open", "cfg", "info", "package", "resolve", "live"}
 
 
 def answer_of(name: str, given: Mapping[str, Any]) -> tuple[Any, int]:
@@ -36,6 +37,11 @@ def arguments_of(command: Command) -> Iterator[Argument]:
     for each in command.arguments:
         inner = (each,) if isinstance(each, Argument) else each.arguments if isinstance(each, (OneOf, Section)) else ()
         yield from (argument for argument in inner if key_of(argument) not in LEFT_OUT)
+
+
+def limited(command: Command, effects: Collection[Effect]) -> Command:
+    """Return a command without the arguments that would change more than these effects."""
+    return replace(command, arguments=tuple(each for each in arguments_of(command) if each.effect in effects))
 
 
 def key_of(argument: Argument) -> str:

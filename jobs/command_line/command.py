@@ -25,11 +25,28 @@ EXIT_CODES = {
 OVERRIDES = "Hydra overrides, such as model=llama2_7b nodes=4 job.steps=100; `slurmscale explain` lists all keys"
 
 
-class Argument:
-    """An argument of a command: what argparse's `add_argument` takes, and how a shell completes it."""
+class Effect(Enum):
+    """What a command changes: `slurmscale mcp` has those that read, and others by --allow."""
 
-    def __init__(self, *names: str, completer: Callable[..., list[str]] | None = None, **options: Any) -> None:
-        self.names, self.completer, self.options = names, completer, options
+    reads = "nothing"
+    writes = "files: reports, data, notes, and files of the site"
+    submits = "jobs, and runs on this machine"
+    cancels = "waiting and running jobs"
+    removes = "sweeps and runs on disk"
+
+
+class Argument:
+    """An argument of a command: what argparse's `add_argument` takes, how a shell completes it, what it changes."""
+
+    def __init__(
+        self,
+        *names: str,
+        completer: Callable[..., list[str]] | None = None,
+        effect: Effect = Effect.reads,
+        **options: Any,
+    ) -> None:
+        """Describe an argument; `effect` is what it changes beside what its command does."""
+        self.names, self.completer, self.effect, self.options = names, completer, effect, options
 
     def add_to(self, parser: Any) -> None:
         """Add the argument to a parser, or to a group of one."""
@@ -70,16 +87,6 @@ def no_command(options: argparse.Namespace, result: Any) -> list[str]:
     return []
 
 
-class Effect(Enum):
-    """What a command changes: `slurmscale mcp` has those that read, and others by --allow."""
-
-    reads = "nothing"
-    writes = "files: reports, data, notes, and files of the site"
-    submits = "jobs, and runs on this machine"
-    cancels = "waiting and running jobs"
-    removes = "sweeps and runs on disk"
-
-
 @dataclass(frozen=True)
 class Answered:
     """The answer of a command to a program (`--json`)."""
@@ -89,7 +96,7 @@ class Answered:
     function: Callable[[argparse.Namespace], tuple[Any, int]]
     """Does what the command does, and returns such a record and the exit code."""
     effect: Effect
-    """What the command changes."""
+    """What the command changes; some of its arguments have effects of their own."""
     then: Callable[[argparse.Namespace, Any], list[str]] = no_command
     """Returns the usual next commands, by the options and the record; each follows `slurmscale`."""
     changes: Callable[[argparse.Namespace], Iterator[tuple[Any, int]]] | None = None

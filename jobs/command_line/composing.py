@@ -6,7 +6,7 @@ import argparse
 import shlex
 from typing import Any
 
-from jobs.answers import DataAnswer, ExplainAnswer, ImagesAnswer, PlanAnswer, PlannedRun
+from jobs.answers import DataAnswer, ExplainAnswer, ImagesAnswer, PlanAnswer, PlannedRun, SearchAnswer
 from jobs.command_line.command import (
     MULTIRUN,
     START,
@@ -53,12 +53,11 @@ def plan(options: argparse.Namespace) -> int:
         return code
     from jobs.plan.show import show
 
-    if options.search and (options.values or options.why):
-        options.grammar.error("--search prints its own tables. Leave out --values and --why")
     if options.search:
-        from jobs.explore.search import search
+        from jobs.explore.search import show as show_search
 
-        return search(options.overrides, options.output)
+        show_search(searched(options))
+        return 0
     if options.output:
         options.grammar.error("--output draws what --search found. Add --search")
     from jobs.explore.published import published_notes
@@ -95,8 +94,12 @@ def planned(options: argparse.Namespace) -> tuple[Any, int]:
     from jobs.plan.show import planned as composed
     from jobs.submit.prepare import plan_of
 
-    if options.search or options.cfg or options.info or options.output:
-        raise ConfigError("--json prints plans. Leave --search, --output, --cfg and --info out.")
+    if options.cfg or options.info:
+        raise ConfigError("--json prints plans and layouts. Leave --cfg and --info out.")
+    if options.search:
+        return PlanAnswer([], [], [], searched(options)), 0
+    if options.output:
+        options.grammar.error("--output draws what --search found. Add --search")
     points, left_out = composed(options.overrides, **chosen(options, "multirun", "skip_illegal"))
     runs = [
         PlannedRun(str(each.run.name), each.run.nodes, each.run.ranks, each.overrides, plan_of(each.run))
@@ -105,8 +108,21 @@ def planned(options: argparse.Namespace) -> tuple[Any, int]:
     return PlanAnswer(runs, left_out, list(dict.fromkeys(key for each in points for key in each.unset))), 0
 
 
+def searched(options: argparse.Namespace) -> SearchAnswer:
+    """Search layouts, and draw them if that is wanted."""
+    from jobs.explore.search import search
+
+    if options.values or options.why:
+        options.grammar.error("--search prints its own tables. Leave out --values and --why")
+    return search(options.overrides, options.output)
+
+
 def to_submit(options: argparse.Namespace, answer: PlanAnswer) -> list[str]:
-    """Return the command that submits what was planned."""
+    """Return the command that submits what was planned, or that plans the fastest layout."""
+    if answer.search is not None:
+        from jobs.console import shell_line
+
+        return [f"plan {shell_line([*answer.search.common, *answer.search.fastest[0].overrides])}"]
     flags = ["-m"] * options.multirun + ["--skip-illegal"] * options.skip_illegal
     return [shlex.join(["submit", *flags, *options.overrides, *(f"{key}=VALUE" for key in answer.unset)])]
 
@@ -149,7 +165,14 @@ COMMANDS = (
                 action="store_true",
                 help="instead rank all legal layouts of the overrides, such as nodes=1,2,4, by predicted time",
             ),
-            Argument("-o", "--output", type=given_path, metavar="FILE.html", help="draw what --search found"),
+            Argument(
+                "-o",
+                "--output",
+                type=given_path,
+                effect=Effect.writes,
+                metavar="FILE.html",
+                help="draw what --search found",
+            ),
             AS_HYDRA,
         ),
         heading=START,

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.command_line.calls import command_line, input_schema
+from jobs.command_line.calls import arguments_of, command_line, input_schema, limited
 from jobs.command_line.command import Command, Effect
 from jobs.command_line.grammar import COMMANDS
 from jobs.command_line.json_schema import reply_schema
@@ -62,7 +62,7 @@ def server_of(effects: Collection[Effect], allowance: Path) -> Server[object, An
     from mcp.server.lowlevel import Server
 
     commands = {
-        name: command
+        name: limited(command, effects)
         for name, command in COMMANDS.items()
         if command.answer is not None and command.answer.effect in effects
     }
@@ -94,7 +94,7 @@ def tool_of(command: Command) -> Tool:
     from mcp.types import Tool, ToolAnnotations
 
     assert command.answer is not None
-    effect = command.answer.effect
+    changes = {command.answer.effect, *(each.effect for each in arguments_of(command))} - {Effect.reads}
     examples = "; ".join(f"slurmscale {each}" for each in command.examples)
     return Tool(
         name=command.name,
@@ -102,7 +102,7 @@ def tool_of(command: Command) -> Tool:
         inputSchema=input_schema(command),
         outputSchema=reply_schema(command),
         annotations=ToolAnnotations(
-            readOnlyHint=effect is Effect.reads, destructiveHint=effect in {Effect.cancels, Effect.removes}
+            readOnlyHint=not changes, destructiveHint=bool(changes & {Effect.cancels, Effect.removes})
         ),
     )
 

@@ -5,32 +5,46 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobs.answers import ReportAnswer
 from jobs.command_line.command import START, Answered, Argument, Command, Effect, OneOf, chosen, given_path
+
+if TYPE_CHECKING:
+    from analysis.compare.regression import Regression
+
+REGRESSED = 3
+"""The exit code of a regression."""
 
 
 def report(options: argparse.Namespace) -> int:
     """Write a report, a comparison of A and B, or a comparison with a reference."""
     refuse_arguments(options)
+    if options.reference:
+        from analysis.report.sections.regression import show as show_checks
+
+        found, _, page = compared(options)
+        show_checks(found, page)
+        return 0 if found.passed else REGRESSED
     from analysis.report.report import show
 
-    if options.reference:
-        from analysis.report.against_reference import regress
-
-        return regress(
-            options.paths,
-            options.reference,
-            options.output,
-            options.tolerance,
-            allow_missing=options.allow_missing,
-            formats=options.format,
-            **chosen(options, "follow", "anonymous"),
-        )
+    if options.live:
+        return keep_live(options)
     answer, page = written(options)
     show(answer, page)
     return open_page(page) if options.open else 0
+
+
+def keep_live(options: argparse.Namespace) -> int:
+    """Write a report until its runs have ended, and print the last headline."""
+    from analysis.report.live import live
+    from analysis.report.report import show
+
+    how = chosen(options, "follow", "anonymous")
+    opened = open_page if options.open else bool
+    answer, page, code = live(options.paths, options.output, options.format, options.cost_of, opened=opened, **how)
+    show(answer, page)
+    return code
 
 
 def refuse_arguments(options: argparse.Namespace) -> None:
@@ -44,6 +58,8 @@ def refuse_arguments(options: argparse.Namespace) -> None:
         )
     if options.open and options.reference:
         raise ReportError("--open shows the page of a report or of --compare. Leave it out with --reference.")
+    if options.live and (options.compare or options.reference):
+        raise ReportError("--live writes the report of sweeps. Leave --compare and --reference out.")
     if options.compare and options.paths:
         raise ReportError("--compare takes its two directories itself. Run `slurmscale report --compare A B`.")
     if not options.paths and not options.compare:
@@ -65,18 +81,40 @@ def written(options: argparse.Namespace) -> tuple[list[str], Path]:
     return answered(options.paths, options.output, options.format, options.cost_of, **how)
 
 
+def compared(options: argparse.Namespace) -> tuple[Regression, list[str], Path]:
+    """Write a report against a reference; return the comparison, the sentences of the headline and the page's path."""
+    from analysis.report.against_reference import regress
+
+    return regress(
+        options.paths,
+        options.reference,
+        options.output,
+        options.tolerance,
+        allow_missing=options.allow_missing,
+        formats=options.format,
+        **chosen(options, "follow", "anonymous"),
+    )
+
+
 def report_answer(options: argparse.Namespace) -> tuple[Any, int]:
     """Write a report, and return its headline and files."""
     from analysis.report.export.formats import exports_in
     from analysis.report.report import ALWAYS
     from jobs.errors import ReportError
 
-    if options.reference or options.open:
-        raise ReportError("--json answers reports and --compare. Leave --reference and --open out.")
+    if options.open or options.live:
+        raise ReportError("--json names the files of a report that is written once. Leave --open and --live out.")
     refuse_arguments(options)
-    answer, page = written(options)
+    reference, code = None, 0
+    if options.reference:
+        from analysis.report.sections.regression import answer_of
+
+        found, answer, page = compared(options)
+        reference, code = answer_of(found), 0 if found.passed else REGRESSED
+    else:
+        answer, page = written(options)
     folder = page.parent.absolute()
-    return ReportAnswer(answer, [str(folder / name) for name in (*ALWAYS, *exports_in(folder))]), 0
+    return ReportAnswer(answer, [str(folder / name) for name in (*ALWAYS, *exports_in(folder))], reference), code
 
 
 def open_page(page: Path) -> int:
@@ -113,8 +151,8 @@ COMMANDS = (
                 Argument(
                     "--reference",
                     type=given_path,
-                    metavar="FILE",
-                    help="compare with an earlier runs.csv; exit code 3 if a point got worse",
+                    metavar="FILE|DIR",
+                    help="compare with earlier runs.csv: one, or a directory of them; exit code 3 if one got worse",
                 ),
                 Argument(
                     "--cost-of",
@@ -149,6 +187,11 @@ COMMANDS = (
             ),
             Argument("--open", action="store_true", help="open the page in a browser"),
             Argument(
+                "--live",
+                action="store_true",
+                help="write the files again while runs of the sweeps wait or run; the page reloads itself",
+            ),
+            Argument(
                 "--format",
                 action="append",
                 default=[],
@@ -160,6 +203,7 @@ COMMANDS = (
         heading=START,
         examples=(
             "report runs/first --open",
+            "report runs/first --live --open",
             "report --compare runs/first runs/second",
             "report runs/second --reference runs/first/runs.csv",
         ),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
-from jobs.answers import CheckAnswer, DoctorAnswer, FileAnswer, SkillsAnswer
+from jobs.answers import CalibrationAnswer, CheckAnswer, DoctorAnswer, FileAnswer, SkillsAnswer
 from jobs.command_line.command import Answered, Argument, Command, Effect, OneOf, chosen, given_path, overrides
-from jobs.errors import ConfigError
 
 HEADING = "clusters, files of a site, and the shell"
 ALLOWED = [each.name for each in Effect if each is not Effect.reads]
@@ -22,10 +22,13 @@ def doctor(options: argparse.Namespace) -> int:
 def calibrate(options: argparse.Namespace) -> int:
     """Fit constants to finished runs and tables and print them, or propose runs to fit them to."""
     if options.probes:
-        from jobs.explore.propose.probes import show_probes
+        from jobs.explore.propose.probes import probes, show
 
-        return show_probes(options.paths, submit=options.submit)
-    print(fitted(options)[0].text)
+        found, code = probes(options.paths, submit=options.submit)
+        if not options.submit:
+            show(found)
+        return code
+    print(fitted(options).text)
     return 0
 
 
@@ -55,10 +58,30 @@ def examined(options: argparse.Namespace) -> tuple[DoctorAnswer, int]:
     return answer, exit_code(found.findings)
 
 
-def fitted(options: argparse.Namespace) -> tuple[FileAnswer, int]:
-    """Fit constants to finished runs and tables, and return the file with them."""
+def calibrated(options: argparse.Namespace) -> tuple[CalibrationAnswer, int]:
+    """Fit constants, or propose runs to fit them to."""
     if options.probes:
-        raise ConfigError("--json answers a fit. Leave --probes out.")
+        from jobs.explore.propose.probes import probes
+
+        found, code = probes(options.paths, submit=options.submit)
+        return CalibrationAnswer(None, "", found), code
+    made = fitted(options)
+    return CalibrationAnswer(made.file, made.text), 0
+
+
+def probes_to_submit(options: argparse.Namespace, answer: CalibrationAnswer) -> list[str]:
+    """Return the commands that submit proposed probes, or that fit to those that were submitted."""
+    if answer.probes is None:
+        return []
+    from jobs.console import shell_line
+
+    fit = f"calibrate {shlex.quote(answer.probes.directory)}"
+    typed = [] if options.submit else [f"submit {shell_line(each.overrides)}" for each in answer.probes.probes]
+    return [*typed, fit]
+
+
+def fitted(options: argparse.Namespace) -> FileAnswer:
+    """Fit constants to finished runs and tables, and return the file with them."""
     if options.submit:
         options.grammar.error("--submit submits what --probes proposes. Add --probes")
     from datetime import datetime
@@ -73,7 +96,7 @@ def fitted(options: argparse.Namespace) -> tuple[FileAnswer, int]:
     tables = [path for path in paths if path.suffix == ".csv"]
     folders = [path for path in paths if path not in tables]
     measured = [run for path in tables for run in read_table(path)] + (measured_runs(folders) if folders else [])
-    return calibrate_on(measured, options.output, datetime.now().astimezone().date(), options.most), 0
+    return calibrate_on(measured, options.output, datetime.now().astimezone().date(), options.most)
 
 
 def modelled(options: argparse.Namespace) -> tuple[FileAnswer, int]:
@@ -171,7 +194,7 @@ COMMANDS = (
                 action="store_true",
                 help="instead propose the short runs that identify the constants of overrides",
             ),
-            Argument("--submit", action="store_true", help="submit these runs"),
+            Argument("--submit", action="store_true", effect=Effect.submits, help="submit these runs"),
             Argument(
                 "--most",
                 type=int,
@@ -190,7 +213,7 @@ COMMANDS = (
             "calibrate --probes cluster=xe9680_h100 model=llama3_8b",
         ),
         manual="jobs/plan/README.md#calibration",
-        answer=Answered(FileAnswer, fitted, Effect.writes),
+        answer=Answered(CalibrationAnswer, calibrated, Effect.writes, probes_to_submit),
     ),
     Command(
         "model",
@@ -252,12 +275,12 @@ COMMANDS = (
         skills,
         (
             Argument("name", nargs="?", metavar="NAME", help="such as why-did-my-run-die (default: list all)"),
-            Argument("--output", type=given_path, metavar="DIR", help="write DIR/NAME/SKILL.md"),
+            Argument("--output", type=given_path, effect=Effect.writes, metavar="DIR", help="write DIR/NAME/SKILL.md"),
         ),
         heading=HEADING,
         examples=("skills", "skills why-did-my-run-die", "skills --output .skills"),
         manual="jobs/command_line/README.md#called-by-agents",
-        answer=Answered(SkillsAnswer, guides, Effect.writes),
+        answer=Answered(SkillsAnswer, guides, Effect.reads),
     ),
     Command(
         "mcp",

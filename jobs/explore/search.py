@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from jobs.answers import EstimateAnswer, LayoutAnswer, SearchAnswer
 from jobs.console import console, shell_line
 from jobs.errors import ConfigError
 from jobs.explore.layouts import Layout, Layouts, read_layouts
@@ -15,6 +16,7 @@ from jobs.layout import accumulation, data_degree
 from jobs.plan.compose import Point
 from jobs.plan.fitting import MOST_NODES, doublings
 from jobs.plan.legality import problems_but_memory
+from jobs.plan.predict.interval import Interval
 from jobs.plan.predicted_table import shown, with_interval
 from jobs.plan.rules.memory import gigabytes
 from jobs.plan.rules.rule import divisors
@@ -26,32 +28,76 @@ HEADINGS = ("nodes", "dp x cp x tp x pp", "MBS x acc", "fits", "memory (GB)", "s
             "GPU-hours")  # fmt: skip
 
 
-def search(overrides: list[str], picture: Path | None) -> int:
-    """Print the fastest layouts and the Pareto set of time, cost and memory; draw all of them if `picture` is a path.
+HOUR_S = 3600
+
+
+def search(overrides: list[str], picture: Path | None) -> SearchAnswer:
+    """Return the fastest layouts and the Pareto set of time, cost and memory; draw all of them if `picture` is a path.
 
     Raises ConfigError as `in_order` does.
     """
     space = read_layouts(overrides)
     layouts, order = in_order(space)
     best = pareto(order)
-    out = console()
-    basis = order[0].speed.basis
-    out.print(
-        f"{basis.partition(':')[0]}: predicted, {len(order):,} of {len(layouts):,} legal layouts may fit; intervals of "
-        f"90 %\n{basis.partition(': ')[2]}\nfastest, with the chance of not fitting counted as lost time:",
-        table(order[:FASTEST]),
-        f"\nPareto set of time, GPU-hours and memory{part(best)}:",
-        table(spread(best)),
-        f"\nto plan one: slurmscale plan {shell_line(space.common)} OVERRIDES",
-        sep="\n",
-        soft_wrap=True,
-    )
     if picture is not None:
         from jobs.explore.picture import draw  # noqa: PLC0415 (plotly)
 
         draw(order, best, picture)
-        out.print(picture)
-    return 0
+    return SearchAnswer(
+        order[0].speed.basis,
+        len(layouts),
+        len(order),
+        list(space.common),
+        [answer_of(each) for each in order[:FASTEST]],
+        [answer_of(each) for each in spread(best)],
+        len(best),
+        None if picture is None else str(picture),
+    )
+
+
+def answer_of(candidate: RankedLayout) -> LayoutAnswer:
+    """Return the record of a candidate."""
+    run, predicted = candidate.layout.run, candidate.speed
+    p = run.parallelism
+    return LayoutAnswer(
+        candidate.layout.overrides.split(),
+        run.nodes,
+        data_degree(run),
+        p.context,
+        p.tensor,
+        p.pipeline,
+        run.job.micro_batch_size,
+        accumulation(run),
+        candidate.chance,
+        estimate(candidate.memory.device),
+        estimate(predicted.step_time_s),
+        estimate(predicted.tokens_per_s_per_gpu),
+        None if predicted.hours is None else estimate(predicted.hours.scaled(HOUR_S)),
+        None if predicted.gpu_hours is None else estimate(predicted.gpu_hours.scaled(HOUR_S)),
+    )
+
+
+def estimate(interval: Interval) -> EstimateAnswer:
+    """Return the record of an interval."""
+    return EstimateAnswer(interval.point, interval.low, interval.high)
+
+
+def show(found: SearchAnswer) -> None:
+    """Print the tables of a search."""
+    out = console()
+    source, _, basis = found.basis.partition(": ")
+    some = f", {len(found.pareto)} of {found.pareto_layouts}" if found.pareto_layouts > len(found.pareto) else ""
+    out.print(
+        f"{source}: predicted, {found.layouts_that_may_fit:,} of {found.legal_layouts:,} legal layouts may fit; "
+        f"intervals of 90 %\n{basis}\nfastest, with the chance of not fitting counted as lost time:",
+        table(found.fastest),
+        f"\nPareto set of time, GPU-hours and memory{some}:",
+        table(found.pareto),
+        f"\nto plan one: slurmscale plan {shell_line(found.common)} OVERRIDES",
+        *([] if found.file is None else [found.file]),
+        sep="\n",
+        soft_wrap=True,
+    )
 
 
 def in_order(space: Layouts) -> tuple[list[Layout], list[RankedLayout]]:
@@ -67,32 +113,30 @@ def in_order(space: Layouts) -> tuple[list[Layout], list[RankedLayout]]:
     return layouts, order
 
 
-def table(found: Sequence[RankedLayout]) -> FittedTable:
+def table(found: Sequence[LayoutAnswer]) -> FittedTable:
     """Return a table with a row per candidate, which ends with the overrides to type."""
     made = FittedTable(key=len(HEADINGS))
     for heading in HEADINGS:
         made.number(heading)
     made.whole("overrides")
     for each in found:
-        made.add_row(*cells(each), each.layout.overrides)
+        made.add_row(*cells(each), " ".join(each.overrides))
     return made
 
 
-def cells(candidate: RankedLayout) -> tuple[str, ...]:
+def cells(layout: LayoutAnswer) -> tuple[str, ...]:
     """Return the numbers of a candidate in the order of HEADINGS."""
-    run, predicted, size = candidate.layout.run, candidate.speed, candidate.memory.device
-    p = run.parallelism
-    degrees = (data_degree(run), p.context, p.tensor, p.pipeline)
+    size = layout.memory_bytes
     return (
-        f"{run.nodes:,}",
-        " x ".join(map(str, degrees)),
-        f"{run.job.micro_batch_size} x {accumulation(run)}",
-        f"{100 * candidate.chance:.0f} %",
+        f"{layout.nodes:,}",
+        " x ".join(map(str, (layout.data, layout.context, layout.tensor, layout.pipeline))),
+        f"{layout.micro_batch_size} x {layout.accumulation}",
+        f"{100 * layout.chance_to_fit:.0f} %",
         f"{gigabytes(size.point)} ({gigabytes(size.low)} to {gigabytes(size.high)})",
-        with_interval(predicted.step_time_s),
-        shown(predicted.tokens_per_s_per_gpu.point),
-        "depends on the data" if predicted.hours is None else with_interval(predicted.hours),
-        "" if predicted.gpu_hours is None else shown(predicted.gpu_hours.point),
+        with_interval(layout.step_time_s),
+        shown(layout.tokens_per_s_per_gpu.point),
+        "depends on the data" if layout.duration_s is None else with_interval(layout.duration_s, HOUR_S),
+        "" if layout.gpu_s is None else shown(layout.gpu_s.point / HOUR_S),
     )
 
 
@@ -101,11 +145,6 @@ def spread(found: Sequence[RankedLayout]) -> list[RankedLayout]:
     last = len(found) - 1
     places = range(MOST_PARETO) if last >= MOST_PARETO else range(last + 1)
     return [found[round(place * last / max(1, len(places) - 1))] for place in places]
-
-
-def part(found: Sequence[RankedLayout]) -> str:
-    """Return how many of the candidates are shown, where not all of them are."""
-    return f", {MOST_PARETO} of {len(found)}" if len(found) > MOST_PARETO else ""
 
 
 # --- refusals -------------------------------------------------------------------------------------------------

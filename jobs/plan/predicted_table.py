@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobs.answers import EstimateAnswer
 from jobs.console import plain
 from jobs.fitted_table import FittedTable
 from jobs.plan.predict.interval import Interval
@@ -37,9 +38,9 @@ def predicted_columns(run: Run) -> dict[str, str]:
     }
 
 
-def with_interval(interval: Interval) -> str:
-    """Return a predicted number with its limits, as in `1.2 (0.9 to 1.6)`."""
-    point, low, high = map(shown, (interval.point, interval.low, interval.high))
+def with_interval(interval: Interval | EstimateAnswer, unit: float = 1.0) -> str:
+    """Return a predicted number with its limits in a unit, as in `1.2 (0.9 to 1.6)`."""
+    point, low, high = (shown(value / unit) for value in (interval.point, interval.low, interval.high))
     return f"{point} ({low} to {high})"
 
 

@@ -192,9 +192,9 @@ def status(path: Path, *, everything: bool = False, nodes: bool = False, check: 
     return int(check and not FAILED.isdisjoint(ends))
 
 
-def state_cell(state: State) -> Text:
-    """Return a state in its colour."""
-    return plain(state.value, COLOURS.get(state, ""))
+def state_cell(state: State, *, stands_out: bool = False) -> Text:
+    """Return a state in its colour; one that stands out also on terminals without colours."""
+    return plain(state.value, f"{COLOURS.get(state, '')}{' bold reverse' if stands_out else ''}".strip())
 
 
 def lines_of_nodes(found: Collection[RunState]) -> list[str]:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
@@ -19,17 +21,31 @@ from rich.text import Text
 from jobs.console import console, plain
 from jobs.fitted_table import FittedTable
 from jobs.rundir import SweepDir
-from jobs.submit.commands import exit_code, lines_of_nodes, look, not_shown, pause_s, state_cell, step_of, summary
+from jobs.submit.commands import (
+    FAILED,
+    POLL_S,
+    exit_code,
+    lines_of_nodes,
+    look,
+    not_shown,
+    pause_s,
+    state_cell,
+    step_of,
+    summary,
+)
 from jobs.submit.notices import Watched
 from jobs.submit.progress import Progress, last_step, progress_of, since_last_step
 from jobs.submit.stage_states import StageState, stage_lines, stage_states
 from jobs.submit.states import RunState, State
 from jobs.submit.sweep_at import open_sweep
 from jobs.submit.tensorboard import Curves
+from jobs.submit.watch_keys import Keys, Mode, Order, Screen, keys_of_terminal
 
 TROUBLE = (State.held, State.suspended, State.failed, State.lost, State.ended, State.stopped)
 # Header, the line with the numbers of hidden runs, the summary, and the line of the cursor.
 LINES_BESIDE_ROWS = 4
+# The remark on the chosen run, a message, and the keys.
+LINES_OF_KEYS = 3
 BAR_WIDTH = 12
 # A narrower terminal needs its columns for text.
 WIDTH_WITH_BARS = 110
@@ -64,19 +80,58 @@ def watch(path: Path, *, nodes: bool = False, tensorboard: bool = False) -> int:
 
 
 def in_a_table(sweep: SweepDir, out: Console, curves: Curves | None, *, nodes: bool) -> list[RunState | StageState]:
-    """Redraw one table until nothing is alive."""
-    told = Watched(sweep)
-    with Live(console=out, auto_refresh=False) as live:
+    """Redraw one table, or what a key shows instead, until nothing is alive; a key to leave is Ctrl-C."""
+    told, screen = Watched(sweep), Screen()
+    with keys_of_terminal() as keys, Live(console=out, auto_refresh=False) as live:
         while True:
             found, around = look(sweep), stage_states(sweep)
             told.tell(found)
             if curves:
                 curves.update()
             below = [*(lines_of_nodes(found) if nodes else []), *stage_lines(around)]
-            live.update(view(found, below, out), refresh=True)
-            if not pause_s([*found, *around]):
+            pause = pause_s([*found, *around])
+            if keys is None or not pause:
+                live.update(view(found, below, out), refresh=True)
+            if not pause:
                 return [*found, *around]
-            time.sleep(pause_s([*found, *around]))
+            if keys is None:
+                time.sleep(pause)
+                continue
+            screen.found = found
+            until_next_look(keys, screen, pause, partial(redraw, live, screen, below, out))
+
+
+def until_next_look(keys: Keys, screen: Screen, pause: float, draw: Callable[[], None]) -> None:
+    """Draw, and do what keys stand for, until it is time for the next look, or until a key has changed the states."""
+    end = time.monotonic() + pause
+    while (left := end - time.monotonic()) > 0:
+        draw()
+        key = keys.wait(min(left, POLL_S))
+        if key is not None:
+            screen.press(key)
+        if screen.leaves:
+            raise KeyboardInterrupt
+        if screen.looks_again:
+            screen.looks_again = False
+            return
+
+
+def redraw(live: Live, screen: Screen, below: list[str], out: Console) -> None:
+    """Draw the table with the lines of keys, or the page of the chosen run."""
+    live.update(drawn(screen, below, out), refresh=True)
+
+
+def drawn(screen: Screen, below: list[str], out: Console) -> Group:
+    """Return the table with the lines of keys, or the page of the chosen run."""
+    room = max(1, out.height - LINES_BESIDE_ROWS - LINES_OF_KEYS - len(below))
+    screen.shown = fitting(screen.found, room) if screen.order is Order.attention else screen.rows(room)
+    chosen = screen.run
+    if chosen is not None and screen.mode in {Mode.log, Mode.curve}:
+        return Group(*screen.page(chosen, out.width, out.height))
+    about = []
+    if chosen is not None:
+        about = [f"{chosen.run.name}: {remark(chosen, progress_of(chosen.run)) or chosen.state.value}"]
+    return view(screen.found, [*below, *about, *screen.footer()], out, shown=screen.shown, chosen=chosen)
 
 
 def in_lines(sweep: SweepDir, curves: Curves | None, *, nodes: bool) -> list[RunState | StageState]:
@@ -111,9 +166,19 @@ def in_lines(sweep: SweepDir, curves: Curves | None, *, nodes: bool) -> list[Run
         time.sleep(pause_s([*found, *around]))
 
 
-def view(found: list[RunState], below: list[str], out: Console) -> Group:
-    """Return the table of the most important runs, as high as the terminal, the numbers of all runs, and more lines."""
-    shown = fitting(found, out.height - LINES_BESIDE_ROWS - len(below))
+def view(
+    found: list[RunState],
+    below: list[str],
+    out: Console,
+    shown: list[RunState] | None = None,
+    chosen: RunState | None = None,
+) -> Group:
+    """Return the table of the most important runs, as high as the terminal, the numbers of all runs, and more lines.
+
+    `shown` are other runs to have rows; with a `chosen` one its row is marked.
+    """
+    if shown is None:
+        shown = fitting(found, out.height - LINES_BESIDE_ROWS - len(below))
     bars = out.width >= WIDTH_WITH_BARS
     table = FittedTable(one_line=True)
     table.whole("run")
@@ -125,8 +190,8 @@ def view(found: list[RunState], below: list[str], out: Console) -> Group:
         now = progress_of(item.run)
         bar = ProgressBar(total=now.total, completed=now.step or 0, width=BAR_WIDTH) if now.total else ""
         table.add_row(
-            one_line(item.run.name),
-            state_cell(item.state),
+            one_line(item.run.name if chosen is None else f"{'>' if item == chosen else ' '} {item.run.name}"),
+            state_cell(item.state, stands_out=item.state in FAILED),
             *([bar] if bars else []),
             step_of(now.step, now.total),
             *pace(now if item.state is State.running else None),

@@ -14,6 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from analysis.report.report import report
 from jobs.cli import main
 from jobs.command_line.grammar import COMMANDS
 from jobs.rundir import SweepDir, append_record, event_record, provenance_of, write_json
@@ -40,6 +41,8 @@ def _workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             sweep.submissions,
             event_record("submitted", run=run, launcher="local", job_id="1", events_before=1, host="login"),
         )
+    kept = report([tmp_path / "runs/first"], tmp_path / "before")
+    (tmp_path / "kept.csv").write_text(kept.with_name("runs.csv").read_text())
     pairs(tmp_path / "runs/camp", "fast", ((10.0, 8.0), (10.2, 8.1), (9.9, 8.0)))
 
 
@@ -69,6 +72,10 @@ def checked(printed: str, code: int, schema: Any) -> dict[str, Any]:
     return found
 
 
+LARGE = (
+    "model=llama3_8b cluster=xe9680_h100 data=random job.precision=bfloat16 scaling.global_batch_size=8 "
+    "parallelism.context=1 job.micro_batch_size=1"
+)
 DONE: dict[str, Callable[[Any], Any]] = {
     "plan -m nodes=1,2": lambda result: [each["ranks"] for each in result["runs"]] == [2, 4],
     "explain job.steps": lambda result: result["facts"]["range"] == "1 or more",
@@ -85,6 +92,15 @@ DONE: dict[str, Callable[[Any], Any]] = {
     "model Qwen2.5-7B": lambda result: (result["file"], "layers: 28" in result["text"]) == (None, True),
     "cluster mine --gpu h100_sxm --output mine.yaml": lambda result: Path(result["file"]).is_file(),
     "tune launcher=dry job.micro_batch_size=1,2": lambda result: not result["ended"],
+    f"plan --search {LARGE}": lambda result: (
+        result["runs"] == [] and len(result["search"]["fastest"]) == 10 and result["search"]["pareto"]
+    ),
+    f"calibrate --probes {LARGE}": lambda result: (
+        result["file"] is None and all(each["identifies"] for each in result["probes"]["probes"])
+    ),
+    "report runs/first --reference kept.csv --allow-missing": lambda result: (
+        result["reference"]["passed"] and {each["metric"] for each in result["reference"]["checks"]} >= {"final_loss"}
+    ),
     "skills read-these-logs": lambda result: result["skills"][0]["text"].startswith("---"),
     "attempt baseline launcher=dry sweep=tried": lambda result: (
         result == {"sweep": None, "leaderboard": None, "verdict": None}
@@ -160,6 +176,32 @@ def test_what_was_planned_is_submitted_by_the_next_command(capsys: pytest.Captur
     ]
 
 
+def test_what_got_worse_than_a_reference_is_named_and_ends_with_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished_run(tmp_path / "runs/slow", a_run("good"), step_time_s=5.0)
+    found = reply(capsys, "report runs/slow --reference kept.csv")
+    worse = [each for each in found["result"]["reference"]["checks"] if each["verdict"] == "worse"]
+    assert found["exit_code"] == 3
+    assert [each["metric"] for each in worse] == ["tokens_per_s"]
+    assert worse[0]["relative_change"] < -0.05
+    assert found["result"]["headline"][0].startswith("REGRESSION")
+
+
+def test_the_layouts_and_probes_that_are_answered_are_those_that_are_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    layouts = reply(capsys, f"plan --search {LARGE}")
+    assert main(["plan", "--search", *LARGE.split()]) == 0
+    printed = capsys.readouterr().out
+    assert all(" ".join(each["overrides"]) in printed for each in layouts["result"]["search"]["fastest"])
+    assert reply(capsys, layouts["next_commands"][0].removeprefix("slurmscale "))["exit_code"] == 0
+    probes = reply(capsys, f"calibrate --probes {LARGE}")
+    assert main(["calibrate", "--probes", *LARGE.split()]) == 0
+    printed = capsys.readouterr().out
+    assert all(command in printed for command in probes["next_commands"])
+
+
 def test_the_beginning_of_the_option_is_the_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "--js"]) == 0
     assert json.loads(capsys.readouterr().out)["command"] == "list"
@@ -169,6 +211,7 @@ REFUSED: dict[str, tuple[str, dict[str, str] | None]] = {
     "plan cluster=xe9680_h100 ranks_per_node=16": ("ConfigError", {"ranks_per_node": "8"}),
     "submit job.warmup_steps=-1": ("ConfigError", {"job.warmup_steps": "0"}),
     "plan --search nodes=1": ("ConfigError", None),
+    "plan --search --why": ("usage", None),
     "clone runs/first/good nodes=0": ("ConfigError", None),
     "logs runs/first/good": ("RunDirError", None),
     "note runs/first/good text": ("RunDirError", None),
@@ -186,6 +229,7 @@ REFUSED: dict[str, tuple[str, dict[str, str] | None]] = {
     "tune nodes=1": ("ConfigError", None),
     "doctor cluster=local": ("ConfigError", None),
     "report runs/camp --open": ("ReportError", None),
+    "report runs/camp --live": ("ReportError", None),
     "explain nothing_like_it": ("ConfigError", None),
     "attempt other/name x=1": ("ConfigError", None),
     "campaign none.yaml": ("ConfigError", None),

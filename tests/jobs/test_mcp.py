@@ -19,7 +19,7 @@ from tests.support.real_run import SMALL
 from tests.support.waiting import limit_s
 
 ENTRY = Path(__file__).resolve().parents[2] / "slurmscale.py"
-READING = {"plan", "explain", "status", "list", "logs", "leaderboard"}
+READING = {"plan", "explain", "status", "list", "logs", "leaderboard", "skills"}
 
 
 def asked(place: Path, *options: str, of: Callable[[ClientSession], Awaitable[Any]]) -> Any:
@@ -47,6 +47,7 @@ def test_a_server_has_only_tools_that_change_nothing_unless_others_are_allowed(t
 
     assert asked(tmp_path, of=names) == dict.fromkeys(READING, True)
     everything = asked(tmp_path, "--allow", "writes,submits,cancels,removes", "--node-hours", "1", of=names)
+    assert everything["skills"] is False
     assert set(everything) == {each.name for each in COMMANDS.values() if each.answer is not None}
 
 
@@ -57,6 +58,8 @@ def test_what_is_not_allowed_or_not_an_argument_is_refused(tmp_path: Path) -> No
             await session.call_tool("plan", {"overrides": ["--output=drawn.html"], "search": True}),
             await session.call_tool("plan", {"overrides": [], "outptu": "x"}),
             await session.call_tool("status", {}),
+            await session.call_tool("skills", {"output": "written"}),
+            await session.call_tool("plan", {"overrides": [], "output": "drawn.html"}),
         ]
 
     results = asked(tmp_path, of=refusals)
@@ -66,6 +69,8 @@ def test_what_is_not_allowed_or_not_an_argument_is_refused(tmp_path: Path) -> No
     assert "begins with a dash" in texts[1]
     assert "outptu" in texts[2]
     assert "sweep" in texts[3]
+    assert "output" in texts[4]
+    assert "output" in texts[5]
     assert not list(tmp_path.iterdir())
 
 
@@ -79,15 +84,19 @@ def test_an_agent_plans_submits_within_its_limit_and_reads_the_result(tmp_path: 
         over = await session.call_tool("submit", {"overrides": [*given, "sweep=second"], "wait": True})
         output = await session.call_tool("logs", {"run": reply_in(first)["result"]["runs"][0]["directory"]})
         seen = await session.call_tool("list", {})
-        return [reply_in(each) for each in (plan, wrong, first, over, output, seen)]
+        guide = await session.call_tool("skills", {"name": "scale-a-model"})
+        return [reply_in(each) for each in (plan, wrong, first, over, output, seen, guide)]
 
-    plan, wrong, first, over, output, seen = asked(tmp_path, "--allow", "submits", "--node-hours", "1.5", of=campaign)
+    plan, wrong, first, over, output, seen, guide = asked(
+        tmp_path, "--allow", "submits", "--node-hours", "1.5", of=campaign
+    )
     assert plan["result"]["runs"][0]["ranks"] == 1
     assert {"ranks_per_node": "8"} in wrong["refusal"]["remedies"]
     assert first["result"]["counts"] == {"finished": 1}
     assert "1 node-hours" in over["refusal"]["message"]
     assert "0.5 of 1.5 are left" in over["refusal"]["message"]
     assert output["result"]["last_lines"]
+    assert guide["result"]["skills"][0]["text"].startswith("---")
     assert [Path(each["directory"]).name for each in seen["result"]["sweeps"]] == ["first"]
 
 

@@ -22,6 +22,7 @@ from analysis.compare.regression import (
 from analysis.formatting import ABSENT, one_line, percent, plural, shown, shown_spread, title
 from analysis.intervals import FEWEST_FOR_MEAN, NORMALITY
 from analysis.report.figures.style import Section
+from jobs.answers import ReferenceAnswer, ReferenceCheck
 from jobs.console import console, plain
 from jobs.fitted_table import FittedTable
 
@@ -98,8 +99,9 @@ def rule(found: Regression) -> str:
     if not found.by_spread:
         return f"A metric is worse if it {fixed} unfavourable direction."
     return (
-        f"A metric of which the reference has {FEWEST_FOR_MEAN} different repeats or more is worse if its median is "
-        "beyond the limit, in its unfavourable direction, that one further run of the reference would exceed with a "
+        f"A metric of which the reference has {FEWEST_FOR_MEAN} different values or more (repeats, of a directory the "
+        "median of each report on the same hosts, since the last shift of its level) is worse if its median is beyond "
+        "the limit, in its unfavourable direction, that one further value of the reference would exceed with a "
         f"probability of {percent(FALSE_ALARMS / found.by_spread)} (Student's t prediction interval of the "
         f"logarithms), and by more than {percent(SMALLEST)}. So unchanged runs fail in {percent(FALSE_ALARMS)} of such "
         "reports at most, if they vary as the repeats of the reference do: repeats of one hour vary less than those of "
@@ -131,3 +133,33 @@ def show(found: Regression, page: Path) -> None:
         out.print(plain(f"not in the reference: {one_line(point)}"))
     print(page)
     print(one_line(sentence(found)))
+
+
+def answer_of(found: Regression) -> ReferenceAnswer:
+    """Return the record of a comparison with a reference."""
+    return ReferenceAnswer(
+        str(found.reference),
+        found.passed,
+        FALSE_ALARMS if found.by_spread else None,
+        [check_answer(each) for each in ordered(found)],
+        list(found.added),
+    )
+
+
+def check_answer(check: Check) -> ReferenceCheck:
+    """Return the record of a check."""
+    before, now = check.reference, check.now
+    return ReferenceCheck(
+        check.point,
+        None if check.metric is None else check.metric.name,
+        check.verdict.name,
+        None if before is None else before.median,
+        0 if before is None else before.n,
+        None if now is None else now.median,
+        0 if now is None else now.n,
+        check.change,
+        check.by_spread,
+        check.why or None,
+        None if check.level is None else check.level.shifted_at,
+        check.level is not None and check.level.hosts_differ,
+    )

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from jobs.answers import ProbeAnswer, ProbesAnswer
 from jobs.console import console, shell_line
 from jobs.errors import ConfigError
 from jobs.explore.layouts import Layouts, read_layouts
@@ -112,8 +113,8 @@ def steps_of(run: Run) -> int:
 # --- the command ----------------------------------------------------------------------------------------------
 
 
-def show_probes(overrides: list[str], *, submit: bool) -> int:
-    """Print the probes of the overrides' layouts as commands, or submit them; return the exit code."""
+def probes(overrides: list[str], *, submit: bool) -> tuple[ProbesAnswer, int]:
+    """Return the probes of the overrides' layouts, submitted on request, and the exit code."""
     space = read_layouts(overrides)
     order = ranked(space.layouts())
     if not order:
@@ -122,21 +123,38 @@ def show_probes(overrides: list[str], *, submit: bool) -> int:
             "with the same overrides names the reason."
         )
     proposal = propose(order)
-    typed = [typed_probe(space, number, each) for number, each in enumerate(proposal.probes, 1)]
-    out = console()
-    word = order[0].speed.basis.partition(":")[0]
-    out.print(f"{word}: {counted(len(typed))} to measure, chosen among {proposal.layouts:,} layouts", table(proposal))
-    if submit:
-        from jobs.submit.commands import submit_points  # noqa: PLC0415 (only to submit)
+    found = [answer_of(space, number, each) for number, each in enumerate(proposal.probes, 1)]
+    points = [composed(each.overrides) for each in (found if submit else found[:1])]
+    run = points[0].run
+    basis = order[0].speed.basis.partition(":")[0]
+    answer = ProbesAnswer(basis, proposal.layouts, proposal.factor, found, f"{run.runs_dir}/{run.sweep}", submit)
+    if not submit:
+        return answer, 0
+    from jobs.submit.commands import submit_points  # noqa: PLC0415 (only to submit)
 
-        return submit_points([composed(each) for each in typed], wait=None)
-    for each in typed:
-        out.print(f"slurmscale submit {shell_line(each)}", soft_wrap=True)
-    run = composed(typed[0]).run
-    out.print(
-        f"when they have ended: slurmscale calibrate {shlex.quote(f'{run.runs_dir}/{run.sweep}')}", soft_wrap=True
-    )
-    return 0
+    console().print(heading(answer), table(answer))
+    return answer, submit_points(points, wait=None)
+
+
+def show(found: ProbesAnswer) -> None:
+    """Print proposed probes as a table, and as commands to type."""
+    out = console()
+    out.print(heading(found), table(found))
+    for each in found.probes:
+        out.print(f"slurmscale submit {shell_line(each.overrides)}", soft_wrap=True)
+    out.print(f"when they have ended: slurmscale calibrate {shlex.quote(found.directory)}", soft_wrap=True)
+
+
+def answer_of(space: Layouts, number: int, probe: Probe) -> ProbeAnswer:
+    """Return the record of a probe."""
+    run, seconds = probe.candidate.layout.run, duration_s(probe.candidate)
+    typed = typed_probe(space, number, probe)
+    return ProbeAnswer(typed, run.nodes, seconds, run.ranks * seconds, probe.factor, list(probe.identifies))
+
+
+def heading(found: ProbesAnswer) -> str:
+    """Return the line above the table."""
+    return f"{found.basis}: {counted(len(found.probes))} to measure, chosen among {found.layouts:,} layouts"
 
 
 def typed_probe(space: Layouts, number: int, probe: Probe) -> list[str]:
@@ -161,17 +179,16 @@ def composed(overrides: list[str]) -> Point:
     return point
 
 
-def table(proposal: Proposal) -> FittedTable:
+def table(found: ProbesAnswer) -> FittedTable:
     """Return a row per probe: its cost, and what is expected to be known after it."""
     made = FittedTable()
-    for heading in ("probe", "nodes", "minutes", "GPU-hours", "step time within (90 %, median layout)"):
-        made.number(heading)
+    for column in ("probe", "nodes", "minutes", "GPU-hours", "step time within (90 %, median layout)"):
+        made.number(column)
     made.text("identifies")
-    made.add_row("before", "", "", "", limits(proposal.factor), "")
-    for number, probe in enumerate(proposal.probes, 1):
-        ranks, seconds = probe.candidate.layout.run.ranks, duration_s(probe.candidate)
-        cost = (f"{probe.candidate.layout.run.nodes}", f"{seconds / 60:.1f}", f"{ranks * seconds / 3600:.2f}")
-        made.add_row(str(number), *cost, limits(probe.factor), ", ".join(probe.identifies))
+    made.add_row("before", "", "", "", limits(found.interval_factor), "")
+    for number, probe in enumerate(found.probes, 1):
+        cost = (f"{probe.nodes}", f"{probe.duration_s / 60:.1f}", f"{probe.gpu_s / 3600:.2f}")
+        made.add_row(str(number), *cost, limits(probe.interval_factor), ", ".join(probe.identifies))
     return made
 
 

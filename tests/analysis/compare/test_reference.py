@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.compare.reference import DEVICE, IDENTITY, RunsTable, parsed, read_reference
-from analysis.compare.regression import Regression, Verdict, regression_of
+from analysis.compare.reference import DEVICE, HOSTS, IDENTITY, SOURCE, RunsTable, parsed, read_reference
+from analysis.compare.regression import Check, Regression, Verdict, regression_of
 from analysis.load.discover import read
 from analysis.parsers.log_metrics import SAMPLES_PER_S
 from analysis.report.content import build
@@ -184,6 +184,81 @@ def test_the_spread_of_the_reference_sets_the_limit_and_a_fixed_one_is_named(tmp
     assert (check.verdict, check.by_spread) == (Verdict.worse, False)
     assert check.why.endswith("fixed limit 5 %: the reference has no spread")
     assert by_spread((100.0, 100.0001, 100.0), [99.7]).passed, "a change of 0.3 % matters to nobody"
+
+
+# --- the history of a reference --------------------------------------------------------------------------------
+
+DAYS = (100.0, 100.6, 99.5, 100.3, 99.8, 100.1)
+
+
+def history(*reports: tuple[str, float]) -> RunsTable:
+    """A reference of reports of one run each, by host and rate."""
+    columns = ["name", *IDENTITY, *DEVICE, "not_used_because", "tokens_per_s", HOSTS]
+    fixed = dict.fromkeys(columns, "") | {"nodes": "1", "ranks": "1"}
+    return RunsTable(columns, [
+        fixed | {HOSTS: host, "tokens_per_s": repr(rate), SOURCE: f"{day:02d}/runs.csv"}
+        for day, (host, rate) in enumerate(reports)
+    ])  # fmt: skip
+
+
+def after(reference: RunsTable, host: str, rate: float) -> Check:
+    """The check of a run after the reports of a reference."""
+    found = regression_of(reference, history((host, rate)), Path("kept"), None, allow_missing=False)
+    (check,) = found.checks
+    return check
+
+
+def test_only_reports_since_the_last_shift_of_the_level_count() -> None:
+    steady = history(*(("a", rate) for rate in DAYS))
+    shifted = history(*(("a", rate) for rate in (*DAYS, *(0.9 * rate for rate in DAYS))))
+    assert after(steady, "a", 90.0).verdict is Verdict.worse
+    check = after(shifted, "a", 90.0)
+    assert check.verdict is Verdict.passed
+    assert "the level of the reference shifted by -10.0 % at 06/runs.csv: only 6 values since then count" in check.why
+    assert after(shifted, "a", 87.0).verdict is Verdict.worse
+    assert after(shifted, "a", 100.0).verdict is Verdict.better
+
+
+def test_hosts_that_differ_are_compared_with_themselves_and_an_unknown_one_widens_the_limit() -> None:
+    both = history(*((host, rate * speed) for rate in DAYS for host, speed in (("a", 1.0), ("b", 0.9))))
+    assert after(both, "b", 90.0).verdict is Verdict.passed
+    check = after(both, "a", 90.0)
+    assert check.verdict is Verdict.worse
+    assert "hosts of the reference differ: only its values on a count" in check.why
+    check = after(both, "c", 85.0)
+    assert check.verdict is Verdict.passed
+    assert "too few values on c: the limit is by the spread of 2 hosts" in check.why
+    alike = history(*((host, rate) for rate in DAYS for host in ("a", "b")))
+    assert after(alike, "c", 90.0).verdict is Verdict.worse
+    assert "hosts" not in after(alike, "c", 100.0).why
+
+
+def test_repeats_of_one_report_are_one_value_of_a_history() -> None:
+    reports = [(day, rate) for day, rate in enumerate(DAYS[:3]) for _ in range(5)]
+    several = history(*(("a", rate) for _, rate in reports))
+    rows = [{**row, SOURCE: str(day)} for row, (day, _) in zip(several.rows, reports, strict=True)]
+    (check,) = regression_of(
+        replace(several, rows=rows), history(("a", 98.5)), Path("kept"), None, allow_missing=False
+    ).checks
+    assert check.level is not None
+    assert check.level.values == list(DAYS[:3])
+    assert check.verdict is Verdict.passed
+
+
+def test_a_directory_of_reports_is_a_reference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for day in (1, 2, 3, 4):
+        runs(tmp_path / f"before{day}", [time_s * (1 + day / 1000) for time_s in STEADY])
+        report([tmp_path / f"before{day}"], tmp_path / f"kept/2026-11-0{day}")
+    runs(tmp_path / "now", slower(1.05))
+    assert main(["report", str(tmp_path / "now"), "--reference", str(tmp_path / "kept")]) == 3
+    assert "REGRESSION against" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        sys.exit(
+            main(["report", f"{tmp_path}/now", "-o", f"{tmp_path}/kept/2026-11-04", "--reference", f"{tmp_path}/kept"])
+        )
+    assert "would overwrite" in capsys.readouterr().err
+    with pytest.raises(ReportError, match="has no runs"):
+        read_reference(tmp_path / "before1")
 
 
 def test_a_metric_that_the_reference_has_and_the_runs_lack_fails(tmp_path: Path) -> None:
@@ -404,8 +479,9 @@ def test_other_files_are_refused_with_the_command_that_makes_a_reference(tmp_pat
     assert "It contains semicolons: a spreadsheet saved it in another form." in refusal(tmp_path, "name;sweep\n1;2\n")
     assert refusal(tmp_path, "") == f"kept.csv has no column name; its first line begins ''. {MAKE_ONE}"
     assert refusal(tmp_path, b"\xff\xfe\x00") == f"kept.csv is not UTF-8 text (byte 0). {MAKE_ONE}"
-    with pytest.raises(ReportError, match="it is a directory, not a regular file"):
-        read_reference(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ReportError, match=r"has no runs\*\.csv and no directory with a runs\.csv"):
+        read_reference(tmp_path / "empty")
 
 
 def test_a_reference_without_a_believed_run_is_refused(tmp_path: Path) -> None:

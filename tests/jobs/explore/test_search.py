@@ -16,7 +16,7 @@ from jobs.errors import ConfigError
 from jobs.explore.layouts import read_layouts
 from jobs.explore.picture import draw
 from jobs.explore.propose.predicted import RankedLayout, pareto, ranked
-from jobs.explore.search import search
+from jobs.explore.search import search, show
 from jobs.parallelism import Strategy
 from jobs.plan.compose import compose
 from jobs.plan.legality import problems
@@ -124,7 +124,7 @@ def test_no_layout_beats_one_of_the_pareto_set_in_time_cost_and_memory() -> None
 
 
 def test_the_tables_and_the_picture_name_the_overrides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert search([*GIVEN, "parallelism.tensor=1", "parallelism.context=1"], tmp_path / "layouts.html") == 0
+    show(search([*GIVEN, "parallelism.tensor=1", "parallelism.context=1"], tmp_path / "layouts.html"))
     text = capsys.readouterr().out
     assert text.startswith("uncalibrated: predicted, ")
     first = text.split("overrides")[1].split("\n")[1].split("parallelism=", 1)[1]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import select
 import signal
 import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -26,6 +28,7 @@ from jobs.rundir import RunDir, SweepDir, append_record, now
 from jobs.submit.progress import latest_tokens_per_s, progress_of
 from jobs.submit.states import RunState, State, states
 from jobs.submit.watch import view
+from jobs.submit.watch_keys import DOWN, Order, Screen, chart
 from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started, step, with_job
 from tests.support.paths import ROOT
 from tests.support.real_run import SMALL
@@ -208,6 +211,97 @@ def test_on_a_terminal_the_table_is_drawn_and_ctrl_c_leaves_the_run_alone(
     assert "2,048" in text
     assert "No longer watching; the runs continue." in text
     assert queue.poll() is None
+
+
+class Terminal:
+    """A watcher on a pseudo-terminal of 80 columns and 24 lines, whose keys are typed."""
+
+    def __init__(self, sweep: Path) -> None:
+        self.ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.before = termios.tcgetattr(theirs)
+        env = {key: value for key, value in os.environ.items() if key not in {"COLUMNS", "LINES"}} | {"TERM": "xterm"}
+        command = ["setsid", "--ctty", "--wait", sys.executable, "-m", "jobs.cli", "watch", str(sweep)]
+        self.process = subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
+        self.theirs = theirs
+        self.seen = ""
+
+    def until(self, *words: str) -> str:
+        """Return what was drawn since the last call, as soon as it has these words."""
+        new, end = "", time.monotonic() + limit_s(60)
+        while not all(word in new for word in words):
+            assert time.monotonic() < end, f"{words} are not in {new[-3000:]}"
+            assert select.select([self.ours], [], [], limit_s(60))[0], f"{words} are not in {new[-3000:]}"
+            new += os.read(self.ours, 65536).decode(errors="replace")
+        return new
+
+    def press(self, key: str, *words: str) -> str:
+        """Type a key, and return what is drawn until it has these words."""
+        os.write(self.ours, key.encode())
+        return self.until(*words)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, queue: subprocess.Popen[bytes]) -> Iterator[Terminal]:
+    """A terminal that watches a running and a failed run."""
+    run = running(tmp_path, "goes-on", steps=12)
+    submitted(run, queue.pid)
+    event(prepared(tmp_path, a_run("broken")), "failed", rank=0, node="n", error="ValueError: no such file")
+    made = Terminal(tmp_path)
+    yield made
+    made.process.kill()
+    made.process.wait()
+    os.close(made.ours)
+    os.close(made.theirs)
+
+
+def test_keys_choose_a_run_show_its_log_and_curve_sort_and_leave(terminal: Terminal, tmp_path: Path) -> None:
+    drawn = terminal.until("> goes-on", "leave: q")
+    assert "\x1b[1;7;31mfailed" in drawn, "a failed run stands out by its word, in inverse and bold"
+    terminal.press("\x1b[B", "> broken", "broken: rank 0 on n: ValueError: no such file")
+    terminal.press("l", "outside Slurm: its output is in the shell that", "back to the runs: any key")
+    terminal.press(" ", "leave: q")
+    terminal.press("k", "> goes-on")
+    curve = terminal.press("c", "loss (", "tokens_per_s (", "any key")
+    assert "steps 1 to 12" in curve
+    assert "*" in curve
+    terminal.press("\x1b", "leave: q")
+    terminal.press("s", "Sorted by name")
+    terminal.press("q", "No longer watching; the runs continue.")
+    assert terminal.process.wait(limit_s(60)) == 130
+    assert termios.tcgetattr(terminal.theirs)[3] == terminal.before[3], "the terminal echoes again"
+
+
+def test_a_run_is_cancelled_by_a_key_only_after_yes(
+    terminal: Terminal, tmp_path: Path, queue: subprocess.Popen[bytes]
+) -> None:
+    terminal.until("> goes-on", "leave: q")
+    terminal.press("x", "Cancel goes-on, which is running? yes: y")
+    terminal.press("n", "Nothing was cancelled.")
+    assert queue.poll() is None
+    terminal.press("x", "yes: y")
+    terminal.press("y", "2 runs: 1 failed, 1 cancelled")
+    assert terminal.process.wait(limit_s(60)) == 1
+    assert {each.run.name: each.state for each in states(SweepDir(tmp_path))}["goes-on"] is State.cancelled
+
+
+def test_rows_by_step_scroll_to_the_chosen_run(tmp_path: Path) -> None:
+    found = [RunState(running(tmp_path, f"r{number:02d}", steps=number), State.running) for number in range(1, 31)]
+    screen = Screen(found=found, order=Order.step)
+    screen.shown = screen.rows(5)
+    assert [each.run.name for each in screen.shown] == ["r30", "r29", "r28", "r27", "r26"]
+    for _ in range(8):
+        screen.press(DOWN)
+        screen.shown = screen.rows(5)
+    assert screen.run is not None
+    assert screen.run.run.name == "r22"
+    assert len(screen.shown) == 5
+
+
+def test_a_curve_has_the_means_of_its_columns_and_its_range() -> None:
+    lines = chart([4.0, 4.0, 3.0, 3.0, 2.0, 2.0], width=3, height=3)
+    assert lines == ["         4 |*", "           | *", "         2 |  *"]
+    assert chart([1.0], width=50, height=2)[-1] == "         1 |*"
 
 
 def test_a_watcher_of_a_run_that_is_cancelled_sees_no_other_end(
