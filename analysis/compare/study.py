@@ -18,7 +18,7 @@ from analysis.formatting import ABSENT, significant, title, without_unit
 from analysis.identity import compared, without_network
 from analysis.intervals import Spread
 from analysis.run import RunResult
-from analysis.scaling.groups import labelling_keys
+from analysis.scaling.groups import differing_keys, in_words, labelling_keys
 from analysis.untrusted import as_list, canonical
 from jobs.metrics import DisplayUnit, Metric, registered
 from jobs.settings.report import MIN_S, UNITS, base_units
@@ -141,13 +141,14 @@ class Study:
         for run in self.runs:
             found[self.names(run, "rows"), self.names(run, "columns")].append(run)
         several = [own for own in found.values() if len({canonical(identity(run)) for run in own}) > 1]
-        keys = labelling_keys([identity(run) for own in several for run in own])
+        settings = [identity(run) for own in several for run in own]
+        # Not those by which only cells differ: these are the keys of the table, or follow from them.
+        within = {key for own in several for key in differing_keys([identity(run) for run in own])}
+        keys = [key for key in labelling_keys(settings) if key in within]
         cells: dict[tuple[Names, Names], list[RunResult]] = defaultdict(list)
         for (row, column), own in found.items():
             for run in own:
-                known = identity(run)
-                parts = [f"{key.split('.')[-1]}={value}" for key in keys if (value := known.get(key)) is not None]
-                other = " ".join(parts) if own in several else ""
+                other = " ".join(in_words(identity(run), keys, settings)) if own in several else ""
                 cells[(*row, other) if keys else row, column].append(run)
         return {place: Cell(tuple(own)) for place, own in cells.items()}
 

@@ -89,11 +89,14 @@ def test_runs_of_one_cell_that_are_no_repeats_have_rows_of_their_own(tmp_path: P
         for repeat in range(1, repeats + 1):
             run = replace(with_job(a_run(f"{name}{repeat}", repeat=repeat), learning_rate=rate), report=asked)
             finished_run(tmp_path, run, step_time_s=time_s * repeat)
-    finished_run(tmp_path, replace(a_run("c", nodes=2, parallelism="pp"), report=asked))
+    for name, rate in (("c", 1e-3), ("d", 2e-3)):
+        other = with_job(a_run(name, nodes=2, parallelism="pp"), learning_rate=rate)
+        finished_run(tmp_path, replace(other, report=asked))
     found = table(tmp_path)
     assert found.headings == ["Nodes", "Other settings", "Parallelism ddp", "Parallelism pp", "Repeats"]
     assert [(*row[:2], row[-1]) for row in found.rows] == [
-        ("1", "learning_rate=0.001", "n = 2"), ("1", "learning_rate=0.002", "n = 1"), ("2", "", "n = 1"),
+        ("1", "learning_rate=0.001", "n = 2"), ("1", "learning_rate=0.002", "n = 1"),
+        ("2", "learning_rate=0.001", "n = 1"), ("2", "learning_rate=0.002", "n = 1"),
     ]  # fmt: skip
 
 
