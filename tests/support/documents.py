@@ -43,7 +43,7 @@ def filled(
     samples: int | None = None,
     events: Mapping[str, Mapping[str, Any]] | None = None,
     begin_s: float = 0.0,
-    steps: int | None = None,
+    steps: int | Callable[[Run], int] | None = None,
     start_up: float = 0.0,
 ) -> None:
     """Write the finished runs of a command into a sweep: `seconds_of` is the time of all steps of a run.
@@ -55,14 +55,16 @@ def filled(
     once = () if any(each.startswith("repeat=") for each in overrides) else ("repeat=1",)
     for point in compose(["cluster.partition=gpu", *overrides, *once], multirun=True):
         run = point.run
-        directory = prepared(sweep, run, overrides=list(point.overrides))
+        command = ["slurmscale", "submit", "-m", *overrides]
+        made = {"overrides": list(point.overrides), "command": command, "git": {}, "code_digest": None}
+        directory = prepared(sweep, run, **made)
         plan = json.loads(directory.plan.read_text())
         directory.plan.write_text(json.dumps(plan | {"parameters": None if run.images else parameters(run.model)}))
         total_s = (1 + start_up) * seconds_of(run)
         device = DEVICES.get(run.cluster.name, "Test GPU")
         nodes = [f"{directory.name}-{i}" for i in range(run.nodes)]
         started(directory, run, device="cuda", device_name=device, data="as published", time=at(begin_s), nodes=nodes)
-        count, epochs = steps or run.job.steps or STEPS, run.job.epochs or 1
+        count, epochs = (steps(run) if callable(steps) else steps) or run.job.steps or STEPS, run.job.epochs or 1
         drawn = samples * epochs // count if samples else run.global_batch_size
         lines(directory, run, count, seconds_of(run) / count, drawn)
         for kind, fields in (events or {}).items():
@@ -103,8 +105,11 @@ def lines(directory: RunDir, run: Run, steps: int, step_time_s: float, samples: 
         step(directory, number, loss=loss, step_time_s=step_time_s, attempt=1, **counts)
 
 
-def roce_study(folder: Path) -> list[Path]:
-    """Write the two commands of conf/experiment/README.md for both models; return their sweeps."""
+def roce_study(folder: Path, *, every_step: bool = False) -> list[Path]:
+    """Write the two commands of conf/experiment/README.md for both models; return their sweeps.
+
+    With `every_step` the runs have the 3 x 880 and more steps that the document's epochs have, and else STEPS.
+    """
     data = ("data.path=pqa_artificial", "job.init_from=weights", "job.init_from_is_remote=true")
     sweeps = []
     for size in ("8b", "70b"):
@@ -115,7 +120,8 @@ def roce_study(folder: Path) -> list[Path]:
             return 3 * EPOCH_S[run.model.name, run.nodes, run.network.name]
 
         for choice in ((), ("nodes=1", "network=default")):
-            filled(sweep, experiment, *data, *choice, seconds_of=seconds_of, samples=SAMPLES_OF_EPOCH)
+            steps = (lambda run: 3 * SAMPLES_OF_EPOCH // run.global_batch_size) if every_step else None
+            filled(sweep, experiment, *data, *choice, seconds_of=seconds_of, samples=SAMPLES_OF_EPOCH, steps=steps)
         sweeps.append(sweep)
     return sweeps
 
@@ -139,7 +145,7 @@ RELATIVE = (
 
 
 def lora_study(folder: Path) -> list[Path]:
-    """Write the ratios of part 2 of Metrum AI's study, with 1 token/s for a batch of 1; return the sweep of each model."""
+    """Write the ratios of part 2 of Metrum AI's study, with 1 token/s for a batch of 1; return a sweep of each model."""
     data = ("data.path=pqa_labeled", "job.init_from=weights", "job.init_from_is_remote=true")
     batches = "scaling.global_batch_size=1,16"
 

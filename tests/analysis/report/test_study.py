@@ -57,7 +57,8 @@ def test_an_epoch_of_other_samples_has_no_ratio(tmp_path: Path) -> None:
 
 
 def test_500_steps_stand_over_nodes_and_adapters_in_minutes_and_in_latex(tmp_path: Path) -> None:
-    filled(tmp_path, "experiment=llama2_500_steps", "nodes=1,4", "job.steps=20", seconds_of=lambda run: 600 / run.nodes)
+    filled(tmp_path, "experiment=llama2_500_steps", "nodes=1,4", "job.steps=20", seconds_of=lambda run: 600 / run.nodes,
+           start_up=0.05)  # fmt: skip
     found = table(tmp_path)
     assert found.headings == [
         "Model", "Nodes", "Adapters 8: Steps (min)", "Adapters 8: Whole run (min)", "Adapters 4: Steps (min)",
