@@ -68,8 +68,8 @@ PAGES = (
     Page(
         "h20044-published-tables",
         storage_study,
-        "Filled with tables 4 and 6 of H20044, one run of each row: nothing was run. The 3.32 min of 7B would be an MFU "
-        "of 69 %, above all others published for this GPU",
+        "Filled with tables 4 and 6 of H20044, one run of each row: nothing was run. The 3.32 min of 7B would be an "
+        "MFU of 69 %, above all others published for this GPU",
         {"h20044-table-4": "Training and checkpoint, as table 4 of H20044"},
     ),
     Page(
@@ -138,8 +138,9 @@ def draw(html: Path, png: Path) -> None:
             check=True, capture_output=True, timeout=120,
         )  # fmt: skip
     picture = Image.open(png).convert("RGB")
-    _, _, _, bottom = ImageChops.difference(picture, Image.new("RGB", picture.size, picture.getpixel((0, 0)))).getbbox()
-    picture.crop((0, 0, WIDTH, min(HEIGHT, bottom + MARGIN))).quantize(256).save(png, optimize=True)
+    drawn = ImageChops.difference(picture, Image.new("RGB", picture.size, "white")).getbbox()
+    assert drawn is not None, f"{html} is empty"
+    picture.crop((0, 0, WIDTH, min(HEIGHT, drawn[3] + MARGIN))).quantize(256).save(png, optimize=True)
 
 
 def main() -> None:

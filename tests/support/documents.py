@@ -56,7 +56,7 @@ def filled(
     for point in compose(["cluster.partition=gpu", *overrides, *once], multirun=True):
         run = point.run
         command = ["slurmscale", "submit", "-m", *overrides]
-        made = {"overrides": list(point.overrides), "command": command, "git": {}, "code_digest": None}
+        made: dict[str, Any] = {"overrides": list(point.overrides), "command": command, "git": {}, "code_digest": None}
         directory = prepared(sweep, run, **made)
         plan = json.loads(directory.plan.read_text())
         directory.plan.write_text(json.dumps(plan | {"parameters": None if run.images else parameters(run.model)}))
@@ -145,7 +145,7 @@ RELATIVE = (
 
 
 def lora_study(folder: Path) -> list[Path]:
-    """Write the ratios of part 2 of Metrum AI's study, with 1 token/s for a batch of 1; return a sweep of each model."""
+    """Write the ratios of part 2 of Metrum AI's study, with 1 token/s for a batch of 1; return a sweep a model."""
     data = ("data.path=pqa_labeled", "job.init_from=weights", "job.init_from_is_remote=true")
     batches = "scaling.global_batch_size=1,16"
 

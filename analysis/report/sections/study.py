@@ -40,15 +40,15 @@ def section(study: Study, number: str) -> Section:
     above = f" In all rows: {' '.join(common)}" if common else ""
     if is_published and len(headings) < MOST_COLUMNS:
         headings.append(WHY)
-        column = [words or ABSENT for words in own]
+        texts_of_last = [words or ABSENT for words in own]
     else:
         headings.append("Repeats")
-        column = [repeats(study, row) for row in study.rows]
+        texts_of_last = [repeats(study, row) for row in study.rows]
         above += "".join(
             f" {study.label(row, 'rows')}: {words}" for row, words in zip(study.rows, own, strict=True) if words
         )
-    for texts, text in zip(rows, column, strict=True):
-        texts.append(text)
+    for texts, last in zip(rows, texts_of_last, strict=True):
+        texts.append(last)
     return Section(study.caption, note(study) + above, headings, rows, study_figure(study, number))
 
 
