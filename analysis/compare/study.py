@@ -127,15 +127,17 @@ class Study:
         return tuple(str(self.entry("words", text) or (ABSENT if text == "null" else text)) for text in texts)
 
     def label(self, names: Names, axis: str) -> str:
-        """Return the names of a row or column as text, short ones with their keys: `Llama 3.1 8B, RoCE Yes`.
+        """Return the names of a row or column as text: `Llama 3.1 8B, RoCE Yes`.
 
-        Names that all rows or columns have in common are left out.
+        A key stands before its names if all of these are short. Names that all rows or columns have in common are left
+        out.
         """
         headings = [*self.headings(axis), ""]
         every = self.rows if axis == "rows" else self.columns
         differing = {i for i in range(len(names)) if len({each[i] for each in every}) > 1}
+        short = {i for i in range(len(names)) if all(len(each[i]) <= SHORT for each in every)}
         parts = [
-            f"{heading} {name}" if len(name) <= SHORT else name
+            f"{heading} {name}" if i in short else name
             for i, (heading, name) in enumerate(zip(headings, names, strict=False))
             if i in differing or not differing
         ]

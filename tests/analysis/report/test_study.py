@@ -129,9 +129,9 @@ def test_the_bars_are_drawn_for_papers(tmp_path: Path, figure: str) -> None:
 
 def test_a_bar_is_not_named_after_what_all_rows_have_in_common(tmp_path: Path) -> None:
     asked = StudyTable(quantity=["useful_time_s"], rows=["model.name", "nodes", "job.seed"])
-    for nodes in (1, 2):
-        finished_run(tmp_path, replace(a_run(f"{nodes}", nodes=nodes), report=asked))
+    for nodes, model in ((1, "tiny"), (1, "large_one"), (2, "tiny")):
+        finished_run(tmp_path, replace(a_run(f"{model}{nodes}", model=model, nodes=nodes), report=asked))
     figure = table(tmp_path).figure
     assert figure is not None
     assert figure.plot is not None
-    assert list(figure.plot.layout.yaxis.ticktext) == ["Nodes 1", "Nodes 2"]
+    assert list(figure.plot.layout.yaxis.ticktext) == ["large_one, Nodes 1", "tiny, Nodes 1", "tiny, Nodes 2"]
