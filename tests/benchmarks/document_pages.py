@@ -88,6 +88,8 @@ def write(page: Page, reports: Path) -> None:
         sweeps = page.study(Path())
         for sweep in sweeps:
             SweepDir(sweep).note.write_text(f"{page.note}\n")
+            # The mark of a sweep, whose other files are not taken for logs.
+            SweepDir(sweep).submissions.touch()
         report(sweeps, Path("page"))
         text = Path("page/report.md").read_text().replace(f"{Path.cwd()}/", "")
         text = only(text, page.sections) if page.sections else text
