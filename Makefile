@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 
-.PHONY: help demo test test-all test-fast red-team corpus check mutation benchmark gpu-day gpu-day-wheels batching-benchmark plan-benchmark tune-benchmark referee-benchmark figure fault-table lock slurm browser serving storage solvers vllm-env clean
+.PHONY: help demo test test-all test-fast red-team corpus check mutation benchmark gpu-day gpu-day-wheels batching-benchmark plan-benchmark tune-benchmark referee-benchmark figure document-pages fault-table lock slurm browser serving storage solvers vllm-env clean
 .DEFAULT_GOAL := help
 .SILENT: help
 
@@ -169,6 +169,10 @@ figure: demo browser
 	    --user-data-dir=$$(mktemp -d) --virtual-time-budget=8000 --window-size=1180,1240 \
 	    --screenshot=.github/demo-report.png file://$(CURDIR)/runs/demo/report.html
 	sed 's#$(CURDIR)/##' runs/demo/runs.csv > .github/demo-runs.csv
+
+# The pages of .github/reports that are filled with the published times of documents, and their pictures.
+document-pages: $(VENV)/dev.done browser
+	$(BIN)/python -m tests.benchmarks.document_pages
 
 # The table of faults in jobs/submit/README.md: seconds until the ranks are connected again, and steps computed twice.
 fault-table: $(VENV)/dev.done slurm

@@ -109,6 +109,40 @@ class ListAnswer:
 
 
 @dataclass(frozen=True)
+class PublishedTime:
+    """A time that a document publishes for the experiment of a run, next to the prediction of the same steps."""
+
+    metric: str
+    """useful_time_s, epoch_time_s or training_time_s."""
+    source: str
+    """The figure as printed, with its place."""
+    document: str
+    """The full citation."""
+    hardware: str
+    gpu: str | None
+    """The GPU as published; null if the document does not state it."""
+    steps: float
+    """Steps of the published time, by the global batch of the planned run."""
+    published_s: float
+    published_step_time_s: float
+    predicted_s: float
+    predicted_low_s: float
+    """Predicted lower limit (90 %)."""
+    predicted_high_s: float
+    """Predicted upper limit (90 %)."""
+    position: str | None
+    """shorter, within or longer: the published time against the interval; null if its GPU may be another one."""
+    implausible: str | None
+    """published: it would be an MFU above the highest published one on this GPU; one_of_the_two: it is not in the
+    interval, and that says no more; null: neither is known to be."""
+    implied_mfu: float | None
+    """MFU of the published time; null if it is in the interval, or its GPU is not known to be this one."""
+    highest_published_mfu: float | None
+    not_stated: list[str]
+    """What the document does not state: GPU, global batch, sequence length."""
+
+
+@dataclass(frozen=True)
 class PlannedRun:
     """The plan of a run."""
 
@@ -119,6 +153,8 @@ class PlannedRun:
     """The overrides that compose this very run."""
     plan: dict[str, Any]
     """As in plan.json: layout, accumulation, global_batch_size, steps, parameters, memory, speed, warnings."""
+    published: list[PublishedTime]
+    """Published times of the experiment that have a prediction."""
 
 
 @dataclass(frozen=True)

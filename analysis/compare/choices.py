@@ -18,25 +18,27 @@ from typing import Any
 
 from analysis.compare.campaign import part_of
 from analysis.compare.core import Ratio
-from analysis.identity import batch, compared, place, without_network
+from analysis.identity import BETWEEN_NODES, batch, compared, place, without_network
 from analysis.metrics.side_files import SideRecord, is_counter, with_counters
 from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
-from analysis.scaling.groups import BATCHES, MICRO_BATCH, NAMING, Group, Point, differing_keys, distinct_labels
+from analysis.scaling.groups import (
+    BATCHES,
+    FOLLOWERS,
+    MICRO_BATCH,
+    NAMING,
+    Group,
+    Point,
+    differing_keys,
+    distinct_labels,
+    printed,
+)
 from analysis.scaling.places import EVERYTHING, differ, span
 from analysis.scaling.serving import LoadLine, configuration
 from analysis.untrusted import as_list, canonical, printed_number
 from jobs import metrics as m
 
 ACCUMULATION = "accumulation"
-# Keys, and beginnings of keys, that follow from a choice: where it changes, they are no choices of their own.
-FOLLOWERS: Mapping[str, tuple[str, ...]] = {
-    "model": ("job.init_from", "data.tokenizer"),
-    "cluster": ("gpu.", "device"),
-    "gpu": ("device",),
-    "images.storage": ("images.path",),
-    "engine.kernels": ("engine.liger_kernels",),
-}
 # Choices that make another task: its rates are of other work.
 TASKS = frozenset({"model", "data", "job.sequence_length"})
 NAMES_OF_LINES = frozenset({"model.name", "engine.kind", "parallelism.name"})
@@ -176,7 +178,9 @@ def only_differing(measured: Sequence[Measured]) -> list[Measured]:
     """Return the points that have a rate, with the settings in which some of them differ, and those that name lines."""
     measured = [each for each in measured if each[0].throughput.low > 0]
     known = {key for _, settings in measured for key in settings}
-    differing = {key for key in known if len({str(settings.get(key)) for _, settings in measured}) > 1}
+    values = {key: {str(settings.get(key)) for _, settings in measured} for key in known}
+    # Points on one node have no network.
+    differing = {key for key in known if len(values[key] - ({"None"} if key in BETWEEN_NODES else set())) > 1}
     kept = sorted(differing | (known & NAMES_OF_LINES))
     return [(point, {key: settings.get(key) for key in kept}) for point, settings in measured]
 
@@ -217,7 +221,8 @@ def pairs(choice: str, keys: Collection[str], measured: Sequence[Measured]) -> l
         rest = [(key, value) for key, value in settings.items() if key not in {*keys, *apart}]
         sets[canonical([rest, point.ranks, point.nodes, point.rate.name])].append((point, settings))
     alike = [own for own in sets.values() if len(own) > 1]
-    named = [named_points(members, keys, choice) for members in alike]
+    every = [own for _, own in measured]
+    named = [named_points(members, keys, choice, every) for members in alike]
     order = {name: i for i, name in enumerate(in_order(named))}
     rests = [
         {key: value for key, value in members[0][1].items() if key not in {*keys, ACCUMULATION}} for members in alike
@@ -231,22 +236,27 @@ def pairs(choice: str, keys: Collection[str], measured: Sequence[Measured]) -> l
     return sorted(found, key=lambda each: (order[each.value], each.where, each.point.ranks))
 
 
-def named_points(members: Sequence[Measured], keys: Collection[str], choice: str) -> list[tuple[str, Point]]:
-    """Return the points of a set with the names of their values of a choice: `roce`, `16`, `tp tensor=2`."""
+def named_points(
+    members: Sequence[Measured], keys: Collection[str], choice: str, every: Sequence[Settings]
+) -> list[tuple[str, Point]]:
+    """Return the points of a set with the names of their values of a choice: `roce`, `16`, `tp tensor=2`.
+
+    `every` are the settings of all sets, among which paths are distinct.
+    """
     settings = [{key: own[key] for key in keys} for _, own in members]
     differing = differing_keys(settings)
     batches = [key for key in BATCHES if key in differing and all(own[key] is not None for own in settings)]
     leading = [key for key in differing if not key.startswith(FOLLOWERS.get(choice, ()))]
     shown = batches[:1] if choice == "global_batch_size" and batches else leading or differing
     return [
-        (" ".join(value_in_words(key, own[key], alone=key in {choice, *batches}) for key in shown), point)
+        (" ".join(value_in_words(key, own, every, alone=key in {choice, *batches}) for key in shown), point)
         for (point, _), own in zip(members, settings, strict=True)
     ]
 
 
-def value_in_words(key: str, value: Any, *, alone: bool) -> str:
+def value_in_words(key: str, own: Settings, every: Sequence[Settings], *, alone: bool) -> str:
     """Return a value, with the last word of its key unless this is the choice or names its section."""
-    text, last = "none" if value is None else str(value), key.rpartition(".")[2]
+    text, last = printed("none" if own[key] is None else own[key], key, every), key.rpartition(".")[2]
     return text if alone or last in NAMING else f"{last}={text}"
 
 

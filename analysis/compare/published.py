@@ -117,9 +117,18 @@ class Published:
     @property
     def source(self) -> str:
         """The figure as printed, with its place: `3.32 min in table 4 of H20044`."""
-        printed = " ".join(filter(None, (self.printed, self.printed_unit)))
+        return f"{self.as_printed} in {self.place}"
+
+    @property
+    def as_printed(self) -> str:
+        """The figure as printed, with its unit."""
+        return " ".join(filter(None, (self.printed, self.printed_unit)))
+
+    @property
+    def place(self) -> str:
+        """The place of the figure: `table 4 of H20044`."""
         where = f"table {self.table}" if self.table.isdigit() else f"the table under {self.table}"
-        return f"{printed} in {where} of {self.document.name}"
+        return f"{where} of {self.document.name}"
 
 
 def table(name: str) -> list[dict[str, str]]:

@@ -18,7 +18,7 @@ from analysis.formatting import ABSENT, significant, title, without_unit
 from analysis.identity import compared, without_network
 from analysis.intervals import Spread
 from analysis.run import RunResult
-from analysis.scaling.groups import labelling_keys
+from analysis.scaling.groups import differing_keys, in_words, labelling_keys
 from analysis.untrusted import as_list, canonical
 from jobs.metrics import DisplayUnit, Metric, registered
 from jobs.settings.report import MIN_S, UNITS, base_units
@@ -127,10 +127,19 @@ class Study:
         return tuple(str(self.entry("words", text) or (ABSENT if text == "null" else text)) for text in texts)
 
     def label(self, names: Names, axis: str) -> str:
-        """Return the names of a row or column as text, short ones with their keys: `Llama 3.1 8B, RoCE Yes`."""
+        """Return the names of a row or column as text: `Llama 3.1 8B, RoCE Yes`.
+
+        A key stands before its names if all of these are short. Names that all rows or columns have in common are left
+        out.
+        """
         headings = [*self.headings(axis), ""]
+        every = self.rows if axis == "rows" else self.columns
+        differing = {i for i in range(len(names)) if len({each[i] for each in every}) > 1}
+        short = {i for i in range(len(names)) if all(len(each[i]) <= SHORT for each in every)}
         parts = [
-            f"{heading} {name}" if len(name) <= SHORT else name for heading, name in zip(headings, names, strict=False)
+            f"{heading} {name}" if i in short else name
+            for i, (heading, name) in enumerate(zip(headings, names, strict=False))
+            if i in differing or not differing
         ]
         return ", ".join(filter(str.strip, parts))
 
@@ -141,13 +150,14 @@ class Study:
         for run in self.runs:
             found[self.names(run, "rows"), self.names(run, "columns")].append(run)
         several = [own for own in found.values() if len({canonical(identity(run)) for run in own}) > 1]
-        keys = labelling_keys([identity(run) for own in several for run in own])
+        settings = [identity(run) for own in several for run in own]
+        # Not those by which only cells differ: these are the keys of the table, or follow from them.
+        within = {key for own in several for key in differing_keys([identity(run) for run in own])}
+        keys = [key for key in labelling_keys(settings) if key in within]
         cells: dict[tuple[Names, Names], list[RunResult]] = defaultdict(list)
         for (row, column), own in found.items():
             for run in own:
-                known = identity(run)
-                parts = [f"{key.split('.')[-1]}={value}" for key in keys if (value := known.get(key)) is not None]
-                other = " ".join(parts) if own in several else ""
+                other = " ".join(in_words(identity(run), keys, settings)) if own in several else ""
                 cells[(*row, other) if keys else row, column].append(run)
         return {place: Cell(tuple(own)) for place, own in cells.items()}
 

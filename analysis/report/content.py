@@ -18,7 +18,7 @@ from analysis.report.figures.style import Figure, Section
 from analysis.report.headline import headlines
 from analysis.report.leaderboard import sections as campaign_sections
 from analysis.report.points_table import PointRow, point_table
-from analysis.report.provenance import MOST_LISTED, facts
+from analysis.report.provenance import MOST_LISTED, facts, notes_of
 from analysis.report.runs_columns import Column, Row
 from analysis.report.runs_table import fold, rows_of
 from analysis.report.sections.layouts import memory_and_communication
@@ -126,6 +126,12 @@ def report_title(found: Found) -> str:
 
 
 def lead(digest: Digest) -> str:
+    """Return the notes of the sweeps, and the hardware, size, time and number of the runs that measured something."""
+    notes = [f"{text.rstrip('.')}. " for text in notes_of(digest.recorded or digest.runs).values() if text]
+    return f"{''.join(dict.fromkeys(notes))}{measured_by(digest)}"
+
+
+def measured_by(digest: Digest) -> str:
     """Return the hardware, size, time and number of the runs that measured something."""
     used, count = digest.recorded, len(digest.runs)
     if not count:

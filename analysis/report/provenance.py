@@ -38,7 +38,7 @@ def facts(runs: Sequence[RunResult]) -> list[tuple[str, list[str]]]:
     ]
     logs = [run for run in runs if run.log]
     dates = [first_date(run.path) for run in logs]
-    notes = {each: note_of(SweepDir(each)) for each in {run.path.parent for run in runs if not run.log}}
+    notes = notes_of(runs)
     named: list[tuple[str, Iterable[str]]] = [
         ("Note", filter(None, (notes.get(run.path.parent) for run in runs))),
         ("Git commit", commits),
@@ -59,6 +59,11 @@ def facts(runs: Sequence[RunResult]) -> list[tuple[str, list[str]]]:
         (NOT_FOUND, [name for run, date in zip(logs, dates, strict=True) for name in not_found(run, date)]),
     ]
     return [(name, lines) for name, values in named if (lines := counted(values, len(runs), MOST_LISTED))]
+
+
+def notes_of(runs: Sequence[RunResult]) -> dict[Path, str]:
+    """Return the notes of the sweeps of runs, in the order of their names; empty where a sweep has none."""
+    return {each: note_of(SweepDir(each)) for each in sorted({run.path.parent for run in runs if not run.log})}
 
 
 def library_of(run: RunResult) -> Any:

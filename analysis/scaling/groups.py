@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from analysis.formatting import plural
 from analysis.identity import lines_of, place
@@ -33,6 +33,15 @@ LOG_NAME = "the run in "
 MICRO_BATCH = "job.micro_batch_size"
 # As configured, and as analysis.identity names that of a line.
 BATCHES = ("scaling.global_batch_size", "scaling.sequences_per_rank", "global_batch_size", "batch_per_rank")
+# Keys, and beginnings of keys, that follow from a choice: where it changes, they are no choices of their own, and they
+# name no lines.
+FOLLOWERS: Mapping[str, tuple[str, ...]] = {
+    "model": ("job.init_from", "data.tokenizer"),
+    "cluster": ("gpu.", "device"),
+    "gpu": ("device",),
+    "images.storage": ("images.path",),
+    "engine.kernels": ("engine.liger_kernels",),
+}
 # Units of a line's speed, by preference: the first that all its runs have.
 RATES = (m.TOKENS_PER_S, a.SAMPLES_PER_S, a.STEPS_PER_S)
 
@@ -242,10 +251,31 @@ def distinct_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     for label, members in namesakes.items():
         keys = labelling_keys([settings[i] for i in members])
         for i in members:
-            known = [(key.split(".")[-1], settings[i].get(key)) for key in keys]
-            parts = [f"{value}" if key in NAMING else f"{key}={value}" for key, value in known if value is not None]
-            labels[i] = " ".join([label, *parts])
+            labels[i] = " ".join([label, *in_words(settings[i], keys, [settings[each] for each in members])])
     return labels
+
+
+def in_words(own: Mapping[str, Any], keys: Iterable[str], settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the values of the keys that name lines, with the last word of the key unless it names its section."""
+    known = [(key, own[key]) for key in keys if own.get(key) is not None]
+    texts = [(key.split(".")[-1], printed(value, key, settings)) for key, value in known]
+    return [text if last in NAMING else f"{last}={text}" for last, text in texts]
+
+
+def printed(value: object, key: str, settings: Sequence[Mapping[str, Any]]) -> str:
+    """Return a value of a key as text: entries of a list joined by `+`, a path as short as those of others allow."""
+    if is_path(value):
+        return shortened(value, [path for each in settings if is_path(path := each.get(key))])
+    return "+".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def shortened(path: str, paths: Sequence[str]) -> str:
+    """Return a path without the directories that all of some paths begin or end with."""
+    own, every = path.split("/"), [each.split("/") for each in paths]
+    shortest = min(map(len, every))
+    begin = next((i for i in range(shortest) if len({each[i] for each in every}) > 1), shortest - 1)
+    end = next((i for i in range(shortest - begin) if len({each[-1 - i] for each in every}) > 1), 0)
+    return "/".join(own[begin : len(own) - end]) or own[-1]
 
 
 def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -271,21 +301,33 @@ def implies(settings: Sequence[Mapping[str, Any]], key: str, other: str) -> bool
 
 
 def labelling_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the differing keys that name lines: no path and no micro-batch that another one of them decides."""
+    """Return the differing keys that name lines: none of them is decided by another one that says more.
+
+    A follower says less than its leader (FOLLOWERS), the precision less than the machine, which may have no other, a
+    path less than anything else, and of two batches that decide each other the micro-batch less.
+    """
     keys = differing_keys(settings)
-    paths = {key for key in keys if any(is_path(each.get(key)) for each in settings)}
     return [
         key
         for key in keys
-        if not any(
-            implies(settings, other, key)
-            for other in keys
-            if (key in paths and other not in paths) or (key == MICRO_BATCH and other in BATCHES)
-        )
+        if not any(says_more(settings, other, key) and implies(settings, other, key) for other in keys)
     ]
 
 
-def is_path(value: object) -> bool:
+def says_more(settings: Sequence[Mapping[str, Any]], key: str, other: str) -> bool:
+    """Return True if a key names a line better than another one that it decides."""
+    leaders = [leader for leader, beginnings in FOLLOWERS.items() if other.startswith(beginnings)]
+    leaders += ["cluster", "gpu"] if other == "job.precision" else []
+    if any(key in {leader, *(f"{leader}.{name}" for name in NAMING)} for leader in leaders):
+        return True
+    if key in BATCHES and other == MICRO_BATCH:
+        return True
+    if key == MICRO_BATCH and other in BATCHES:
+        return not implies(settings, other, key)
+    return [any(is_path(each.get(name)) for each in settings) for name in (key, other)] == [False, True]
+
+
+def is_path(value: object) -> TypeGuard[str]:
     """Return True for an absolute path."""
     return isinstance(value, str) and value.startswith("/")
 

@@ -91,6 +91,7 @@ def images(options: argparse.Namespace) -> int:
 def planned(options: argparse.Namespace) -> tuple[Any, int]:
     """Return the plans of the overrides."""
     from jobs.errors import ConfigError
+    from jobs.explore.published import published_times
     from jobs.plan.show import planned as composed
     from jobs.submit.prepare import plan_of
 
@@ -102,7 +103,14 @@ def planned(options: argparse.Namespace) -> tuple[Any, int]:
         options.grammar.error("--output draws what --search found. Add --search")
     points, left_out = composed(options.overrides, **chosen(options, "multirun", "skip_illegal"))
     runs = [
-        PlannedRun(str(each.run.name), each.run.nodes, each.run.ranks, each.overrides, plan_of(each.run))
+        PlannedRun(
+            name=str(each.run.name),
+            nodes=each.run.nodes,
+            ranks=each.run.ranks,
+            overrides=each.overrides,
+            plan=plan_of(each.run),
+            published=list(published_times(each)),
+        )
         for each in points
     ]
     return PlanAnswer(runs, left_out, list(dict.fromkeys(key for each in points for key in each.unset))), 0

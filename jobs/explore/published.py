@@ -13,6 +13,7 @@ from analysis.formatting import significant
 from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
 from jobs import metrics as m
+from jobs.answers import PublishedTime
 from jobs.plan.compose import Point
 from jobs.plan.cost import parameters
 from jobs.plan.predict.interval import Interval
@@ -20,14 +21,22 @@ from jobs.plan.predict.speed import Speed, speed
 from jobs.schema import Run
 
 DIGITS = 3
+# Where a published time lies, against the interval of its prediction.
+SHORTER, WITHIN, LONGER = "shorter", "within", "longer"
+# What is implausible.
+PUBLISHED, ONE_OF_THE_TWO = "published", "one_of_the_two"
 
 
 def published_notes(points: Sequence[Point]) -> list[str]:
     """Return a sentence for each published time of these runs' experiments that has a prediction."""
-    return [f"published ({point.run.name}): {sentence}" for point in points for sentence in sentences(point)]
+    return [
+        f"published ({point.run.name}): {in_a_sentence(each, highest_mfu(point.run))}"
+        for point in points
+        for each in published_times(point)
+    ]
 
 
-def sentences(point: Point) -> Iterator[str]:
+def published_times(point: Point) -> Iterator[PublishedTime]:
     """Yield the published times of a run, each with its prediction."""
     found, planned = speed(point.run), as_result(point)
     if found is None or planned.rehearses or experiment_of(planned) is None:
@@ -56,36 +65,58 @@ def steps_of(figure: Published, run: Run) -> float | None:
     return epochs * figure.samples / run.global_batch_size
 
 
-def compared(figure: Published, predicted: Interval, steps: float, found: Speed, run: Run) -> str:
-    """Return the published time with its prediction, and which of the two is doubtful and why."""
-    limits = " to ".join(in_words(each) for each in (predicted.low, predicted.high))
-    step_s = figure.value / steps
-    first = (
-        f"{figure.source}{f' ({figure.hardware})' if not figure.gpu else ''}, {significant(step_s, DIGITS)} s a step; "
-        f"predicted {in_words(predicted.point)} ({limits})"
+def compared(figure: Published, predicted: Interval, steps: float, found: Speed, run: Run) -> PublishedTime:
+    """Return the published time with its prediction, and which of the two is doubtful."""
+    stated = {
+        "GPU": figure.gpu,
+        "global batch": figure.global_batch_size,
+        "sequence length": figure.sequence_length,
+    }
+    position = implied = implausible = None
+    highest = highest_mfu(run)
+    if figure.gpu and gpu_family(figure.gpu) == gpu_family(str(run.gpu.device_name)):
+        position = SHORTER if figure.value < predicted.low else LONGER if figure.value > predicted.high else WITHIN
+    if position in {SHORTER, LONGER}:
+        implied = found.mfu.point * predicted.point / figure.value
+        implausible = PUBLISHED if highest is not None and implied > highest.value else ONE_OF_THE_TWO
+    return PublishedTime(
+        metric=figure.metric.name,
+        source=figure.source,
+        document=figure.document.citation,
+        hardware=figure.hardware,
+        gpu=figure.gpu or None,
+        steps=steps,
+        published_s=figure.value,
+        published_step_time_s=figure.value / steps,
+        predicted_s=predicted.point,
+        predicted_low_s=predicted.low,
+        predicted_high_s=predicted.high,
+        position=position,
+        implausible=implausible,
+        implied_mfu=implied,
+        highest_published_mfu=highest.value if highest is not None else None,
+        not_stated=[words for words, value in stated.items() if not value],
     )
-    unknown = [
-        words
-        for words, value in (
-            ("GPU", figure.gpu),
-            ("global batch", figure.global_batch_size),
-            ("sequence length", figure.sequence_length),
-        )
-        if not value
-    ]
-    lacking = f". The document does not state the {' and the '.join(unknown)}" if unknown else ""
-    if not figure.gpu or gpu_family(figure.gpu) != gpu_family(str(run.gpu.device_name)):
-        return f"{first}{lacking}"
-    if predicted.low <= figure.value <= predicted.high:
-        return f"{first}: they agree{lacking}"
-    side = "shorter" if figure.value < predicted.low else "longer"
-    implied, highest = found.mfu.point * found.step_time_s.point / step_s, highest_mfu(run)
-    reason = f"it would be an MFU of {implied:.0%}"
-    if highest is not None and implied > highest.value:
+
+
+def in_a_sentence(time: PublishedTime, highest: Published | None) -> str:
+    """Return a published time with its prediction as text, with the reason for a doubt."""
+    limits = " to ".join(map(in_words, (time.predicted_low_s, time.predicted_high_s)))
+    first = (
+        f"{time.source}{f' ({time.hardware})' if time.gpu is None else ''}, "
+        f"{significant(time.published_step_time_s, DIGITS)} s a step; predicted {in_words(time.predicted_s)} ({limits})"
+    )
+    lacking = f". The document does not state the {' and the '.join(time.not_stated)}" if time.not_stated else ""
+    if time.implied_mfu is None:
+        return f"{first}{': they agree' if time.position == WITHIN else ''}{lacking}"
+    doubted = time.implausible == PUBLISHED
+    which = ", more likely the published time: it" if doubted else ": the published time"
+    reason = f"it would be an MFU of {time.implied_mfu:.0%}"
+    if doubted and highest is not None:
         reason += (
             f", above the {highest.value:.0%} of {highest.document.publisher}, the highest published MFU on this GPU"
         )
-    return f"{first}. One of the two is implausible: the published time is {side} than the interval, {reason}{lacking}"
+    return f"{first}. One of the two is implausible{which} is {time.position} than the interval, {reason}{lacking}"
 
 
 def highest_mfu(run: Run) -> Published | None:

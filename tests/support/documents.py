@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from jobs.plan.compose import compose
+from jobs.plan.cost import parameters
 from jobs.rundir import RunDir
 from jobs.schema import Run
 from tests.support.fake_runs import ended, event, prepared, started, step
@@ -41,21 +43,28 @@ def filled(
     samples: int | None = None,
     events: Mapping[str, Mapping[str, Any]] | None = None,
     begin_s: float = 0.0,
-    steps: int | None = None,
+    steps: int | Callable[[Run], int] | None = None,
+    start_up: float = 0.0,
 ) -> None:
     """Write the finished runs of a command into a sweep: `seconds_of` is the time of all steps of a run.
 
     `samples` are those of an epoch; `events` are further records of each run, which starts at `begin_s`.
-    Without `steps` a run has its own, or STEPS.
+    Without `steps` a run has its own, or STEPS; `start_up` is a share of the time of the steps.
     """
-    for point in compose(["cluster.partition=gpu", *overrides], multirun=True):
+    # A document has one figure, so that the spread of equal repeats would be made up.
+    once = () if any(each.startswith("repeat=") for each in overrides) else ("repeat=1",)
+    for point in compose(["cluster.partition=gpu", *overrides, *once], multirun=True):
         run = point.run
-        directory = prepared(sweep, run, overrides=list(point.overrides))
-        total_s = 1.05 * seconds_of(run)
+        command = ["slurmscale", "submit", "-m", *overrides]
+        made: dict[str, Any] = {"overrides": list(point.overrides), "command": command, "git": {}, "code_digest": None}
+        directory = prepared(sweep, run, **made)
+        plan = json.loads(directory.plan.read_text())
+        directory.plan.write_text(json.dumps(plan | {"parameters": None if run.images else parameters(run.model)}))
+        total_s = (1 + start_up) * seconds_of(run)
         device = DEVICES.get(run.cluster.name, "Test GPU")
         nodes = [f"{directory.name}-{i}" for i in range(run.nodes)]
         started(directory, run, device="cuda", device_name=device, data="as published", time=at(begin_s), nodes=nodes)
-        count, epochs = steps or run.job.steps or STEPS, run.job.epochs or 1
+        count, epochs = (steps(run) if callable(steps) else steps) or run.job.steps or STEPS, run.job.epochs or 1
         drawn = samples * epochs // count if samples else run.global_batch_size
         lines(directory, run, count, seconds_of(run) / count, drawn)
         for kind, fields in (events or {}).items():
@@ -87,16 +96,20 @@ def filer_rows(begin_s: float, duration_s: int, cpu_percent: float, operations: 
 
 
 def lines(directory: RunDir, run: Run, steps: int, step_time_s: float, samples: int) -> None:
-    """Write the steps of a run, all of which take as long; the losses of a configuration are its own."""
+    """Write the steps of a run, all of which take as long, without memory; losses are made up, but no two equal."""
     tokens = None if run.images else samples * run.job.sequence_length
     for number in range(1, steps + 1):
         loss = 2 + 1 / number + len(directory.name) / 1000
         counts: dict[str, Any] = {"tokens": tokens, "padded_tokens": tokens, "samples": samples}
+        counts["memory_peak_bytes"] = None
         step(directory, number, loss=loss, step_time_s=step_time_s, attempt=1, **counts)
 
 
-def roce_study(folder: Path) -> list[Path]:
-    """Write the two commands of conf/experiment/README.md for both models; return their sweeps."""
+def roce_study(folder: Path, *, every_step: bool = False) -> list[Path]:
+    """Write the two commands of conf/experiment/README.md for both models; return their sweeps.
+
+    With `every_step` the runs have the 3 x 880 and more steps that the document's epochs have, and else STEPS.
+    """
     data = ("data.path=pqa_artificial", "job.init_from=weights", "job.init_from_is_remote=true")
     sweeps = []
     for size in ("8b", "70b"):
@@ -107,7 +120,8 @@ def roce_study(folder: Path) -> list[Path]:
             return 3 * EPOCH_S[run.model.name, run.nodes, run.network.name]
 
         for choice in ((), ("nodes=1", "network=default")):
-            filled(sweep, experiment, *data, *choice, seconds_of=seconds_of, samples=SAMPLES_OF_EPOCH)
+            steps = (lambda run: 3 * SAMPLES_OF_EPOCH // run.global_batch_size) if every_step else None
+            filled(sweep, experiment, *data, *choice, seconds_of=seconds_of, samples=SAMPLES_OF_EPOCH, steps=steps)
         sweeps.append(sweep)
     return sweeps
 
@@ -124,20 +138,26 @@ def by_repeat(times_s: tuple[float, ...]) -> Callable[[Run], float]:
 
 LORA_GAIN = {"mixtral_8x7b": 6.0, "llama3_8b": 2.5, "llama3_70b": 2.5}
 """Tokens/s of a batch of 16 over those of 1: "over 6x", "over 2.5x". The rates themselves are not published."""
+RELATIVE = (
+    "report.caption='Throughput of LoRA fine-tuning in units of the model with batch 1'",
+    "+report.words.tokens_per_s='Throughput (batch 1 = 1)'",
+)
 
 
 def lora_study(folder: Path) -> list[Path]:
-    """Write the ratios of part 2 of Metrum AI's study, on 1,000 tokens/s with a batch of 1; return their sweep."""
+    """Write the ratios of part 2 of Metrum AI's study, with 1 token/s for a batch of 1; return a sweep a model."""
     data = ("data.path=pqa_labeled", "job.init_from=weights", "job.init_from_is_remote=true")
     batches = "scaling.global_batch_size=1,16"
 
     def seconds_of(run: Run) -> float:
         gain = LORA_GAIN[run.model.name] if run.global_batch_size > 1 else 1.0
         tokens = (run.job.steps or 0) * run.global_batch_size * run.job.sequence_length
-        return tokens / (1000 * gain)
+        return tokens / gain
 
-    filled(folder / "lora_mi300x", "experiment=lora_mi300x", *data, batches, seconds_of=seconds_of)
-    return [folder / "lora_mi300x"]
+    sweeps = [folder / f"lora_mi300x_{model}" for model in LORA_GAIN]
+    for sweep, model in zip(sweeps, LORA_GAIN, strict=True):
+        filled(sweep, "experiment=lora_mi300x", f"model={model}", *data, *RELATIVE, batches, seconds_of=seconds_of)
+    return sweeps
 
 
 def storage_study(folder: Path) -> list[Path]:

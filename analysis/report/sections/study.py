@@ -12,6 +12,8 @@ from analysis.report.figures.study import study_figure
 from analysis.report.figures.style import Section, word_of
 from analysis.report.sections.published import differences
 
+# More columns leave the differences no room, which then stand above the table.
+MOST_COLUMNS = 9
 PUBLISHED, RATIO, WHY = "published", "ours / published", "Differences, and the source"
 
 
@@ -32,14 +34,22 @@ def section(study: Study, number: str) -> Section:
             for row, texts in zip(study.rows, rows, strict=True):
                 texts.extend(cells(study.cell(row, column), quantity, more))
     is_published = PUBLISHED in headings
-    headings.append(WHY if is_published else "Repeats")
     reasons = [why(study, row) for row in study.rows]
     common = [words for words in reasons[0] if all(words in each for each in reasons)] if len(reasons) > 1 else []
-    for row, words, texts in zip(study.rows, reasons, rows, strict=True):
-        own = " ".join(each for each in words if each not in common) or ABSENT
-        texts.append(own if is_published else repeats(study, row))
-    shared = f" In all rows: {' '.join(common)}" if common else ""
-    return Section(study.caption, note(study) + shared, headings, rows, study_figure(study, number))
+    own = [" ".join(each for each in words if each not in common) for words in reasons]
+    above = f" In all rows: {' '.join(common)}" if common else ""
+    if is_published and len(headings) < MOST_COLUMNS:
+        headings.append(WHY)
+        texts_of_last = [words or ABSENT for words in own]
+    else:
+        headings.append("Repeats")
+        texts_of_last = [repeats(study, row) for row in study.rows]
+        above += "".join(
+            f" {study.label(row, 'rows')}: {words}" for row, words in zip(study.rows, own, strict=True) if words
+        )
+    for texts, last in zip(rows, texts_of_last, strict=True):
+        texts.append(last)
+    return Section(study.caption, note(study) + above, headings, rows, study_figure(study, number))
 
 
 def heading(study: Study, column: Names, quantity: Quantity) -> str:
@@ -65,10 +75,16 @@ def cells(cell: Cell, quantity: Quantity, more: list[str]) -> Iterator[str]:
     span = f" ({' to '.join(ends)})" if len(set(ends)) > 1 else ""
     yield quantity.shown(spread.median if spread else None) + span
     if PUBLISHED in more:
-        yield ", ".join(quantity.shown(figure.value) for figure in cell.published(quantity)) or ABSENT
+        yield ", ".join(printed(quantity, figure.value) for figure in cell.published(quantity)) or ABSENT
     if RATIO in more:
         ratio = cell.ratio(quantity)
         yield ABSENT if ratio is None else significant(ratio, 3)
+
+
+def printed(quantity: Quantity, value: float) -> str:
+    """Return a published value in the unit of the study, without zeros that the document does not print."""
+    text = quantity.shown(value)
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def why(study: Study, row: Names) -> list[str]:
@@ -79,7 +95,8 @@ def why(study: Study, row: Names) -> list[str]:
         for figure in (figure for quantity in study.quantities for figure in cell.published(quantity)):
             against = obstacle(cell.runs[0], figure)
             parts |= dict.fromkeys([f"No ratio: {against}."] if against else [])
-            parts |= dict.fromkeys(differences(cell.runs, figure)) | {f"{figure.source}.": None}
+            parts |= dict.fromkeys(differences(cell.runs, figure))
+            parts |= dict.fromkeys([f"Published as {figure.as_printed}.", f"Source: {figure.place}."])
     return list(parts)
 
 

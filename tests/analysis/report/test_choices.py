@@ -135,8 +135,8 @@ def test_a_network_is_worth_nothing_on_one_node_and_a_library_of_collectives_may
         ["a1", "a2"], ["b1", "b2"], ["msccl1", "msccl2"],
     ]  # fmt: skip
     assert sorted((row[0], row[1], row[2].split(" on ")[1], row[5]) for row in rows(content)) == [
-        ("network library=none", "library=/lib/librccl.so", "1 node", "1.33"),
-        ("network library=none", "library=/lib/librccl.so", "1 node", "2.00"),
+        ("network library=none", "library=librccl.so", "1 node", "1.33"),
+        ("network library=none", "library=librccl.so", "1 node", "2.00"),
         ("network=a", "msccl", "2 nodes", "2.00"),
         ("network=b", "msccl", "2 nodes", "1.33"),
     ]
@@ -159,6 +159,59 @@ def test_lines_are_named_after_labels_and_not_after_what_these_decide() -> None:
     assert [group.label for group in scaling_groups(runs)] == [
         f"tp storage={nodes} storage nodes global_batch_size={batch}" for nodes in (4, 8) for batch in (1, 16)
     ]
+
+
+def test_a_line_has_no_name_for_what_follows_from_a_choice_and_no_common_part_of_a_path() -> None:
+    machines: list[tuple[str, str, list[str], str]] = [
+        ("a", "A100", ["rms_norm"], "bfloat16"), ("a", "A100", ["rope", "swiglu"], "bfloat16"),
+        ("b", "V100", ["rope", "swiglu"], "float16"),
+    ]  # fmt: skip
+    runs = [
+        a_point(
+            "".join(map(str, [cluster, *kernels])),
+            {
+                "cluster": {"name": cluster},
+                "gpu": {"name": gpu},
+                "engine": {"kernels": "liger" if len(kernels) == 1 else "torch", "liger_kernels": kernels},
+                "job": {"precision": precision},
+            },
+            1.0,
+        )
+        for cluster, gpu, kernels, precision in machines
+    ]
+    assert [group.label for group in scaling_groups(runs)] == ["tp a kernels=liger", "tp a kernels=torch",
+                                                               "tp b kernels=torch"]  # fmt: skip
+    filers = [
+        a_point(name, {"images": {"path": f"/mnt/{name}/imagenet"}}, rate) for name, rate in (("x", 1.0), ("y", 2.0))
+    ]
+    assert [group.label for group in scaling_groups(filers)] == ["tp path=x", "tp path=y"]
+    assert [(each.value, each.against) for each in comparisons(scaling_groups(filers), [], [])] == [("y", "x")]
+    lists = [a_point(str(kernels), {"engine": {"liger_kernels": kernels}}, 1.0) for _, _, kernels, _ in machines[:2]]
+    assert [group.label for group in scaling_groups(lists)] == [
+        "tp liger_kernels=rms_norm",
+        "tp liger_kernels=rope+swiglu",
+    ]
+
+
+def test_a_micro_batch_that_decides_the_global_batch_names_the_line() -> None:
+    runs = [
+        a_point(f"{size}", {"scaling": {"global_batch_size": batch}, "job": {"micro_batch_size": size}}, 1.0)
+        for size, batch in ((8, 256), (32, 256), (64, 512))
+    ]
+    assert [group.label for group in scaling_groups(runs)] == [f"tp micro_batch_size={size}" for size in (32, 64, 8)]
+
+
+def test_a_comparison_on_one_node_and_one_on_two_over_the_same_network_are_at_the_same_settings() -> None:
+    runs = [
+        a_point(
+            f"{nodes}-{tensor}",
+            {"nodes": nodes, "network": {"name": "default"}, "parallelism": {"name": "tp", "tensor": tensor}},
+            float(tensor),
+            "parallelism.tensor=1",
+        )
+        for nodes in (1, 2) for tensor in (1, 2)
+    ]  # fmt: skip
+    assert {each.where for each in comparisons(scaling_groups(runs), [], [])} == {"tp"}
 
 
 def test_runs_on_images_have_no_sentence_on_mfu() -> None:

@@ -68,8 +68,10 @@ def test_a_log_that_vanished_has_no_date(tmp_path: Path) -> None:
     assert first_date(tmp_path / "gone.log") is None
 
 
-def test_the_note_of_a_sweep_is_the_first_fact(tmp_path: Path) -> None:
+def test_the_note_of_a_sweep_is_the_first_fact_and_begins_the_report(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("r", sweep=tmp_path.name))
     (tmp_path / "note.txt").write_text("second driver, <b>warm</b>\n")
     assert facts(read_runs([tmp_path]))[0] == ("Note", ["second driver, <b>warm</b>"])
-    assert "<b>warm" not in page(build(read([tmp_path])))
+    content = build(read([tmp_path]))
+    assert content.lead.startswith("second driver, <b>warm</b>. CPU run on Test CPU")
+    assert "<b>warm" not in page(content)

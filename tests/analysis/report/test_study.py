@@ -38,7 +38,9 @@ def test_the_roce_study_has_the_table_of_its_document_with_published_values_besi
         ["Llama 3.1 70B", "2", "Yes", "8,120", "8,120", "1.00"],
     ]
     assert "MBS: 24; published: not stated." in found.rows[0][-1]
-    assert found.rows[0][-1].endswith("RoCE.")
+    assert found.rows[2][-1].endswith("Published as 1071.2 s.")
+    assert found.note.endswith("Source: the table under Additional Information of Supercharge Multi-Node Training "
+                               "Performance with Dell PowerEdge XE9680 and RoCE.")  # fmt: skip
     assert "published: DeepSpeed ZeRO stage 3 through Accelerate" in found.note, "what differs in all rows stands once"
     assert found.figure is not None
     assert found.figure.plot is not None
@@ -57,7 +59,8 @@ def test_an_epoch_of_other_samples_has_no_ratio(tmp_path: Path) -> None:
 
 
 def test_500_steps_stand_over_nodes_and_adapters_in_minutes_and_in_latex(tmp_path: Path) -> None:
-    filled(tmp_path, "experiment=llama2_500_steps", "nodes=1,4", "job.steps=20", seconds_of=lambda run: 600 / run.nodes)
+    filled(tmp_path, "experiment=llama2_500_steps", "nodes=1,4", "job.steps=20", seconds_of=lambda run: 600 / run.nodes,
+           start_up=0.05)  # fmt: skip
     found = table(tmp_path)
     assert found.headings == [
         "Model", "Nodes", "Adapters 8: Steps (min)", "Adapters 8: Whole run (min)", "Adapters 4: Steps (min)",
@@ -78,6 +81,11 @@ def test_table_4_of_h20044_is_in_its_units(tmp_path: Path) -> None:
     found = table(tmp_path)
     cells = dict(zip(found.headings, found.rows[0], strict=True))
     assert cells["Time of 40 steps (min)"] == "3.320"
+    assert [text for heading, text in zip(found.headings, found.rows[0], strict=True) if heading == "published"] == [
+        "3.32", "100", "2:30",
+    ]  # fmt: skip
+    assert found.headings[-1] == "Repeats", "so many columns leave the differences no room"
+    assert "Llama 2 7B, Nodes 1: GPU (NVIDIA H100 80GB HBM3); published: 8 NVIDIA H100 SXM" in found.note
     assert cells["Checkpoint (GB)"] == "100.0"
     assert cells["Time of the checkpoint (min:s)"] == "2:30"
     assert "Peak read (MB/s)" not in cells, "no run measured it"
@@ -89,11 +97,14 @@ def test_runs_of_one_cell_that_are_no_repeats_have_rows_of_their_own(tmp_path: P
         for repeat in range(1, repeats + 1):
             run = replace(with_job(a_run(f"{name}{repeat}", repeat=repeat), learning_rate=rate), report=asked)
             finished_run(tmp_path, run, step_time_s=time_s * repeat)
-    finished_run(tmp_path, replace(a_run("c", nodes=2, parallelism="pp"), report=asked))
+    for name, rate in (("c", 1e-3), ("d", 2e-3)):
+        other = with_job(a_run(name, nodes=2, parallelism="pp"), learning_rate=rate)
+        finished_run(tmp_path, replace(other, report=asked))
     found = table(tmp_path)
     assert found.headings == ["Nodes", "Other settings", "Parallelism ddp", "Parallelism pp", "Repeats"]
     assert [(*row[:2], row[-1]) for row in found.rows] == [
-        ("1", "learning_rate=0.001", "n = 2"), ("1", "learning_rate=0.002", "n = 1"), ("2", "", "n = 1"),
+        ("1", "learning_rate=0.001", "n = 2"), ("1", "learning_rate=0.002", "n = 1"),
+        ("2", "learning_rate=0.001", "n = 1"), ("2", "learning_rate=0.002", "n = 1"),
     ]  # fmt: skip
 
 
@@ -114,3 +125,13 @@ def test_the_bars_are_drawn_for_papers(tmp_path: Path, figure: str) -> None:
     filled(tmp_path, "experiment=llama2_500_steps", "nodes=1,4", "job.steps=20", seconds_of=lambda run: 600 / run.nodes)
     report([tmp_path], tmp_path / "page", [figure])
     assert (tmp_path / f"page/figures/study-useful_time_s.{figure}").stat().st_size > 1000
+
+
+def test_a_bar_is_not_named_after_what_all_rows_have_in_common(tmp_path: Path) -> None:
+    asked = StudyTable(quantity=["useful_time_s"], rows=["model.name", "nodes", "job.seed"])
+    for nodes, model in ((1, "tiny"), (1, "large_one"), (2, "tiny")):
+        finished_run(tmp_path, replace(a_run(f"{model}{nodes}", model=model, nodes=nodes), report=asked))
+    figure = table(tmp_path).figure
+    assert figure is not None
+    assert figure.plot is not None
+    assert list(figure.plot.layout.yaxis.ticktext) == ["large_one, Nodes 1", "tiny, Nodes 1", "tiny, Nodes 2"]

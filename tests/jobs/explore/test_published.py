@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from jobs.cli import main
@@ -17,8 +20,27 @@ def test_a_published_time_below_the_interval_is_called_implausible_with_its_mfu(
 ) -> None:
     (line,) = published_lines(capsys, "experiment=llama2_7b_nemo")
     assert "3.32 min in table 4 of H20044, 4.98 s a step; predicted 5." in line
-    assert "One of the two is implausible: the published time is shorter than the interval" in line
+    assert "One of the two is implausible, more likely the published time: it is shorter than the interval" in line
     assert "MFU of 69%, above the 46% of MosaicML LLM Foundry, the highest published MFU on this GPU" in line
+
+
+def test_json_has_the_published_time_its_prediction_and_which_of_them_is_implausible(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def published(*overrides: str) -> list[dict[str, Any]]:
+        assert main(["plan", *overrides, "--json"]) == 0
+        (run,) = json.loads(capsys.readouterr().out)["result"]["runs"]
+        return list(run["published"])
+
+    (time,) = published("experiment=llama2_7b_nemo")
+    assert (time["published_s"], time["steps"], time["published_step_time_s"]) == pytest.approx((199.2, 40, 4.98))
+    assert time["published_s"] < time["predicted_low_s"] < time["predicted_s"] < time["predicted_high_s"]
+    assert (time["position"], time["implausible"]) == ("shorter", "published")
+    assert time["implied_mfu"] == pytest.approx(0.69, abs=0.01)
+    assert time["implied_mfu"] > time["highest_published_mfu"]
+    (agreeing,) = published("experiment=llama2_70b_nemo")
+    assert (agreeing["position"], agreeing["implausible"], agreeing["implied_mfu"]) == ("within", None, None)
+    assert published("model=tiny") == []
 
 
 def test_a_published_time_in_the_interval_agrees(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,7 @@ def techniques(run: Run) -> list[object]:
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_has_a_rehearsal_of_the_same_points_and_techniques(experiment: str) -> None:
-    full = compose([f"experiment={experiment}"], multirun=True, to_submit=False)
+    full = compose([f"experiment={experiment}", "repeat=1"], multirun=True, to_submit=False)
     small = compose([f"experiment={experiment}", "rehearsal=cpu"], multirun=True)
     assert [techniques(point.run) for point in small] == [techniques(point.run) for point in full]
     for run in (point.run for point in small):
@@ -45,6 +45,16 @@ def test_every_experiment_has_a_rehearsal_of_the_same_points_and_techniques(expe
         assert run.model.name.endswith("_rehearsal")
         assert str(run.sweep) == f"{experiment}_rehearsal"
     assert len({point.run.name for point in small}) == len({point.run.name for point in full}) == len(full)
+
+
+def test_an_experiment_that_compares_repeats_its_points_in_turns_and_its_rehearsal_does_not() -> None:
+    def repeats(*overrides: str) -> list[int]:
+        return [point.run.repeat for point in compose(list(overrides), multirun=True, to_submit=False)]
+
+    assert repeats("experiment=llama31_8b_deepspeed") == [1, 1, 2, 2, 3, 3]
+    assert repeats("experiment=llama31_8b_deepspeed", "repeat=1") == [1, 1]
+    assert repeats("experiment=llama31_8b_deepspeed", "rehearsal=cpu") == [1, 1]
+    assert repeats("experiment=llama31_70b_deepspeed") == [1, 1], "three would be 1,419 GPU-hours"
 
 
 def test_the_ratios_between_models_and_between_heads_stay() -> None:
