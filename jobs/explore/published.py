@@ -76,9 +76,12 @@ def compared(figure: Published, predicted: Interval, steps: float, found: Speed,
     highest = highest_mfu(run)
     if figure.gpu and gpu_family(figure.gpu) == gpu_family(str(run.gpu.device_name)):
         position = SHORTER if figure.value < predicted.low else LONGER if figure.value > predicted.high else WITHIN
-    if position in {SHORTER, LONGER}:
+    if position is not None:
         implied = found.mfu.point * predicted.point / figure.value
-        implausible = PUBLISHED if highest is not None and implied > highest.value else ONE_OF_THE_TWO
+        if highest is not None and implied > highest.value:
+            implausible = PUBLISHED
+        elif position != WITHIN:
+            implausible = ONE_OF_THE_TWO
     return PublishedTime(
         metric=figure.metric.name,
         source=figure.source,
@@ -93,7 +96,7 @@ def compared(figure: Published, predicted: Interval, steps: float, found: Speed,
         predicted_high_s=predicted.high,
         position=position,
         implausible=implausible,
-        implied_mfu=implied,
+        implied_mfu=implied if implausible else None,
         highest_published_mfu=highest.value if highest is not None else None,
         not_stated=[words for words, value in stated.items() if not value],
     )
@@ -116,6 +119,8 @@ def in_a_sentence(time: PublishedTime, highest: Published | None) -> str:
         reason += (
             f", above the {highest.value:.0%} of {highest.document.publisher}, the highest published MFU on this GPU"
         )
+    if time.position == WITHIN:
+        return f"{first}. The published time is in the interval and implausible: {reason}{lacking}"
     return f"{first}. One of the two is implausible{which} is {time.position} than the interval, {reason}{lacking}"
 
 

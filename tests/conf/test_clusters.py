@@ -12,8 +12,8 @@ GPUS = {"r760xa_l40s": ("l40s", 4), "xe8640_h100": ("h100_sxm", 4), "xe9680_h100
 MODELS = ("llama2_7b", "llama2_13b", "llama2_70b")
 STUDIES = {
     "serving": ("experiment=serve_llama2", "serving.concurrency=64"),
-    "full": ("experiment=customization", "job=finetune_full", "data.path=a.json"),
-    "lora": ("experiment=customization", "job=finetune_lora", "data.path=a.json"),
+    "full": ("experiment=customization", "repeat=1", "job=finetune_full", "data.path=a.json"),
+    "lora": ("experiment=customization", "repeat=1", "job=finetune_lora", "data.path=a.json"),
     "500 steps": ("experiment=llama2_500_steps", "network=infiniband"),
 }
 

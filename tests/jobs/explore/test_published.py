@@ -15,13 +15,18 @@ def published_lines(capsys: pytest.CaptureFixture[str], *overrides: str) -> list
     return [line for line in capsys.readouterr().out.splitlines() if line.startswith("published (")]
 
 
-def test_a_published_time_below_the_interval_is_called_implausible_with_its_mfu(
+def test_a_published_time_above_every_published_mfu_is_called_implausible(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (line,) = published_lines(capsys, "experiment=llama2_7b_nemo")
-    assert "3.32 min in table 4 of H20044, 4.98 s a step; predicted 5." in line
-    assert "One of the two is implausible, more likely the published time: it is shorter than the interval" in line
+    assert "3.32 min in table 4 of H20044, 4.98 s a step; predicted 4." in line
+    assert "The published time is in the interval and implausible: it would be an" in line
     assert "MFU of 69%, above the 46% of MosaicML LLM Foundry, the highest published MFU on this GPU" in line
+
+
+def test_a_published_time_below_the_interval_is_called_implausible(capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = published_lines(capsys, "experiment=llama2_7b_nemo", "gpu.link_gb_per_s=5")
+    assert "One of the two is implausible, more likely the published time: it is shorter than the interval" in line
 
 
 def test_json_has_the_published_time_its_prediction_and_which_of_them_is_implausible(
@@ -34,8 +39,8 @@ def test_json_has_the_published_time_its_prediction_and_which_of_them_is_implaus
 
     (time,) = published("experiment=llama2_7b_nemo")
     assert (time["published_s"], time["steps"], time["published_step_time_s"]) == pytest.approx((199.2, 40, 4.98))
-    assert time["published_s"] < time["predicted_low_s"] < time["predicted_s"] < time["predicted_high_s"]
-    assert (time["position"], time["implausible"]) == ("shorter", "published")
+    assert time["predicted_low_s"] < time["published_s"] < time["predicted_s"] < time["predicted_high_s"]
+    assert (time["position"], time["implausible"]) == ("within", "published")
     assert time["implied_mfu"] == pytest.approx(0.69, abs=0.01)
     assert time["implied_mfu"] > time["highest_published_mfu"]
     (agreeing,) = published("experiment=llama2_70b_nemo")
