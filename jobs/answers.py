@@ -403,7 +403,8 @@ class ReferenceAnswer:
     reference: str
     passed: bool
     false_alarm_rate: float | None
-    """Probability, at most, that the checks by_spread fail for unchanged runs; null if there are none."""
+    """Probability, at most, that the checks by_spread fail for unchanged runs, if the level of the reference is steady:
+    a shift hardly larger than its spread goes unseen and doubles it. Null if there are none."""
     checks: list[ReferenceCheck]
     """Those that fail first."""
     added: list[str]

@@ -35,7 +35,8 @@ IMPLIED = {"parameters", *AXIS_NAMES, "accumulation"}
 MOST_COLUMNS = 3
 # The limit of a relative change where the reference has no spread of its own.
 TOLERANCE = 0.05
-# Share of reports of unchanged runs that fail by chance, at most.
+# Share of reports of unchanged runs that fail by chance, at most; twice as many after a shift too small to be seen
+# (tests/benchmarks/reference_history.py).
 FALSE_ALARMS = 0.05
 # Smaller changes pass, however little the repeats of the reference differ.
 SMALLEST = 0.005

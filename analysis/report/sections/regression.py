@@ -59,7 +59,7 @@ def limits(found: Regression) -> str:
         return f"tolerance {percent(TOLERANCE)} (the reference has no spread of its own)"
     return (
         f"limits of {plural(found.by_spread, 'check')} by its own spread (false alarms in {percent(FALSE_ALARMS)} of "
-        f"such reports at most), of the others {percent(TOLERANCE)}"
+        f"such reports at most if its level is steady), of the others {percent(TOLERANCE)}"
     )
 
 
