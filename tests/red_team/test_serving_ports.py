@@ -226,7 +226,9 @@ def test_each_start_has_an_api_key_that_stands_in_no_file_and_on_no_command_line
                     urllib.request.urlopen(request)
                 statuses.append(refused.value.code)
                 refused.value.close()
-        lines.extend(each.cmdline() for each in psutil.Process().children(recursive=True))
+        for each in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # it has ended, and waits to be reaped
+                lines.append(each.cmdline())
         found[0].kill()
 
     assert in_the_middle(run, look) == [1, 1], printed(run)

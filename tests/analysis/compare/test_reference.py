@@ -95,7 +95,9 @@ def test_a_regression_has_its_own_exit_code_and_last_line(
     assert done.returncode == code, done.stderr
     *_, page, last = done.stdout.splitlines()
     assert page == "now/report.html"
-    by_itself = "limits of 1 check by its own spread (false alarms in 5 % of such reports at most if its level is steady)"
+    by_itself = (
+        "limits of 1 check by its own spread (false alarms in 5 % of such reports at most if its level is steady)"
+    )
     assert last.startswith(f"{verdict} against {reference}, {'tolerance 5 %' if options else by_itself}")
 
 
