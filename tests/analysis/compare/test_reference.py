@@ -516,7 +516,10 @@ def test_page_and_terminal_list_worse_metrics_first(tmp_path: Path, capsys: pyte
     table, *_, verdict = (line for line in capsys.readouterr().out.splitlines() if line.split()[0] != "point")
     worse = "WORSE ddp, 1 rank on 1 node Tokens/s 2,048 1,638 -20.0 % n = 3 and 3; limit -1.3 % by the spread of the"
     assert " ".join(table.split()).startswith(worse)
-    limits = "limits of 1 check by its own spread (false alarms in 5 % of such reports at most if its level is steady), of the others 5 %"
+    limits = (
+        "limits of 1 check by its own spread (false alarms in 5 % of such reports at most if its level is steady), "
+        "of the others 5 %"
+    )
     message = f"REGRESSION against {reference}, {limits}: 1 worse, of 3 checks of 1 point."
     assert verdict == message
     page = Page((tmp_path / "now/report.html").read_text())
