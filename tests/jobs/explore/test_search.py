@@ -55,6 +55,21 @@ def test_typed_behind_the_others_the_overrides_of_a_row_compose_to_its_predictio
         assert point.run.parallelism == each.layout.run.parallelism
 
 
+@pytest.mark.parametrize("engine", ["nemo", "native"])
+def test_a_pipeline_is_tried_with_virtual_stages_too_unless_the_schedule_is_given(engine: str) -> None:
+    common = [*GIVEN, "job.micro_batch_size=1", f"engine={engine}", "scaling.global_batch_size=64"]
+    pipelines = [each for each in read_layouts(common).layouts() if each.run.parallelism.pipeline > 1]
+    virtual = [each for each in pipelines if "parallelism.schedule=Interleaved1F1B" in each.overrides]
+    assert virtual
+    assert len(virtual) < len(pipelines)
+    for each in virtual:
+        p = each.run.parallelism
+        assert (p.stages_per_rank or 1) > 1
+        assert each.run.model.layers % (p.pipeline * (p.stages_per_rank or 1)) == 0
+    given = read_layouts([*common, "parallelism.schedule=1F1B"]).layouts()
+    assert not [each for each in given if "Interleaved" in each.overrides]
+
+
 def test_what_plan_refuses_is_not_listed_and_all_degrees_and_methods_are_tried() -> None:
     order = found("nodes=1,2", "job.micro_batch_size=1")
     assert all(not problems(each.layout.run) for each in order)
