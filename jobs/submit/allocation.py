@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import signal
 import subprocess
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +52,7 @@ class Turn:
     restart: int
 
 
-class Allocation:
+class Allocation(ABC):
     """Nodes that this process may use until their time is over."""
 
     scheduler: str
@@ -66,37 +67,37 @@ class Allocation:
         self.over = False
         """True if the scheduler ends it, for whatever reason."""
 
+    @abstractmethod
     def time_left_s(self) -> float:
         """Return the seconds until its time limit; infinity without a limit."""
-        raise NotImplementedError
 
+    @abstractmethod
     def share(self) -> Share:
         """Return what it has on each node."""
-        raise NotImplementedError
 
+    @abstractmethod
     def look(self) -> None:
         """Ask the scheduler for its nodes and its state; raises SubmitError if nobody answers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def shown(self, nodes: list[str]) -> str:
         """Return nodes as text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def command(self, turn: Turn) -> str:
         """Return the shell lines that start the ranks of a run."""
-        raise NotImplementedError
 
+    @abstractmethod
     def environment(self, code: Path) -> dict[str, str]:
         """Return the environment of these lines."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ask_to_stop(self, process: subprocess.Popen[bytes], turn: Turn) -> None:
         """Send SIGUSR2 to the ranks of a start."""
-        raise NotImplementedError
 
+    @abstractmethod
     def record_silent_end(self, directory: RunDir, submission: Submission, printed: str, restart: int) -> None:
         """Record the end that the ranks of a start could not write; `printed` is the output of its rank 0."""
-        raise NotImplementedError
 
 
 class SlurmAllocation(Allocation):
