@@ -133,13 +133,13 @@ class PublishedTime:
     position: str | None
     """shorter, within or longer: the published time against the interval; null if its GPU may be another one."""
     implausible: str | None
-    """published: it would be an MFU above the highest published one on this GPU; one_of_the_two: it is not in the
-    interval, and that says no more; null: neither is known to be."""
+    """published: it would be an MFU above the highest published one on this GPU, in the interval or not;
+    one_of_the_two: it is not in the interval, and that says no more; null: neither is known to be."""
     implied_mfu: float | None
-    """MFU of the published time; null if it is in the interval, or its GPU is not known to be this one."""
+    """MFU of an implausible published time; else null."""
     highest_published_mfu: float | None
     not_stated: list[str]
-    """What the document does not state: GPU, global batch, sequence length."""
+    """Settings that the document does not state: GPU, global batch, sequence length."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class LayoutAnswer:
     """A legal layout that may fit its GPU, with its predictions."""
 
     overrides: list[str]
-    """What distinguishes it; the overrides in `common` come before them."""
+    """Overrides of this layout, to type behind those in `common`."""
     nodes: int
     data: int
     """Degree of data parallelism; the three others follow."""
@@ -195,11 +195,11 @@ class LayoutAnswer:
     accumulation: int
     chance_to_fit: float
     memory_bytes: EstimateAnswer
-    """Of one GPU."""
+    """Memory of one GPU."""
     step_time_s: EstimateAnswer
     tokens_per_s_per_gpu: EstimateAnswer
     duration_s: EstimateAnswer | None
-    """Of all steps; null if their number depends on the data."""
+    """Time of all steps; null if their number depends on the data."""
     gpu_s: EstimateAnswer | None
     """GPU-seconds of all steps."""
 
@@ -209,7 +209,7 @@ class SearchAnswer:
     """The layouts of --search, by predicted time; nothing was prepared."""
 
     basis: str
-    """What the predictions rest on: `uncalibrated: ...`, or the runs that they were fitted to."""
+    """`uncalibrated: ...`, or the runs that the constants of the predictions were fitted to."""
     legal_layouts: int
     layouts_that_may_fit: int
     common: list[str]
@@ -386,7 +386,7 @@ class ReferenceCheck:
     median: float | None
     repeats: int
     relative_change: float | None
-    """Of the median."""
+    """Change of the median against that of the reference."""
     by_spread: bool
     """The limit follows from the reference's own spread."""
     detail: str | None
@@ -439,7 +439,7 @@ class ProbesAnswer:
     """The runs that `calibrate --probes` proposes."""
 
     basis: str
-    """calibrated or uncalibrated: what the present predictions rest on."""
+    """calibrated or uncalibrated, as the present predictions."""
     layouts: int
     """Layouts among which they were chosen."""
     interval_factor: float

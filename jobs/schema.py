@@ -361,8 +361,8 @@ class Engine:
     gradients: Precision = Precision.float32
     """Type in which Megatron sums and sends gradients (nemo); bfloat16 halves their memory and traffic, and rounds."""
     overlap_communication: bool = True
-    """Send at the same time as computing: TP, CP, gradients and weights of replicas (nemo). False only to measure what
-    that gains, or where Transformer Engine's buffers for TP do not start."""
+    """Send at the same time as computing: for TP, between pipeline stages, and for gradients and weights of replicas
+    (nemo). False only to measure what that gains, or where Transformer Engine's buffers for TP do not start."""
     float8: bool = False
     """Multiply in float8 in all linear layers but the head, by torchao; needs such GPUs, and `compile` (native)."""
     kernels: Kernels = Kernels.torch

@@ -46,7 +46,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Level:
-    """What counts of the reference of a metric of a point."""
+    """The part of a reference that counts for one metric of one point."""
 
     values: Sequence[float]
     """Those that predict the next one."""
@@ -67,7 +67,7 @@ class Level:
 
 
 def level_of(metric: Metric, before: Sequence[RunRow], after: Sequence[RunRow]) -> Level:
-    """Return what counts of the rows of a reference for the rows of now."""
+    """Return the part of a reference that counts for the rows of now."""
     units = units_of(metric, before)
     # A loss must agree, whatever the state of the machine.
     if metric is m.FINAL_LOSS or not units or min(unit.value for unit in units) <= 0:

@@ -1,8 +1,8 @@
 """The regression gate: match the points of a report with those of a reference table, and judge metric by metric.
 
 A metric is judged by the reference's own spread if its values have one (analysis.compare.history): worse is a median
-outside the prediction interval of one further value. The limits of all such metrics together raise false alarms in
-FALSE_ALARMS of reports at most (Bonferroni). Of fewer values, or of equal ones, a fixed share is the limit.
+outside the prediction interval of one further value. All such metrics of a report together raise a false alarm with a
+probability of at most FALSE_ALARMS (Bonferroni). With fewer values, or equal ones, a fixed share is the limit.
 
 Pure functions of two tables of runs (analysis.compare.reference).
 """
@@ -72,7 +72,7 @@ class Check:
     by_spread: bool = False
     """True if the limit follows from the reference's own spread."""
     level: Level | None = None
-    """What counts of the reference; None if it has nothing to compare with."""
+    """The part of the reference that counts; None if it has nothing to compare with."""
 
     @property
     def change(self) -> float | None:

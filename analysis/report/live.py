@@ -49,7 +49,7 @@ class Look:
 
     @property
     def stamps(self) -> object:
-        """What differs if a state or a file of a run has changed."""
+        """A value that changes with the state or a file of any run."""
         return self.words, [(each.run.path, each.state, each.detail, stamps(each.run.path)) for each in self.runs]
 
 

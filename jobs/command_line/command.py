@@ -26,7 +26,7 @@ OVERRIDES = "Hydra overrides, such as model=llama2_7b nodes=4 job.steps=100; `sl
 
 
 class Effect(Enum):
-    """What a command changes: `slurmscale mcp` has those that read, and others by --allow."""
+    """The changes that a command makes: `slurmscale mcp` has commands that only read, and others by --allow."""
 
     reads = "nothing"
     writes = "files: reports, data, notes, and files of the site"
@@ -45,7 +45,7 @@ class Argument:
         effect: Effect = Effect.reads,
         **options: Any,
     ) -> None:
-        """Describe an argument; `effect` is what it changes beside what its command does."""
+        """Describe an argument; `effect` is what it changes besides what its command changes."""
         self.names, self.completer, self.effect, self.options = names, completer, effect, options
 
     def add_to(self, parser: Any) -> None:

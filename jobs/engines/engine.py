@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 HOPPER, BLACKWELL = 9.0, 10.0
 """Compute capabilities."""
+OLDER_KERNEL = 0.7
+"""Rate of an attention kernel without a generation's own instructions over that of one with them: FlashAttention-2
+reaches 0.35 of the peak of H100, and forward and backward pass of FlashAttention-3 and cuDNN together about half
+(arXiv:2407.08608). Assumed of cuDNN on Blackwell too, as published rows of B200 and GB200 suggest (tests/README.md)."""
 
 
 class Overlap(NamedTuple):
@@ -93,15 +97,15 @@ class Engine(ABC):
     @property
     def not_read(self) -> Mapping[str, str]:
         """Return keys that it does not read, with the only values that they may have."""
-        from jobs.plan.rules.native_only import MEGATRONS, native_settings
+        from jobs.plan.rules.native_only import NEMO_ONLY, native_settings
 
-        return native_settings() | MEGATRONS
+        return native_settings() | NEMO_ONLY
 
     def not_read_because(self, run: Run, key: str, value: str, remedy: str) -> str:
         """Return the refusal of a key that it does not read."""
-        from jobs.plan.rules.native_only import MEGATRONS
+        from jobs.plan.rules.native_only import NEMO_ONLY
 
-        if key in MEGATRONS:
+        if key in NEMO_ONLY:
             return f"{key}={value} is Megatron's. Set {remedy}, or engine=nemo."
         only = f"only supported by engine=native, not by engine={run.engine.kind.name}"
         return f"{key}={value} is {only}. Set {remedy}, or engine=native."
@@ -154,12 +158,8 @@ class Engine(ABC):
         return 2 if run.engine.parameters in {Precision.bfloat16, Precision.float16} else 4
 
     def attention_rate(self, run: Run) -> float:
-        """Return the rate of its attention kernel, as a share of the peak that the GPU's best one reaches.
-
-        torch's is FlashAttention-2, which uses no instructions of Hopper and later: 0.35 of the peak of H100, where
-        FlashAttention-3 and cuDNN reach up to 0.75 (arXiv:2407.08608) and forward and backward pass about half.
-        """
-        return 1.0 if (run.gpu.compute_capability or 0.0) < HOPPER else 0.7
+        """Return the rate of its attention kernel over that of the GPU's best one: torch has FlashAttention-2."""
+        return 1.0 if (run.gpu.compute_capability or 0.0) < HOPPER else OLDER_KERNEL
 
     def fuses_elements(self, run: Run) -> bool:
         """Return True if norms, rotary embedding and activation function are one kernel each."""

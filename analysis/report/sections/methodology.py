@@ -220,9 +220,10 @@ def excluded(runs: Sequence[RunResult]) -> str:
     if not runs:
         return ""
     first = sorted({run.config["job"]["unmeasured_steps"] for run in runs})
+    steps = "first step" if first == [1] else f"first {' or '.join(map(str, first))} steps"
     return (
-        f"The first {' or '.join(map(str, first))} step{'' if first == [1] else 's'} of every start "
-        f"{'is' if first == [1] else 'are'} not measured, nor are start-up, profiled steps and the time in which "
+        f"The {steps} of every start {'is' if first == [1] else 'are'} not measured, nor are start-up, profiled steps "
+        "and the time in which "
         "training waits for a checkpoint or an evaluation. " + STEADY_RULE.replace(" (slow_steps below)", "")
     )
 

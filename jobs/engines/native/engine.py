@@ -32,9 +32,9 @@ class Native(Engine):
     @property
     def not_read(self) -> Mapping[str, str]:
         """Return Megatron's keys."""
-        from jobs.plan.rules.native_only import MEGATRONS
+        from jobs.plan.rules.native_only import NEMO_ONLY
 
-        return MEGATRONS
+        return NEMO_ONLY
 
     def states(self, run: Run) -> States:
         """Return the states in `engine.parameters`."""

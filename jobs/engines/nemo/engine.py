@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jobs.engines.engine import BLACKWELL, Engine, Overlap
+from jobs.engines.engine import BLACKWELL, OLDER_KERNEL, Engine, Overlap
 from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.layout import data_degree, pipeline_stages_per_rank, sequence_parallel
 from jobs.schema import QKV, LoraTarget, Mlp, Precision, Run
@@ -78,7 +78,7 @@ class NeMo(Engine):
         """Return that of cuDNN; without tensor cores where Megatron's fused attention does not support the heads."""
         if run.model.head_size % FUSED_HEADS:
             return 1 / TENSOR_CORE_SPEEDUP
-        return 1.0 if (run.gpu.compute_capability or 0.0) < BLACKWELL else 0.7
+        return 1.0 if (run.gpu.compute_capability or 0.0) < BLACKWELL else OLDER_KERNEL
 
     def fuses_elements(self, run: Run) -> bool:
         """Return True: Transformer Engine's and Megatron's kernels."""
@@ -90,7 +90,8 @@ class NeMo(Engine):
         buffered = sequence_parallel(run) and job.precision is Precision.bfloat16 and job.lora is None
         return Overlap(
             tensor=on and buffered,
-            context=on,
+            # Transformer Engine's ring has no switch.
+            context=True,
             gradients=on,
             # Two stages of a rank take turns; one stage needs what it waits for (recipe.py, overlap_p2p_comm).
             pipeline=on and pipeline_stages_per_rank(run) > 1,

@@ -17,10 +17,10 @@ from jobs.plan.predict.activations import WIDTHS, tokens_of
 from jobs.plan.predict.arrays import smaller
 from jobs.plan.predict.constants import NETWORK_GB_PER_S, StepTimeConstants
 from jobs.plan.predict.matrix_products import recomputes_all
-from jobs.schema import Precision, Run
+from jobs.schema import Run
 
 GRADIENT_BYTES = 4
-"""Gradients are reduced in float32 (jobs.engines.native.data_parallel), unless `engine.gradients` says otherwise."""
+"""FSDP reduces gradients in float32 (jobs.engines.native.data_parallel)."""
 DATA_AXES = (DP_REPLICATE, DP_SHARD, CP)
 """Adjacent axes whose ranks have equal weights and different tokens."""
 
@@ -217,8 +217,8 @@ def replica_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
         return Exchange(group, 2 * GRADIENT_BYTES * group.share * parameters / layout.product((DP_SHARD, CP)), 1)
     group = group_of(layout, DATA_AXES)
     if shards_optimizer(run):
-        sent = GRADIENT_BYTES if run.engine.gradients is Precision.float32 else WIDTHS[Precision.bfloat16]
-        return Exchange(group, (sent + WIDTHS[run.job.precision]) * group.share * parameters, 2)
+        sent = engine_of(run).gradient_bytes(run) + WIDTHS[run.job.precision]
+        return Exchange(group, sent * group.share * parameters, 2)
     return Exchange(group, 2 * engine_of(run).gradient_bytes(run) * group.share * parameters, 1)
 
 

@@ -172,13 +172,9 @@ def stage_work(
     products, head = m.layer_products(run), m.head_product(run)
     repeats, head_repeats = m.passes(run), (3 if run.job.trains_all_weights else 2) * has_head
     rate = matmul_flops_per_s(run, peak)
-    matrix_s = (
-        repeats
-        * layers
-        * sum(each.flops for each in products)
-        / (float8_flops_per_s(run, rate) if run.engine.float8 else rate)
-        + head_repeats * head.flops / rate
-    )
+    in_layers_rate = float8_flops_per_s(run, rate) if run.engine.float8 else rate
+    layer_flops = sum(each.flops for each in products)
+    matrix_s = repeats * layers * layer_flops / in_layers_rate + head_repeats * head.flops / rate
     width = WIDTHS[run.job.precision]
     # float8 is read; what a product writes, and the head, stay in the type of the arithmetic.
     read = 1 if run.engine.float8 else width

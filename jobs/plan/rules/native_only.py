@@ -10,7 +10,7 @@ from typing import Any
 from jobs.parallelism import Parallelism
 from jobs.schema import Engine, Job, Run
 
-MEGATRONS = {
+NEMO_ONLY = {
     "engine.distributed_optimizer": "false",
     "engine.gradients": "float32",
     "engine.overlap_communication": "true",
@@ -18,7 +18,7 @@ MEGATRONS = {
 """Keys that only engine=nemo reads, with the only values that they may have elsewhere."""
 OF_EVERY_ENGINE = {"kind", "activation_checkpointing", "compile", "parameters",
                    "hang_timeout_s", "cpu_threads_per_rank", "deepspeed", "profile", "server",
-                   *(key.removeprefix("engine.") for key in MEGATRONS)}  # fmt: skip
+                   *(key.removeprefix("engine.") for key in NEMO_ONLY)}  # fmt: skip
 """Fields of `engine` that other engines support or have rules for; all others belong to the native engine."""
 NATIVE = {
     "engine": [field.name for field in fields(Engine) if field.name not in OF_EVERY_ENGINE],

@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from jobs.engines.engine import loaded
-from jobs.plan.rules.native_only import MEGATRONS
+from jobs.plan.rules.native_only import NEMO_ONLY
 from jobs.plan.rules.rule import Rule
 from jobs.schema import INSTRUCTIONS, EngineKind, Rehearsal, Run
 from jobs.settings.serving import NO_MODEL
@@ -48,7 +48,7 @@ def shrink(config: DictConfig, given: Collection[str]) -> None:
     if loaded(config.engine.kind).needs_gpus:
         # The native engine has the same techniques as NeMo.
         config.engine.kind = EngineKind.native
-        for key, unset in MEGATRONS.items():
+        for key, unset in NEMO_ONLY.items():
             OmegaConf.update(config, key, unset)
     if config.data.source in INSTRUCTIONS and OmegaConf.is_missing(config.data, "path"):
         config.data.path = str(samples())
