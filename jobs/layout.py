@@ -211,6 +211,11 @@ PIPELINE_STAGES_PER_RANK = {
 }
 
 
+def tensor_stays_in_nodes(run: Run) -> bool:
+    """Return whether no TP group spans nodes: its traffic is in the path of every layer."""
+    return run.ranks_per_node % run.parallelism.tensor == 0
+
+
 def pipeline_stages_per_rank(run: Run) -> int:
     """Return the number of pipeline stages that a pipeline rank holds."""
     p = run.parallelism

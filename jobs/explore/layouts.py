@@ -20,7 +20,7 @@ from jobs.layout import data_degree, pipeline_stages_per_rank
 from jobs.parallelism import MODEL_AXES, TP, Schedule, Sharding, StageSplit, Strategy
 from jobs.plan.compose import Point, compose
 from jobs.plan.keys import key_of
-from jobs.plan.legality import layout_is_illegal, problems_but_memory
+from jobs.plan.legality import OF_ANY_LAYOUT, broken, layout_is_illegal, problems_of_layout
 from jobs.plan.nearest import Values, applied, cuts, typed, value_of
 from jobs.plan.rules.rule import divisors
 from jobs.schema import ActivationCheckpointing, Run
@@ -85,6 +85,8 @@ def read_layouts(overrides: list[str]) -> Layouts:
 
 def legal(run: Run, given: frozenset[str]) -> Iterator[tuple[Run, list[str]]]:
     """Yield the legal runs that differ in keys of a layout that are not given, and the overrides that make them."""
+    if any(broken(OF_ANY_LAYOUT, run)):
+        return
     for degrees, method in itertools.product(degrees_of(run, given), methods(run, given)):
         name = run.parallelism.name if GROUP in given else choice_of(method, degrees)
         made: Values = (*degrees.items(), *method.items(), (NAME, name))
@@ -98,7 +100,7 @@ def legal(run: Run, given: frozenset[str]) -> Iterator[tuple[Run, list[str]]]:
                 continue
             for values in batches(grid, given):
                 layout = applied(grid, values)
-                if not problems_but_memory(layout):
+                if not problems_of_layout(layout):
                     mode = (RECOMPUTATION, run.engine.activation_checkpointing)
                     changed = tuple(value for value in (*virtual, *split, *values) if value != mode)
                     yield layout, [*overrides, *([typed(changed)] if changed else [])]

@@ -163,7 +163,7 @@ def checked(
 def candidate(choices: tuple[str, ...], point: Point, run: Run) -> Candidate:
     """Return a legal point with the predictions of its run."""
     held, found = memory(run), speed(run)
-    expected = None if found is None else expected_s(found.step_time_s.point, chance_to_fit(run, held))
+    expected = None if found is None else expected_s(found.point_s, chance_to_fit(run, held))
     return Candidate(choices, point, verdict(run, held) is Verdict.tight, expected)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -12,8 +12,9 @@ from typing import Any
 
 from jobs.answers import FileAnswer
 from jobs.errors import ConfigError
+from jobs.layout import tensor_stays_in_nodes
 from jobs.plan.predict.calibration import Fit, key_of, record, shortened, site_directory, write_calibration
-from jobs.plan.predict.fit import FAULT, STEP_TIME, Candidates, Quantity, Sample, choose, fitted, memory_of
+from jobs.plan.predict.fit import DISTURBED, FAULT, STEP_TIME, Candidates, Quantity, Sample, choose, fitted, memory_of
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.memory import memory_work
 from jobs.plan.predict.step_time import step_work
@@ -52,6 +53,10 @@ class Measured:
     def predicted(self, place: int, fit: Fit[Any]) -> Interval:
         """Return the prediction of a run whose work is known."""
         return fit.interval(lambda constants: self.quantity.predict(self.works[place], constants))
+
+    def is_disturbed(self, place: int) -> bool:
+        """Return whether a run must be measured again before it counts among few."""
+        return self.works[place] is not None and self.quantity.is_disturbed(self.works[place], self.values[place])
 
     def fit(self, places: Sequence[int], fitted_to: Callable[[int], str]) -> Fit[Any] | None:
         """Return the fit to some runs; None if nothing was measured of them."""
@@ -103,7 +108,7 @@ class Calibrated:
 def calibrated(runs: Sequence[MeasuredRun], where: str, most: int | None) -> Calibrated | None:
     """Return the fits to runs of one GPU and engine; None if nothing can be fitted."""
     quantities = quantities_of(runs)
-    places = list(range(len(runs))) if most is None else chosen(quantities, most)
+    places = list(range(len(runs))) if most is None else chosen(quantities, choosable(runs), most)
     entry: dict[str, Any] = {}
     lines: list[str] = []
     rows: list[dict[str, Any]] = [row_of(runs[place]) for place in places]
@@ -112,6 +117,8 @@ def calibrated(runs: Sequence[MeasuredRun], where: str, most: int | None) -> Cal
         if fit is None:
             continue
         entry[each.key] = record(fit)
+        if most is not None:
+            lines += disturbed_lines(each, runs)
         lines += [*changed_lines(fit, each.quantity.prior), *residual_lines(each, fit, runs, places, rows)]
         if others := [place for place in range(len(runs)) if place not in places and each.usable(place) is not None]:
             lines.append(held_out_line(each, fit, others))
@@ -127,17 +134,23 @@ def quantities_of(runs: Sequence[MeasuredRun]) -> list[Measured]:
     ]
 
 
-def chosen(quantities: Sequence[Measured], most: int) -> list[int]:
-    """Return the runs that identify the constants best, by their configurations."""
+def choosable(runs: Sequence[MeasuredRun]) -> list[int]:
+    """Return the runs whose TP groups stay inside a node, as those of `plan --search` do; all if none does."""
+    return [i for i, each in enumerate(runs) if tensor_stays_in_nodes(each.run)] or list(range(len(runs)))
+
+
+def chosen(quantities: Sequence[Measured], choosable: Sequence[int], most: int) -> list[int]:
+    """Return the runs that identify the constants best, by their configurations, of those that may be chosen."""
     usable = [each for each in quantities if any(each.usable(place) is not None for place in range(len(each.works)))]
-    places = [i for i in range(len(quantities[0].works)) if all(each.works[i] is not None for each in usable)]
+    places = [i for i in choosable if all(each.works[i] is not None for each in usable)]
     if not usable or not places:
         return []
     candidates = [Candidates(each.quantity, [each.works[place] for place in places]) for each in usable]
 
     def measure(place: int) -> list[float | None] | None:
         values = [each.usable(places[place]) for each in usable]
-        return values if any(value is not None for value in values) else None
+        disturbed = any(each.is_disturbed(places[place]) for each in usable)
+        return None if disturbed or all(value is None for value in values) else values
 
     return [places[place] for place in choose(candidates, measure, most) if measure(place) is not None]
 
@@ -151,6 +164,17 @@ def changed_lines(fit: Fit[Any], prior: Fit[Any]) -> list[str]:
     """Return a line for each constant: its value, and the default that it started from."""
     before = asdict(prior.constants)
     return [f"{name} {value:.3g} (default {before[name]:.3g})" for name, value in asdict(fit.constants).items()]
+
+
+def disturbed_lines(each: Measured, runs: Sequence[MeasuredRun]) -> Iterator[str]:
+    """Yield a line for each run that is not among the chosen ones because it must be measured again."""
+    for place, run in enumerate(runs):
+        if each.is_disturbed(place):
+            usual = each.quantity.predict(each.works[place], each.quantity.prior.constants)
+            yield (
+                f"{run.name}: {each.key.replace('_', ' ')} measured {each.usable(place):.4g} {each.unit}, over "
+                f"{DISTURBED:g} times the {usual:.4g} {each.unit} of the defaults: measure it again; it was not chosen"
+            )
 
 
 def residual_lines(

@@ -27,6 +27,7 @@ from jobs.plan.rules import (
 )
 from jobs.plan.rules.rule import Rule
 from jobs.schema import Run
+from jobs.secrets import config_holds_no_secret
 from jobs.work.work import work_of
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ WARNINGS: tuple[Rule, ...] = (
     *calibration.WARNINGS,
     *container.WARNINGS,
 )
+# They read every key, which takes most of a search's time, and no legal degree or batch changes what they find.
+OF_ANY_LAYOUT = (values.counts_are_in_range, values.numbers_are_in_range, config_holds_no_secret)
 # Those that know the samples, once they are read.
 PREDICTED = (memory.memory_is_tight, predicted_time.predicted_time_exceeds_limit)
 # The others are of a language model.
@@ -73,6 +76,12 @@ def problems(run: Run) -> list[str]:
 def problems_but_memory(run: Run) -> list[str]:
     """Return the reasons why a run cannot run on GPUs with any amount of memory."""
     return next(filter(None, (list(broken(rules, run)) for rules in but_memory(run))), [])
+
+
+def problems_of_layout(run: Run) -> list[str]:
+    """Return problems_but_memory of a run that differs in its layout from one that breaks no rule of OF_ANY_LAYOUT."""
+    groups = ([rule for rule in rules if rule not in OF_ANY_LAYOUT] for rules in but_memory(run))
+    return next(filter(None, (list(broken(rules, run)) for rules in groups)), [])
 
 
 def but_memory(run: Run) -> tuple[tuple[Rule, ...], ...]:

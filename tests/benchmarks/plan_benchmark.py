@@ -1,7 +1,8 @@
 """Predicted step time and memory beside published measurements: `python -m tests.benchmarks.plan_benchmark`.
 
 Constants of a source and GPU are fitted to at most five rows, which `jobs.plan.predict.fit.choose` selects by their
-configurations and not by results: the same rows for step time and memory. A row without a result is one more try.
+configurations and not by results: the same rows for step time and memory. A row without a result, or five times as slow
+as predicted, is one more try.
 Errors and coverage are those of all other rows. The last table is what the prediction's order of trying is worth.
 """
 
@@ -18,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from jobs.layout import pipeline_stages_per_rank
+from jobs.layout import pipeline_stages_per_rank, tensor_stays_in_nodes
 from jobs.plan.predict.calibration import Fit
 from jobs.plan.predict.constants import MemoryConstants, StepTimeConstants
 from jobs.plan.predict.fit import STEP_TIME, Candidates, Sample, choose, fitted, memory_of
 from jobs.plan.predict.in_flight import in_flight
 from jobs.plan.predict.interval import Interval
-from jobs.plan.predict.memory import FRAMEWORK, MemoryWork, counted_bytes, memory_work
+from jobs.plan.predict.memory import FRAMEWORK, MemoryWork, counted_bytes, memory, memory_work
 from jobs.plan.predict.speed import expected_s
 from jobs.plan.predict.states import parameters_held
 from jobs.plan.predict.step_time import StepWork, step_time_s, step_work
@@ -79,7 +80,9 @@ class Fits:
         return self.memory.interval(lambda constants: counted_bytes(row.memory, constants))
 
     def device_bytes(self, row: Row) -> Interval:
-        """Return the predicted memory of the device."""
+        """Return the predicted memory of the device: that of `plan` where no memory was fitted."""
+        if self.memory.fitted_to is None:
+            return memory(row.measured.run).device
         return self.memory.interval(lambda constants: counted_bytes(row.device, constants))
 
     def verdict(self, row: Row) -> str:
@@ -227,27 +230,30 @@ def memory_works(measured: Measurement) -> tuple[MemoryWork, MemoryWork]:
 
 def judged(rows: Sequence[Row]) -> Judged:
     """Fit constants to the rows that the program chooses, and return them with the other rows."""
-    memory = memory_of(rows[0].measured.run.engine.kind)
-    before = Fits(STEP_TIME.prior, memory.prior)
+    sizes_of = memory_of(rows[0].measured.run.engine.kind)
+    before = Fits(STEP_TIME.prior, sizes_of.prior)
     prints_memory = any(row.measured.memory_bytes for row in rows)
     # A run that is made to calibrate measures both: a row that does not print memory, while others do, is none.
     whole = [row for row in rows if row.step_time_s is None or row.measured.memory_bytes or not prints_memory]
-    likely = [row for row in whole if before.chance(row) >= LIKELY] or whole
+    proposed = [row for row in whole if tensor_stays_in_nodes(row.measured.run)] or whole
+    likely = [row for row in proposed if before.chance(row) >= LIKELY] or proposed
     candidates = likely[:: max(1, len(likely) // MOST_CANDIDATES)]
     quantities: list[Candidates[Any, Any]] = [Candidates(STEP_TIME, [row.work for row in candidates])]
     if prints_memory:
-        quantities.append(Candidates(memory, [row.memory for row in candidates]))
+        quantities.append(Candidates(sizes_of, [row.memory for row in candidates]))
 
     def measure(place: int) -> list[float | None] | None:
         row = candidates[place]
-        return None if row.step_time_s is None else [row.step_time_s, row.measured.memory_bytes][: len(quantities)]
+        if row.step_time_s is None or STEP_TIME.is_disturbed(row.work, row.step_time_s):
+            return None
+        return [row.step_time_s, row.measured.memory_bytes][: len(quantities)]
 
     tried = choose(quantities, measure)
     chosen = [candidates[place] for place in tried if measure(place) is not None]
     speeds = [Sample(row.work, row.step_time_s) for row in chosen if row.step_time_s]
     sizes = [Sample(row.memory, row.measured.memory_bytes) for row in chosen if row.measured.memory_bytes]
     fitted_to = f"{len(chosen)} rows"
-    after = Fits(fitted(STEP_TIME, speeds, fitted_to), fitted(memory, sizes, fitted_to) if sizes else memory.prior)
+    after = Fits(fitted(STEP_TIME, speeds, fitted_to), fitted(sizes_of, sizes, fitted_to) if sizes else sizes_of.prior)
     taken = set(map(id, chosen))
     return Judged(chosen, len(tried), [row for row in rows if id(row) not in taken], before, after)
 

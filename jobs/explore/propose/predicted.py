@@ -34,7 +34,7 @@ class RankedLayout:
     @property
     def expected_gpu_s(self) -> float:
         """Return the expected GPU-seconds of a token."""
-        return expected_s(1 / self.speed.tokens_per_s_per_gpu.point, self.chance)
+        return expected_s(self.speed.point_s / self.speed.tokens, self.chance)
 
     @property
     def objectives(self) -> tuple[float, float, float]:
@@ -54,7 +54,7 @@ def ranked(layouts: Iterable[Layout]) -> list[RankedLayout]:
         chance = chance_to_fit(run, held)
         predicted = speed(run) if chance else None
         if predicted is not None:
-            numbers = (round(held.device.point), round(predicted.step_time_s.point, DIGITS))
+            numbers = (round(held.device.point), round(predicted.point_s, DIGITS))
             grid = (run.engine.kind, run.nodes, p.tensor, p.pipeline, p.context, run.job.micro_batch_size)
             found.setdefault((*grid, *numbers), RankedLayout(layout, held, predicted, chance))
     return sorted(found.values(), key=attrgetter("objectives"))

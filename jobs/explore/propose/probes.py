@@ -102,7 +102,7 @@ def propose(order: Sequence[RankedLayout]) -> Proposal:
 
 def duration_s(candidate: RankedLayout) -> float:
     """Return the predicted time of a layout as a probe."""
-    return START_S.point + steps_of(candidate.layout.run) * candidate.speed.step_time_s.point
+    return START_S.point + steps_of(candidate.layout.run) * candidate.speed.point_s
 
 
 def steps_of(run: Run) -> int:

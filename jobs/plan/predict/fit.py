@@ -25,6 +25,9 @@ from jobs.schema import EngineKind
 Array = NDArray[np.float64]
 TAIL = 4
 """Degrees of freedom of Student's t in the fit: the fewer, the less a run far from all others pulls."""
+DISTURBED = 5.0
+"""Measured over predicted by default constants from where a run is measured again before it counts. Of nanotron's rows
+that are as slow, nearly all were disturbed: their twins are not (tests/README.md)."""
 FAULT = 0.5
 """Largest logarithmic residual that counts: what is further off is a fault of that run, not the model's error."""
 UNCERTAIN, START = 0.8, 2.0
@@ -78,6 +81,10 @@ class Quantity(Generic[Counted, Constants]):
         """Return the derivatives of the logarithms by those of the constants: a row for each work."""
         moved = logs[:, None] + STEP * np.eye(len(logs))
         return (self.logs(works, moved) - self.logs(works, logs)[:, None]) / STEP
+
+    def is_disturbed(self, work: Counted, value: float | None) -> bool:
+        """Return whether a measurement is far above what any machine of the defaults' kind would need."""
+        return value is not None and value > DISTURBED * self.predict(work, self.prior.constants)
 
     def covariance(self, samples: Sequence[Sample[Counted]], logs: Array) -> Array:
         """Return the covariance of the constants' logarithms after these runs, at these constants.

@@ -24,6 +24,16 @@ class Interval:
         """Return the sum, as if both were off to the same side."""
         return Interval(self.point + other.point, self.low + other.low, self.high + other.high)
 
+    def and_independent(self, *others: Interval) -> Interval:
+        """Return the sum with others that are off independently of it: squares of their half widths add up."""
+        parts = (self, *others)
+        point = sum(each.point for each in parts)
+        below, above = (
+            math.hypot(*(each.point - each.low for each in parts)),
+            math.hypot(*(each.high - each.point for each in parts)),
+        )
+        return Interval(point, point - below, point + above)
+
     def scaled(self, factor: float) -> Interval:
         """Return the interval times a factor."""
         return Interval(self.point * factor, self.low * factor, self.high * factor)

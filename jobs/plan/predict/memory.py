@@ -73,9 +73,8 @@ EXACT = (1.0, 1.0)
 COUNTED = (0.9, 1.1)
 COMPILED = (0.45, 1.1)
 BUFFERS = (0.5, 1.5)
-BY_FORMULA = (0.6, 1.8)
-BY_FORMULA_WITH_ADAPTERS = (0.5, 2.2)
-"""Wider: other engines may keep the inputs of frozen matrices, a fifth of what a layer keeps."""
+WITH_ADAPTERS = (0.5, 2.2)
+"""Other engines may keep the inputs of frozen matrices, a fifth of what a layer keeps."""
 UNCALIBRATED = "by arithmetic, not fitted to runs on this GPU"
 CONSTANT_OF = {
     **dict.fromkeys(STATES, "states"),
@@ -107,8 +106,14 @@ class Prediction:
 
     @property
     def device(self) -> Interval:
-        """Return the bytes that the run takes from its GPU."""
-        return total(list(self.terms.values()))
+        """Return the bytes that the run takes from its GPU.
+
+        Tensors are off to one side together, by how an implementation keeps them, and their usual share of fragments
+        with them. A larger share, and the framework's memory, have other causes.
+        """
+        fragments, framework = (self.terms[term] for term in BESIDE_TENSORS)
+        larger_share = Interval(0.0, fragments.low - fragments.point, fragments.high - fragments.point)
+        return self.allocated.scaled(1 + FRAGMENTS.point).and_independent(larger_share, framework)
 
     def record(self) -> dict[str, object]:
         """Return the prediction as plan.json contains it."""
@@ -193,10 +198,7 @@ def memory(run: Run, samples: Samples | None = None) -> Prediction:
     shares = {term: limits[term][0] * (1 if term in CONSTANT or not lower else lowest / lower) for term in most}
     terms = {term: Interval(x, shares[term] * x, limits[term][1] * x) for term, x in most.items()}
     allocated = total(list(terms.values()))
-    # Low with low and high with high: both limits are of runs that are off to the same side.
-    terms["fragments"] = Interval(
-        FRAGMENTS.point * allocated.point, FRAGMENTS.low * allocated.low, FRAGMENTS.high * allocated.high
-    )
+    terms["fragments"] = FRAGMENTS.scaled(allocated.point)
     terms["framework"] = FRAMEWORK
     ordered = sorted(terms.items(), key=lambda item: -item[1].point)
     shortest = None if read or short == full else short.count // run.job.micro_batch_size * run.parallelism.context
@@ -209,7 +211,7 @@ def limits_of(run: Run) -> dict[str, tuple[float, float]]:
     if engine_of(run).counts_memory:
         activations = COMPILED if run.engine.compile and run.job.train else COUNTED
         return {"activations": activations, "loss": COUNTED, "backward": activations, "communication": BUFFERS}
-    limits = BY_FORMULA if run.job.lora is None else BY_FORMULA_WITH_ADAPTERS
+    limits = engine_of(run).activation_limits if run.job.lora is None else WITH_ADAPTERS
     return dict.fromkeys(("activations", "loss", "backward", "communication"), limits)
 
 

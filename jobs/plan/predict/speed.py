@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from jobs.engines.engine import engine_of
 from jobs.metrics import STEP_TIME
 from jobs.plan.cost import checkpoint_bytes, embedding_parameters, gated_parameters, parameters
 from jobs.plan.predict.activations import with_rows
-from jobs.plan.predict.calibration import STEP_TIME_PRIOR, basis, calibration_of
+from jobs.plan.predict.calibration import STEP_TIME_PRIOR, Fit, basis, calibration_of
+from jobs.plan.predict.constants import StepTimeConstants
 from jobs.plan.predict.flops import FLOPS_PER_ATTENDED, FLOPS_PER_FROZEN_WEIGHT, FLOPS_PER_WEIGHT
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.matrix_products import attended_by
 from jobs.plan.predict.once import once_per_run
-from jobs.plan.predict.step_time import StepTime, peak_flops_per_s, step_time, step_time_s, step_work
+from jobs.plan.predict.step_time import StepTime, StepWork, peak_flops_per_s, step_time, step_time_s, step_work
 from jobs.plan.time_limit import WRITE_BYTES_PER_S
 from jobs.schema import Run
 from jobs.work.work import work_of
@@ -33,17 +35,59 @@ DIGITS = 6
 
 @dataclass(frozen=True)
 class Speed:
-    """Predicted step time, rates and hours of a run."""
+    """Predicted step time, rates and hours of a run.
 
-    step_time_s: Interval
-    terms: StepTime
-    tokens_per_s_per_gpu: Interval
-    mfu: Interval
-    hours: Interval | None
-    """Time to the end of the run; None if the number of steps depends on the data."""
-    gpu_hours: Interval | None
+    An interval is worked out when it is read, from one more step time for each constant: a search reads those of the
+    layouts that it shows.
+    """
+
+    work: StepWork
+    known: Fit[StepTimeConstants]
+    tokens: float
+    """Those of a step on one GPU, without padding."""
+    peak_share: float
+    """Seconds that the FLOPs of a token take at the peak rate."""
+    steps: int | None
+    """Optimizer steps; None if their number depends on the data."""
+    stops_s: Interval
+    """Time of the start and of checkpoints."""
     basis: str
     """Calibration of its constants, as text."""
+
+    @cached_property
+    def point_s(self) -> float:
+        """Return the step time without its interval."""
+        return step_time_s(self.work, self.known.constants)
+
+    @cached_property
+    def step_time_s(self) -> Interval:
+        """Return the step time."""
+        return self.known.interval(lambda constants: step_time_s(self.work, constants))
+
+    @property
+    def terms(self) -> StepTime:
+        """Return the step time by cause."""
+        return step_time(self.work, self.known.constants)
+
+    @property
+    def tokens_per_s_per_gpu(self) -> Interval:
+        """Return the rate of a GPU."""
+        return self.step_time_s.divides(self.tokens)
+
+    @property
+    def mfu(self) -> Interval:
+        """Return the model FLOPs utilization."""
+        return self.tokens_per_s_per_gpu.scaled(self.peak_share)
+
+    @property
+    def hours(self) -> Interval | None:
+        """Return the time to the end of the run; None if the number of steps depends on the data."""
+        return None if self.steps is None else (self.step_time_s.scaled(self.steps) + self.stops_s).scaled(1 / 3600)
+
+    @property
+    def gpu_hours(self) -> Interval | None:
+        """Return the hours of all GPUs."""
+        return None if (hours := self.hours) is None else hours.scaled(self.work.ranks)
 
     def record(self) -> dict[str, object]:
         """Return the prediction as plan.json contains it."""
@@ -74,18 +118,14 @@ def speed(run: Run, samples: Samples | None = None) -> Speed | None:
     if work is None or peak is None or not work_of(run).is_predicted:
         return None
     fit = calibration_of(run).step_time
-    known = fit or STEP_TIME_PRIOR
-    step = known.interval(lambda constants: step_time_s(work, constants))
-    rate = step.divides(used * work.tokens / work.ranks)
-    total = total_s(run, step, (samples.steps if samples else 0) or number_of_steps(run))
-    hours = None if total is None else total.scaled(1 / 3600)
+    steps = (samples.steps if samples else 0) or number_of_steps(run)
     return Speed(
-        step_time_s=step,
-        terms=step_time(work, known.constants),
-        tokens_per_s_per_gpu=rate,
-        mfu=rate.scaled(model_flops(timed) / peak),
-        hours=hours,
-        gpu_hours=None if hours is None else hours.scaled(run.ranks),
+        work,
+        known=fit or STEP_TIME_PRIOR,
+        tokens=used * work.tokens / work.ranks,
+        peak_share=model_flops(timed) / peak,
+        steps=steps,
+        stops_s=stops_s(run, steps or 0),
         basis=basis(fit, UNCALIBRATED),
     )
 
@@ -109,18 +149,13 @@ def model_flops(run: Run) -> float:
     return per_weight * (parameters(model) - looked_up - idle_weights) + FLOPS_PER_ATTENDED * entries
 
 
-def total_s(run: Run, step: Interval, steps: int | None) -> Interval | None:
-    """Return the time from the start of the processes to the end of the last step, checkpoints included, in seconds.
-
-    START_S + steps x step + checkpoints x the time that one holds training up. None if the steps are not known.
-    """
-    if steps is None:
-        return None
+def stops_s(run: Run, steps: int) -> Interval:
+    """Return the time besides steps, in seconds: START_S + checkpoints x the time that one holds training up."""
     saved = 0 if run.job.checkpoint_every_steps is None else steps // run.job.checkpoint_every_steps
     background = engine_of(run).writes_in_background and run.job.checkpoint_in_background
     write_s = checkpoint_bytes(run) / WRITE_BYTES_PER_S * (BACKGROUND_STALL if background else 1)
     # A file system of a tenth to ten times the assumed bandwidth.
-    return step.scaled(steps) + START_S + Interval(write_s, write_s / 10, write_s * 10).scaled(saved)
+    return START_S + Interval(write_s, write_s / 10, write_s * 10).scaled(saved)
 
 
 def number_of_steps(run: Run) -> int | None:

@@ -18,6 +18,7 @@ from jobs.layout import (
 from jobs.parallelism import Strategy
 from jobs.plan.pipeline_stages import pipeline_stage_layers
 from jobs.plan.predict.activations import WIDTHS
+from jobs.plan.predict.once import once_per_run
 from jobs.plan.predict.weights import (
     Weight,
     adapter_weights,
@@ -55,6 +56,7 @@ class States:
         return ", ".join(f"{name.replace('kv_', 'KV ')} {size / 1e9:,.1f}" for name, size in parts.items() if size)
 
 
+@once_per_run
 def states(run: Run) -> States:
     """Return the states of a run that jobs.plan.legality has passed."""
     return engine_of(run).states(run)
@@ -100,6 +102,7 @@ class Held:
         return self.model if run.job.trains_all_weights else self.added
 
 
+@once_per_run
 def parameters_held(run: Run, *, sharded: bool = True, stored: bool = False) -> Held:
     """Return the parameters that the rank with the most keeps between steps; with `sharded` false, before FSDP.
 

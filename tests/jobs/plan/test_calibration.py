@@ -13,6 +13,7 @@ import pytest
 
 from jobs.cli import main, run_command
 from jobs.errors import ConfigError
+from jobs.files import read_yaml
 from jobs.plan.calibrate import MeasuredRun, calibrate_on
 from jobs.plan.legality import warnings
 from jobs.plan.measured_table import read_table
@@ -226,6 +227,18 @@ def test_calibrate_names_a_run_that_the_fit_does_not_explain(tmp_path: Path) -> 
     lines = calibrate_on([disturbed, *others], tmp_path / "c.yaml", TODAY).text.splitlines()
     named = [line.strip() for line in lines if "the fit does not explain: check this run, and measure it again" in line]
     assert [line.partition(":")[0] for line in named] == ["run0"]
+
+
+def test_among_few_runs_one_that_is_slow_beyond_all_machines_is_not_chosen_and_named(tmp_path: Path) -> None:
+    runs = measured_runs()
+    plain = calibrate_on(runs, tmp_path / "plain.yaml", TODAY, 2)
+    (usual, *_) = read_yaml(tmp_path / "plain.yaml")["fits"][0]["runs"]
+    slow = [replace(x, step_time_s=20 * (x.step_time_s or 0)) if x.name == usual["name"] else x for x in runs]
+    told = calibrate_on(slow, tmp_path / "c.yaml", TODAY, 2).text
+    assert f"{usual['name']}: step time measured " in told
+    assert " s of the defaults: measure it again; it was not chosen" in told
+    assert usual["name"] not in [each["name"] for each in read_yaml(tmp_path / "c.yaml")["fits"][0]["runs"]]
+    assert "measure it again" not in plain.text
 
 
 def test_a_gpu_of_any_name_is_calibrated(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_plan_reports_that_memory_fits_or_is_tight(share: float, kind: str) ->
     (note,) = [note for note in plan_notes([run]) if "predicted" in note]
     words = "fits" if kind == "memory" else "memory is tight"
     assert note.startswith(
-        f"{kind} (llama3_8b-fsdp_full-n1x8): uncalibrated: {words}, predicted 59.6 GB (52.6 to 73.9)"
+        f"{kind} (llama3_8b-fsdp_full-n1x8): uncalibrated: {words}, predicted 59.6 GB (54.6 to 68.2)"
     )
     assert any("memory is tight" in warning for warning in warnings(run)) == (kind == "warning")
 
@@ -104,7 +104,7 @@ def test_why_prints_every_term_and_their_sum(capsys: pytest.CaptureFixture[str])
     text = "\n".join(" ".join(row) for row in rows)
     for term in ("activations", "optimizer", "loss", "weights", "communication", "fragments", "framework"):
         assert term in text
-    assert "GPU memory 59.6 52.6 to 73.9 uncalibrated" in text
+    assert "GPU memory 59.6 54.6 to 68.2 uncalibrated" in text
 
 
 def test_short_answers_lower_the_interval_and_not_the_point() -> None:
