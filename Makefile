@@ -139,6 +139,7 @@ batching-benchmark: $(VENV)/dev.done
 TABLES ?= ../shared/tables
 plan-benchmark: $(VENV)/dev.done
 	$(BIN)/python -m tests.benchmarks.plan_benchmark --tables '$(TABLES)'
+	$(BIN)/python -m tests.benchmarks.server_speed
 
 CAMPAIGNS ?= 500
 referee-benchmark: $(VENV)/dev.done

@@ -10,6 +10,7 @@ from jobs.plan.predict.memory import memory
 from jobs.plan.predict.speed import speed
 from jobs.plan.rules.memory import verdict
 from jobs.schema import Run
+from jobs.work.work import work_of
 
 NOT_PREDICTED = "not predicted"
 
@@ -21,7 +22,7 @@ def predicted_columns(run: Run) -> dict[str, str]:
     """
     found = speed(run)
     if found is None:
-        return {}
+        return work_of(run).predicted_columns(run)
     held = memory(run)
     compared = verdict(run, held)
     price, heading = run.cluster.price_per_gpu_hour, f"price ({plain(run.cluster.currency)})"

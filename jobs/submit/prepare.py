@@ -39,7 +39,7 @@ from jobs.submit.provenance import provenance
 from jobs.submit.submissions import shell_clusters
 from jobs.submit.trust.integrity import make_private, refuse_changed
 from jobs.submit.trust.own_sweeps import add_submitted, own_or_refuse
-from jobs.work.work import work_of
+from jobs.work.work import kind_of, work_of
 
 
 @dataclass(frozen=True)
@@ -231,6 +231,7 @@ def plan_of(run: Run, samples: Samples | None = None) -> dict[str, Any]:
         "gpu_hours_limit": gpu_hours_limit(run),
         "memory": memory(run, samples).record() if has_gpus(run) and work_of(run).is_predicted else None,
         "speed": None if predicted is None else predicted.record(),
+        kind_of(run): work_of(run).predicted_record(run),
         "warnings": warnings(run, samples),
     }
     return {key: value for key, value in plan.items() if value is not None}

@@ -129,6 +129,14 @@ class Work(ABC):
         """Return its own columns of the plan."""
         return {}
 
+    def predicted_columns(self, run: Run) -> dict[str, str]:
+        """Return its own predicted numbers by heading, of work without optimizer steps."""
+        return {}
+
+    def predicted_record(self, run: Run) -> dict[str, object] | None:
+        """Return its own prediction as plan.json contains it under its kind."""
+        return None
+
     def notes(self, run: Run) -> Iterable[tuple[str, str]]:
         """Yield its notes below the plan: the subject, and a sentence."""
         return ()

@@ -73,6 +73,27 @@ class Serve(LanguageModelWork):
         assert run.serving is not None
         return {"replicas": str(replicas_of(run)), "concurrency": f"{run.serving.concurrency:,}"}
 
+    def predicted_columns(self, run: Run) -> dict[str, str]:
+        """Return the rates of all replicas and the latencies of a request."""
+        from jobs.plan.predicted_table import shown, with_interval
+        from jobs.work.serve.speed import UNCALIBRATED, server_speed
+
+        if (found := server_speed(run)) is None:
+            return {}
+        return {
+            "constants": UNCALIBRATED.partition(":")[0],
+            "output tokens/s": with_interval(found.output_tokens_per_s),
+            "TTFT (ms)": with_interval(found.time_to_first_token_s.scaled(1e3)),
+            "TPOT (ms)": with_interval(found.time_per_output_token_s.scaled(1e3)),
+            "requests at once": shown(found.requests_at_once),
+        }
+
+    def predicted_record(self, run: Run) -> dict[str, object] | None:
+        """Return the prediction of server_speed."""
+        from jobs.work.serve.speed import server_speed
+
+        return None if (found := server_speed(run)) is None else found.record()
+
     def notes(self, run: Run) -> Iterable[tuple[str, str]]:
         """Yield the capacity of a replica's KV cache, and the places of replicas over nodes."""
         from jobs.work.serve.rules import kv_cache_note, replica_note
