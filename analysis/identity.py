@@ -42,6 +42,7 @@ NOT_COMPARED = {
     "launcher.max_running",
     "launcher.pilot_nodes",
     "launcher.pilot_wall_time_min",
+    "launcher.spare_nodes",
     # MLPerf's name of a system contains its size.
     "system.name",
 }

@@ -7,5 +7,5 @@ scripts     batch_script, container
 launchers   launchers/, one file each; stages, the chain around training
 states      history, states, stage_states
 commands    commands, watch, backlog
-in a job    allocation, pilot, pilot_packing, held, local_queue, requeue
+in a job    allocation, pilot, pilot_packing, held, local_queue, requeue; spares/, restarts on spare nodes
 """
