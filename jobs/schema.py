@@ -949,6 +949,8 @@ class Launcher:
     """Shortest pause before a restart after a fault; it doubles with each further one, up to half an hour."""
     spare_nodes: NoneOrMore = 0
     """Further nodes of the job of launcher=slurm, which take the place of nodes that fail, without the queue."""
+    exclude_known_bad: bool = False
+    """Leave out hosts on which recent runs of `runs_dir` failed, or were slow; false: `submit` only names them."""
     stop_before_limit_s: Count | None = None
     """Seconds before its time limit at which a run is asked to stop and save; null: 90 and the time to write two
     checkpoints at 1 GB/s, at most a quarter of the limit."""

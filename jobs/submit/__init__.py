@@ -1,6 +1,6 @@
 """From legal points to job ids, and the commands on a sweep: all points are prepared, then all or none are submitted.
 
-facts       submissions, ledger, intents, job_state, job_log, provenance, progress
+facts       submissions, ledger, intents, job_state, job_log, provenance, progress; hosts/, the evidence about nodes
 trust       own_sweeps, received, integrity, cancellation
 Slurm       environment, slurm_commands
 scripts     batch_script, container

@@ -311,6 +311,16 @@ def spares_are_used(run: Run) -> str | None:
     return None
 
 
+def slurm_excludes_hosts(run: Run) -> str | None:
+    """Require Slurm for the exclusion of hosts."""
+    if run.launcher.exclude_known_bad and not run.starter.needs_slurm:
+        return (
+            "launcher.exclude_known_bad=true excludes hosts by an option of Slurm, and "
+            f"launcher={run.starter.name} has none. Set launcher.exclude_known_bad=false."
+        )
+    return None
+
+
 def stops_within_limit(run: Run) -> str | None:
     """Require a run to be asked to stop after its start."""
     most = min(run.wall_time_min * 60 - 1, MOST_STOP_S)
@@ -520,6 +530,7 @@ OTHERS: tuple[Rule, ...] = (
     fits_cluster,
     fits_pilot,
     spares_are_used,
+    slurm_excludes_hosts,
     stops_within_limit,
     bfloat16_has_its_units,
     sbatch_variables.agree_with_keys,

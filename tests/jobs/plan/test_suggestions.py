@@ -79,6 +79,7 @@ ILLEGAL = (
     "launcher=pilot launcher.pilot_nodes=8 launcher.pilot_wall_time_min=90 cluster.max_nodes=2",
     "launcher=pilot launcher.pilot_nodes=1 launcher.pilot_wall_time_min=30 cluster.max_wall_time_min=30",
     "launcher.spare_nodes=1",
+    "launcher.exclude_known_bad=true",
     "launcher=pilot launcher.pilot_nodes=2 launcher.pilot_wall_time_min=90 launcher.spare_nodes=1",
     "launcher=slurm launcher.spare_nodes=1 launcher.requeues=0",
     "launcher=slurm launcher.spare_nodes=1 cluster.max_nodes=1",
