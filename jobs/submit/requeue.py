@@ -35,6 +35,7 @@ from jobs.run_events import events_or_failure
 from jobs.rundir import RunDir, SweepDir, append_event, load_run
 from jobs.submit import slurm_commands
 from jobs.submit.backlog import submit_backlog
+from jobs.submit.decision.decide import decide, repeated_step
 from jobs.submit.intents import adopt_own
 from jobs.submit.job_log import DEATH, EXECVE, NODE_FAILURE, not_started, own_lines, printed_since_start
 from jobs.submit.job_state import SUSPENDED
@@ -114,7 +115,7 @@ def planned_restart(
     if end is None or len(requeues) >= launcher.requeues:
         return None
     cause = FailureCause.killed if unasked and was_asked_to_end(end) else recorded_cause(end)
-    if cause is None or not cause.retryable:
+    if cause is None or not decide(cause, repeated_step(run, events)).restart:
         return None
     if cause is FailureCause.time_limit:
         # Without a new checkpoint the run would reach the same limit again.
@@ -317,6 +318,10 @@ def main(sweep_path: str) -> None:
         if end is not None and end["event"] == "failed":
             reason, _, _ = end["error"].partition("\n")
             print(f"slurmscale: {run.name} does not restart: {reason}", flush=True)
+            cause = recorded_cause(end)
+            decision = cause and decide(cause, repeated_step(run, events_since(run, submission)))
+            if decision and not decision.restart:
+                print(f"slurmscale: {decision.words}", flush=True)
         tell_end(sweep, run)
         if by_slurm is None:
             send_next(sweep)
