@@ -42,6 +42,9 @@ NOT_COMPARED = {
     "launcher.max_running",
     "launcher.pilot_nodes",
     "launcher.pilot_wall_time_min",
+    "launcher.spare_nodes",
+    "launcher.exclude_known_bad",
+    "cluster.sbatch.exclude",
     # MLPerf's name of a system contains its size.
     "system.name",
 }

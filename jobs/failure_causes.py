@@ -114,13 +114,13 @@ class FailureCause(Enum):
     )
     aborted = (
         "aborted",
-        Retry.nowhere,
+        Retry.anywhere,
         "Read the lines before the abort; with NCCL the usual source is the watchdog.",
     )
     cancelled = ("cancelled", Retry.nowhere, "A user cancelled the job: resume the run if that was not intended.")
     unknown = (
         "unknown",
-        Retry.nowhere,
+        Retry.anywhere,
         "Read the end of the log, the node's kernel log and `sacct -j JOB -o State,ExitCode`.",
     )
     # Run directories of earlier releases contain this name for the memory of both host and GPU.

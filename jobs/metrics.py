@@ -1037,9 +1037,9 @@ HFU = Metric(
 NODE_TIME = Metric(
     "node_time_s",
     "s",
-    "Number of whole nodes times run_time_s without queue, requeue and unsubmitted time: start-up, useful and lost "
-    "steps, checkpoints, rest. Prologue, container and starts whose ranks never met are not included. For a log the "
-    "time is its initialization and time to train.",
+    "Number of whole nodes, spare ones included, times run_time_s without queue, requeue and unsubmitted time: "
+    "start-up, useful and lost steps, checkpoints, rest. Prologue, container and starts whose ranks never met are not "
+    "included. For a log the time is its initialization and time to train.",
     Better.low,
     4,
     HOUR,
@@ -1047,7 +1047,7 @@ NODE_TIME = Metric(
 RANK_TIME = Metric(
     "rank_time_s",
     "s",
-    "The time of node_time_s, times the number of ranks; on GPUs a rank is a GPU.",
+    "The time of node_time_s, times the number of ranks that fit on its nodes; on GPUs a rank is a GPU.",
     Better.low,
     4,
     HOUR,
@@ -1340,6 +1340,13 @@ LOST_STEPS = Metric(
 CHECKPOINTS_TIME = Metric(
     "checkpoints_time_s", "s", "Sum of checkpoint_time_s over all starts.", Better.low, 3, group=Group.goodput
 )
+RECOVERY_TIME = Metric(
+    "recovery_time_s",
+    "s",
+    "From the first recorded failure of a start to the end of the first step of the next one.",
+    Better.low,
+    1,
+)
 REQUEUE_TIME = Metric(
     "requeue_time_s",
     "s",
@@ -1431,6 +1438,7 @@ RUN_METRICS = tuple(
         CHECKPOINT_WRITE_TIME,
         CHECKPOINT_READ_TIME,
         DATA_READ_TIME,
+        RECOVERY_TIME,
         OWN_TIME,
         BATCH_TIME,
         OTHERS_OWN_TIME,

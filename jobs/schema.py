@@ -947,6 +947,10 @@ class Launcher:
     """Most restarts of a run after a fault of the machine, or at its time limit from a checkpoint; 0: none."""
     requeue_pause_s: NoneOrMore = 30
     """Shortest pause before a restart after a fault; it doubles with each further one, up to half an hour."""
+    spare_nodes: NoneOrMore = 0
+    """Further nodes of the job of launcher=slurm, which take the place of nodes that fail, without the queue."""
+    exclude_known_bad: bool = False
+    """Leave out hosts on which recent runs of `runs_dir` failed, or were slow; false: `submit` only names them."""
     stop_before_limit_s: Count | None = None
     """Seconds before its time limit at which a run is asked to stop and save; null: 90 and the time to write two
     checkpoints at 1 GB/s, at most a quarter of the limit."""
@@ -1242,6 +1246,11 @@ class Run:
     def ranks(self) -> int:
         """Return the world size."""
         return self.nodes * self.ranks_per_node
+
+    @property
+    def job_nodes(self) -> int:
+        """Return the nodes that its job asks for: those of its ranks, and the spares."""
+        return self.nodes + self.launcher.spare_nodes
 
     @property
     def starter(self) -> LauncherKind:

@@ -35,7 +35,19 @@ def held_time_s(run: RunResult) -> float | None:
 def node_hours_so_far(run: RunResult) -> float:
     """Return the node-hours of a run, finished or not: until its last event if that is all that is known."""
     known = run.values.get(m.NODE_TIME)
-    return (recorded_s(run) * (count(run.config, "nodes") or 0) if known is None else known) / HOUR_S
+    return (recorded_s(run) * (held_nodes(run) or 0) if known is None else known) / HOUR_S
+
+
+def held_nodes(run: RunResult) -> int | None:
+    """Return the nodes that the job of a run held, spares included; None if they are not known."""
+    nodes = count(run.config, "nodes")
+    return None if nodes is None else nodes + spare_nodes(run)
+
+
+def spare_nodes(run: RunResult) -> int:
+    """Return the spare nodes that the job of a run held."""
+    launcher = run.config.get("launcher")
+    return (count(launcher, "spare_nodes") or 0) if isinstance(launcher, Mapping) else 0
 
 
 def recorded_s(run: RunResult) -> float:
@@ -49,12 +61,13 @@ def recorded_s(run: RunResult) -> float:
 
 def cost_values(run: RunResult) -> dict[Metric, float]:
     """Return the known costs of a used run."""
-    held_s, nodes, ranks = held_time_s(run), count(run.config, "nodes"), run.ranks
+    held_s, nodes, ranks = held_time_s(run), held_nodes(run), run.ranks
     tokens = run.values.get(m.TOKENS_TRAINED)
     values = energy_values(run.energy, tokens) if run.energy else {}
     if held_s is None or nodes is None or ranks is None:
         return values | price_values(run, values, tokens)
-    values |= {m.NODE_TIME: nodes * held_s, m.RANK_TIME: ranks * held_s}
+    paid = ranks * nodes / (nodes - spare_nodes(run)) if nodes > spare_nodes(run) else ranks
+    values |= {m.NODE_TIME: nodes * held_s, m.RANK_TIME: paid * held_s}
     if tokens:
         values[m.RANK_TIME_PER_TOKEN] = values[m.RANK_TIME] / tokens
     rate = as_number(run.setting("cluster.service_units_per_node_hour"))

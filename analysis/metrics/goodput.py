@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.untrusted import count, moment, number
+from analysis.formatting import one_line
+from analysis.untrusted import as_list, count, moment, number
 from jobs import metrics as m
 from jobs.failure_causes import FailureCause
 from jobs.metrics import Metric
@@ -85,6 +86,19 @@ class Account:
         total_s = math.fsum(self.parts.values())
         goodput = {m.GOODPUT: self.parts[m.USEFUL_TIME] / total_s} if total_s else {}
         return {**goodput, m.RUN_TIME: total_s, **self.parts, m.LOST_STEPS: self.lost_steps}
+
+
+def replacements(events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the spare nodes that took the place of others, with the time until the run trained again."""
+    replaced = ""
+    for event in events:
+        if event["event"] == "requeued":
+            spares, gone = as_list(event.get("instead")), as_list(event.get("left_out"))
+            replaced = f"{', '.join(map(str, spares))} instead of {', '.join(map(str, gone))}" if spares else ""
+        elif event["event"] == "recovered" and replaced:
+            time_s = number(event, m.RECOVERY_TIME)
+            yield one_line(replaced) + ("" if time_s is None else f", back after {time_s:.0f} s")
+            replaced = ""
 
 
 class Clock:

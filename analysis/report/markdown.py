@@ -12,6 +12,7 @@ from analysis.report.provenance import MOST_LISTED
 from analysis.report.runs_columns import Row
 from analysis.report.runs_table import markdown_table
 from analysis.scaling.places import RULE
+from jobs.submit.decision.decide import decide
 
 # Rows that a table shows; runs.csv has every run.
 MOST_ROWS = 1000
@@ -21,7 +22,9 @@ UNUSED_HEADINGS = ("Run", "Sweep", "State", "Reason", "Failure cause", "Evidence
 def unused_cells(row: Row) -> list[str]:
     """Return the cells of a run that is not used, under UNUSED_HEADINGS."""
     ended = row.ended
-    failure = [ended.words, ended.proof or ABSENT, ended.advice] if ended else [ABSENT] * 3
+    failure = [ABSENT] * 3
+    if ended:
+        failure = [ended.words, ended.proof or ABSENT, f"{decide(ended.cause).words}. {ended.advice}"]
     return [row.run.name, row.run.sweep, row.run.state, str(row.run.reason), *failure]
 
 

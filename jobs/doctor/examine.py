@@ -11,6 +11,7 @@ import jobs
 from jobs.console import console
 from jobs.doctor.cluster import ask_slurm
 from jobs.doctor.held_checks import held_job_checks, held_run_checks
+from jobs.doctor.host_record import host_findings
 from jobs.doctor.node_job import nodes_wanted, run_on_nodes
 from jobs.doctor.nodes import judged
 from jobs.doctor.pair_checks import bandwidths
@@ -55,7 +56,7 @@ def doctor(overrides: list[str], *, nodes: int | None, node_list: str | None, wi
     slurm_commands.require()
     out = console()
     site = ask_slurm()
-    found = site_checks(site)
+    found = [*site_checks(site), *host_findings(run)]
     out.print(table("the cluster", found))
     fit = [*run_checks(site, run), judged_by_sbatch(script_of(run), run.cluster.partition)]
     out.print("", table(f"{run.name} there", fit), "", sep="\n")
@@ -70,7 +71,7 @@ def doctor_of_pbs(run: Run) -> Examination:
     pbs_commands.require()
     out = console()
     site = ask_pbs()
-    found, fit = pbs_site_checks(site), pbs_run_checks(site, run)
+    found, fit = [*pbs_site_checks(site), *host_findings(run)], pbs_run_checks(site, run)
     out.print(table("the cluster", found))
     out.print("", table(f"{run.name} there", fit), "", sep="\n")
     out.print(summary([*found, *fit]))

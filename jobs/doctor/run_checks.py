@@ -18,7 +18,9 @@ def run_checks(site: Site, run: Run) -> list[Finding]:
     """Return the findings of every rule, most important first; only the first if the partition does not exist."""
     name = run.cluster.partition
     settings = chosen_partition(site, run)
-    beyond = list(slurm_commands.beyond_partition(site.partitions, name, run.nodes, run.wall_time_min))
+    spares = run.launcher.spare_nodes
+    size = run.nodes, run.wall_time_min
+    beyond = list(slurm_commands.beyond_partition(site.partitions, name, *size, spares=spares))
     if settings is None:
         none = f"there is no default partition; the partitions are {', '.join(sorted(site.partitions))}"
         choose = "Set cluster.partition=NAME, or partition in your cluster file."
@@ -52,7 +54,7 @@ def partition_takes_jobs(settings: dict[str, str], run: Run, nodes: list[Node]) 
         yield Finding(
             "partition", f"{name} is {settings.get('State')}", Verdict.wrong, "Set cluster.partition=ANOTHER."
         )
-    elif usable < run.nodes <= len(nodes):
+    elif usable < run.job_nodes <= len(nodes):
         late = "The run waits until more nodes are back" + (f"; or set nodes={usable} or less." if usable else ".")
         yield Finding("partition", f"{usable} of {len(nodes)} nodes of {name} accept jobs now", Verdict.warning, late)
     else:
@@ -61,7 +63,8 @@ def partition_takes_jobs(settings: dict[str, str], run: Run, nodes: list[Node]) 
 
 def nodes_and_time(settings: dict[str, str], run: Run, beyond: list[str]) -> Iterator[Finding]:
     """Check nodes and time limit of the run, and the limits in the cluster file."""
-    wanted = f"nodes={run.nodes}, wall_time_min={run.wall_time_min}"
+    spares = f", launcher.spare_nodes={run.launcher.spare_nodes}" if run.launcher.spare_nodes else ""
+    wanted = f"nodes={run.nodes}{spares}, wall_time_min={run.wall_time_min}"
     for sentence in beyond:
         found, advice = split_remedy(sentence)
         yield Finding("nodes and time", found, Verdict.wrong, advice)
@@ -90,8 +93,8 @@ def capacities(run: Run, partition: str, nodes: list[Node]) -> Iterator[Finding]
         if wanted is None or not nodes:
             continue
         amounts = sorted(map(has, nodes), reverse=True)
-        # The amount that at least run.nodes nodes have.
-        most = amounts[min(run.nodes, len(nodes)) - 1]
+        # The amount that at least run.job_nodes nodes have.
+        most = amounts[min(run.job_nodes, len(nodes)) - 1]
         if most >= wanted:
             yield Finding(f"{what} a node", f"{wanted} of {most}")
             continue
@@ -174,7 +177,8 @@ def within_limits(whose: str, row: dict[str, str], run: Run) -> Iterator[Finding
     if most is not None and run.wall_time_min > most:
         found = f"wall_time_min={run.wall_time_min}, but MaxWall={row['MaxWall']}"
         yield Finding(f"limits of {whose}", found, Verdict.wrong, f"Set wall_time_min={most} or less.")
-    wanted = {"node": run.nodes, "gres/gpu": run.ranks if run.cluster.gpus else 0}
+    gpus = run.job_nodes * run.ranks_per_node if run.cluster.gpus else 0
+    wanted = {"node": run.job_nodes, "gres/gpu": gpus}
     for key in ("MaxTRES", "MaxTRESPerJob", "MaxTRESPerUser", "GrpTRES"):
         for name, limit in tres(row.get(key, "")).items():
             if wanted.get(name, 0) > limit:

@@ -61,7 +61,7 @@ def plan_table(runs: list[Run]) -> FittedTable:
         degrees = (layout.dp, *map(layout.degree, axes))
         table.add_row(
             plain(run.name or ""),
-            str(run.nodes),
+            nodes_in_words(run),
             str(run.ranks),
             *((" x ".join(map(str, degrees)),) if grid else ()),
             *(values.get(column, "-") for column in columns),
@@ -74,6 +74,11 @@ def plan_table(runs: list[Run]) -> FittedTable:
             *((price_in_words(run, hours),) if money else ()),
         )
     return table
+
+
+def nodes_in_words(run: Run) -> str:
+    """Return the nodes of the ranks, and those that the job keeps as spares: `4 + 1`."""
+    return f"{run.nodes} + {run.launcher.spare_nodes}" if run.launcher.spare_nodes else str(run.nodes)
 
 
 def price_in_words(run: Run, gpu_hours: float | None) -> str:
@@ -117,6 +122,7 @@ def plan_notes(runs: list[Run], samples: Sequence[Samples | None] = ()) -> list[
     found: dict[tuple[str, str], list[str]] = {}
     for run, read in zip(runs, samples or [None] * len(runs), strict=True):
         stops = [("stop", sentence) for sentence in (*stop_notes(run), *restart_notes(run, read))]
+        stops += [("spares", sentence) for sentence in spare_notes(run)]
         networks = [("network", sentence) for sentence in network_notes(run)]
         networks += [("precision", sentence) for sentence in precision_notes(run)]
         memories = [("memory", sentence) for sentence in memory_notes(run, read)] if len(runs) <= MOST_FITTING else []
@@ -180,6 +186,17 @@ def restart_notes(run: Run, samples: Samples | None) -> list[str]:
         return []
     word = found.basis.partition(":")[0]
     return [f"{word}: predicted to need {count} starts of wall_time_min={run.wall_time_min}, each from a checkpoint"]
+
+
+def spare_notes(run: Run) -> list[str]:
+    """Return what spare nodes cost, and where a run goes on after one has taken the place of another."""
+    if not run.launcher.spare_nodes:
+        return []
+    place = "its last checkpoint" if checkpoint_bytes(run) else "the beginning, since it saves no checkpoint"
+    return [
+        f"the job asks for {run.job_nodes} nodes and pays for all of them; when one of its {run.nodes} fails, the run "
+        f"goes on from {place} on a spare one, in the same job"
+    ]
 
 
 def network_notes(run: Run) -> list[str]:

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,8 @@ class Recorder:
         self.from_step = from_step
         self.last_step = from_step
         self.loop_started = 0.0
+        self.fault_time: str | None = None
+        """When the start before this one failed; None if this one does not follow a failure."""
         self.step_times_s: list[float] = []
         self.save_times_s: list[float] = []
         self.steady_time_s = 0.0
@@ -82,7 +85,10 @@ class Recorder:
         if not self.writes:
             return
         # Counted by the owner of the run: until now an earlier start may have recorded more.
-        self.attempt = 1 + sum(event["event"] == "started" for event in read_events(self.directory.status))
+        before = list(read_events(self.directory.status))
+        self.attempt = 1 + sum(event["event"] == "started" for event in before)
+        if before and before[-1]["event"] == "requeued":
+            self.fault_time = before[-1].get("fault_time")
         if not self.directory.metrics.exists():
             units = {metric.name: metric.unit for metric in m.STEP_METRICS}
             self.append(self.directory.metrics, {"schema": SCHEMA_VERSION, "run": self.run.name, "units": units})
@@ -144,10 +150,17 @@ class Recorder:
             self.show(step, loss, step_time_s, batch)
         if len(self.step_times_s) == 1:
             self.transport(step)
+            self.recovered(step)
         if self.load is not None and len(self.step_times_s) == self.run.job.unmeasured_steps:
             self.load.begin()
         elif self.load is not None and self.load.due():
             self.node_load(step)
+
+    def recovered(self, step: int) -> None:
+        """Record the time since the failure of the start before, after the first step of this one."""
+        if self.writes and self.fault_time is not None:
+            time_s = time.time() - datetime.fromisoformat(self.fault_time).timestamp()
+            self.event("recovered", attempt=self.attempt, step=step, **{m.RECOVERY_TIME.name: time_s})
 
     def is_steady(self, step: int) -> bool:
         """Return True if steady values include a step: after the unmeasured ones of this attempt, and not profiled."""

@@ -63,5 +63,5 @@ def most_node_hours(runs: Sequence[Run], kind: LauncherKind) -> float:
         most = max((run.launcher for run in runs), key=lambda each: each.pilot_nodes or 0)
         return (most.pilot_nodes or 0) * (most.pilot_wall_time_min or 0) / 60 * (1 + most.requeues)
     return sum(
-        run.nodes * run.wall_time_min / 60 * (1 + run.launcher.requeues) * (1 + len(stages_of(run))) for run in runs
+        run.job_nodes * run.wall_time_min / 60 * (1 + run.launcher.requeues) * (1 + len(stages_of(run))) for run in runs
     )

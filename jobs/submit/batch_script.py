@@ -75,6 +75,10 @@ def resources(run: Run, code: Path) -> dict[str, Any]:
     further: dict[str, str | bool] = {"requeue" if run.launcher.requeues else "no-requeue": True}
     if cluster.memory_gb_per_node is not None:
         further["mem"] = f"{cluster.memory_gb_per_node}G"
+    spares = run.launcher.spare_nodes
+    if spares:
+        # A lost node ends only the step on it: the program in the job starts the next one without that node.
+        further["no-kill"] = True
     wanted = {
         "job_name": run.sweep,
         "partition": cluster.partition,
@@ -83,7 +87,7 @@ def resources(run: Run, code: Path) -> dict[str, Any]:
         "constraint": cluster.constraint,
         "time": run.wall_time_min,
         "signal_delay_s": stop_before_limit_s(run),
-        "nodes": run.nodes,
+        "nodes": run.job_nodes,
         "ntasks_per_node": run.ranks_per_node,
         "gpus_per_node": gpus_per_node(run, run.ranks_per_node) if cluster.gpus else None,
         "cpus_per_task": cluster.cpus_per_rank,
@@ -91,6 +95,7 @@ def resources(run: Run, code: Path) -> dict[str, Any]:
         "array_parallelism": run.launcher.max_running,
         "additional_parameters": {**further, **cluster.sbatch},
         "srun_args": srun_arguments(run),
+        "use_srun": False if spares else None,
         "setup": setup_lines(run, code),
         "stderr_to_stdout": True,
     }
@@ -279,8 +284,17 @@ def script_text(run: Run, directory: RunDir, sweep: SweepDir, *, by_hand: bool =
     """
     parameters = resources(run, directory.code_snapshot)
     setup = [*([unset_line()] if by_hand else []), *parameters["setup"]]
-    command = f"{rank_python(run)} -u -m jobs.run"
-    return task_script(command, [directory], sweep.logs, parameters | {"setup": setup})
+    return task_script(start_command(run), [directory], sweep.logs, parameters | {"setup": setup})
+
+
+def start_command(run: Run) -> str:
+    """Return the command, up to the run directory, that srun starts as each rank.
+
+    In a job with spare nodes the script starts a program instead, which starts the ranks by srun, and again if need be.
+    """
+    if run.launcher.spare_nodes:
+        return shlex.join([sys.executable, "-m", "jobs.submit.spares.job"])
+    return f"{rank_python(run)} -u -m jobs.run"
 
 
 def task_script(command: str, directories: Sequence[RunDir], logs: Path, parameters: dict[str, Any]) -> str:

@@ -98,9 +98,11 @@ def submit_points(points: list[Point], *, wait: bool | None, try_large: bool = F
     `try_large` launch also those whose samples are predicted to be too long for their GPUs.
     """
     from jobs.plan.table import plan_notes, plan_table  # noqa: PLC0415 (NumPy, as the next one)
+    from jobs.submit.hosts.ledger import without_known_bad  # noqa: PLC0415 (filelock)
     from jobs.submit.prepare import prepared  # noqa: PLC0415
 
-    runs = [point.run for point in points]
+    runs, known = without_known_bad([point.run for point in points])
+    points = [replace(point, run=run) for point, run in zip(points, runs, strict=True)]
     out = console()
     out.print(plan_table(runs[:MOST_ROWS]))
     if len(runs) > MOST_ROWS:
@@ -110,7 +112,7 @@ def submit_points(points: list[Point], *, wait: bool | None, try_large: bool = F
     with prepared(points, try_large=try_large) as made:
         sweep = made.sweep
         try:
-            for note in plan_notes(runs, made.samples):
+            for note in [*plan_notes(runs, made.samples), *known]:
                 out.print(note)
             out.print(f"prepared {counted(len(runs))} in {sweep.path}", soft_wrap=True)
             launched = [*(settle(sweep) if is_own(sweep) else []), *launch(sweep, made.runs, kind)]

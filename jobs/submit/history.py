@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from jobs import metrics as m
 from jobs.failure_causes import end_of, latest_attempt, restart_of
 from jobs.rundir import RunDir
 from jobs.submit import job_log
@@ -100,7 +101,16 @@ class History:
             each for each in failures if each.get("cause") == requeue["cause"] and {"rank", "node"} <= each.keys()
         ]
         who = f" (rank {blamed[-1]['rank']} on {blamed[-1]['node']})" if blamed else ""
-        return f"{requeue['cause']}{who}"
+        return f"{requeue['cause']}{who}{self.spare_words(requeue)}"
+
+    def spare_words(self, requeue: Mapping[str, Any]) -> str:
+        """Return the spare nodes of a restart inside the job, and when the run trained again; empty for another one."""
+        if "in_job" not in requeue:
+            return ""
+        spares, gone = requeue.get("instead"), requeue.get("left_out")
+        words = f", {', '.join(spares)} instead of {', '.join(gone)}" if spares and gone else ", in the same job"
+        back = [event for event in self.events[self.events.index(dict(requeue)) :] if event["event"] == "recovered"]
+        return words + (f", back after {back[0][m.RECOVERY_TIME.name]:.0f} s" if back else "")
 
     def slurm_words(self, job: JobState) -> str:
         """Return the cause of a restart by the scheduler, as far as accounting knows it."""

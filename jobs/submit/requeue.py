@@ -13,14 +13,21 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from filelock import Timeout
 
 from jobs.errors import RunDirError, SubmitError, SuiteError
-from jobs.failure_causes import FailureCause, blames_node, cause_of_task, latest_attempt, record_failure, recorded_cause
+from jobs.failure_causes import (
+    FailureCause,
+    blames_node,
+    cause_of_task,
+    latest_attempt,
+    record_failure,
+    recorded_cause,
+)
 from jobs.lease import successor
 from jobs.output import own_program
 from jobs.ranks import hosts, node_name, restart_count, scheduled_job_id
@@ -28,6 +35,7 @@ from jobs.run_events import events_or_failure
 from jobs.rundir import RunDir, SweepDir, append_event, load_run
 from jobs.submit import slurm_commands
 from jobs.submit.backlog import submit_backlog
+from jobs.submit.decision.decide import decide, repeated_step
 from jobs.submit.intents import adopt_own
 from jobs.submit.job_log import DEATH, EXECVE, NODE_FAILURE, not_started, own_lines, printed_since_start
 from jobs.submit.job_state import SUSPENDED
@@ -57,15 +65,29 @@ class Restart:
     """Seconds before the restart, so that a transient fault may pass."""
     avoided: list[str]
     """Nodes with too many faults."""
+    fault_time: str | None = field(default=None, compare=False)
+    """When the first rank recorded that it failed; None if none did."""
+    in_job: str | None = None
+    """The job in which it takes place, without the queue; None: Slurm starts the job again."""
+    left_out: Sequence[str] = ()
+    """The nodes that a restart in the job leaves out."""
+    instead: Sequence[str] = ()
+    """The spare nodes that take their place."""
 
     def sentence(self) -> str:
         """Return a sentence for the log."""
         pause = f", in {self.pause_s} s at the earliest" if self.pause_s else ""
-        return f"the run restarts by itself after {self.cause.name}{pause}"
+        spares = f": {', '.join(self.instead)} instead of {', '.join(self.left_out)}" if self.instead else ""
+        here = f", in this job{spares}" if self.in_job else ""
+        return f"the run restarts by itself after {self.cause.name}{pause}{here}"
 
     def record(self, run: RunDir) -> None:
         """Append the restart to the events of the run."""
-        append_event(run, "requeued", cause=self.cause.name, pause_s=self.pause_s, avoided=self.avoided or None)
+        event: dict[str, Any] = {"cause": self.cause.name, "pause_s": self.pause_s, "avoided": self.avoided or None}
+        event |= {"fault_time": self.fault_time} if self.fault_time else {}
+        if self.in_job:
+            event |= {"in_job": self.in_job, "left_out": list(self.left_out), "instead": list(self.instead)}
+        append_event(run, "requeued", **event)
 
 
 def planned_restart(
@@ -93,7 +115,7 @@ def planned_restart(
     if end is None or len(requeues) >= launcher.requeues:
         return None
     cause = FailureCause.killed if unasked and was_asked_to_end(end) else recorded_cause(end)
-    if cause is None or not cause.retryable:
+    if cause is None or not decide(cause, repeated_step(run, events)).restart:
         return None
     if cause is FailureCause.time_limit:
         # Without a new checkpoint the run would reach the same limit again.
@@ -102,7 +124,14 @@ def planned_restart(
     # A time limit is not a fault. With each fault the pause doubles: a file system or switch that is away for minutes
     # would otherwise use up all restarts within seconds.
     faults = 1 + sum(event["cause"] != FailureCause.time_limit.name for event in requeues)
-    return Restart(cause, min(launcher.requeue_pause_s * 2 ** (faults - 1), LONGEST_PAUSE_S), bad_nodes(sweep))
+    pause_s = min(launcher.requeue_pause_s * 2 ** (faults - 1), LONGEST_PAUSE_S)
+    failures = (event for event in latest_attempt(events) if event["event"] == "failed")
+    return Restart(cause, pause_s, bad_nodes(sweep), fault_time=next((event.get("time") for event in failures), None))
+
+
+def restarts_before(run: RunDir, job_id: str) -> int:
+    """Return the restarts before the present start of a run in this job: by Slurm, and inside the job."""
+    return restart_count() + sum(1 for event in events_or_failure(run) if event.get("in_job") == job_id)
 
 
 def was_asked_to_end(end: Mapping[str, Any]) -> bool:
@@ -167,7 +196,11 @@ def record_silent_end(
             run, FailureCause.hardware, rank=first_rank_on(run, node), node=node, error=error, restart=restart
         )
         return
-    deaths = [(node, rank, how, cause_of_task(how)) for node, rank, how in DEATH.findall(printed)]
+    # The end of a rank that recorded its lost peer is a consequence, whichever end srun reports first.
+    recorded = {str(event.get("rank")) for event in latest_attempt(events_since(run, submission))}
+    deaths = [
+        (node, rank, how, cause_of_task(how)) for node, rank, how in DEATH.findall(printed) if rank not in recorded
+    ]
     if not deaths:
         return
     # After the first death srun asks the other tasks to end; their lines may come first.
@@ -260,13 +293,13 @@ def main(sweep_path: str) -> None:
     submission = its_submission(sweep, job_id)
     # The ledger no longer names the job of a run that was submitted or started again.
     for run in sweep.runs() if submission is None else [sweep.run(submission.run)]:
-        if owner := successor(run, job_id, restart_count()):
+        if owner := successor(run, job_id, restarts_before(run, job_id)):
             print(f"slurmscale: {owner.name} has taken over {run.name}; this job neither records nor restarts it")
             return
     if submission is None:
         raise RunDirError(f"{sweep.submissions} has no run for job {job_id}: it cannot be requeued.")
     run = sweep.run(submission.run)
-    printed = printed_since_start(sweep.output(job_id))
+    printed, restart = printed_since_start(sweep.output(job_id)), restarts_before(run, job_id)
     job = shown_or_recorded(run, submission, printed, job_id)
     by_slurm = end_by_slurm(job)
     # A cancelled job stays cancelled. Slurm itself restarts a job that was requeued or lost a node; it may already run
@@ -274,8 +307,8 @@ def main(sweep_path: str) -> None:
     if by_slurm not in {None, FailureCause.preempted, FailureCause.time_limit} or is_restarted(job):
         return
     if by_slurm is FailureCause.time_limit and own_end(run, submission) is None:
-        record_failure(run, FailureCause.time_limit, rank=0, node=node_name(), error=LATE)
-    record_silent_end(run, submission, printed, by_slurm=by_slurm)
+        record_failure(run, FailureCause.time_limit, rank=0, node=node_name(), error=LATE, restart=restart)
+    record_silent_end(run, submission, printed, restart=restart, by_slurm=by_slurm)
     # Slurm does not requeue a preempted job that ends within its grace time, as ours do.
     found = planned_restart(
         run, submission, sweep, preempted=by_slurm is FailureCause.preempted, unasked=by_slurm is None
@@ -285,6 +318,10 @@ def main(sweep_path: str) -> None:
         if end is not None and end["event"] == "failed":
             reason, _, _ = end["error"].partition("\n")
             print(f"slurmscale: {run.name} does not restart: {reason}", flush=True)
+            cause = recorded_cause(end)
+            decision = cause and decide(cause, repeated_step(run, events_since(run, submission)))
+            if decision and not decision.restart:
+                print(f"slurmscale: {decision.words}", flush=True)
         tell_end(sweep, run)
         if by_slurm is None:
             send_next(sweep)
@@ -293,7 +330,7 @@ def main(sweep_path: str) -> None:
     avoid = found.avoided
     if avoid:
         total = int(slurm_commands.partitions()[job["Partition"]]["TotalNodes"])
-        avoid = avoid if len(avoid) <= total - load_run(run.config).nodes else []
+        avoid = avoid if len(avoid) <= total - load_run(run.config).job_nodes else []
     # Requeueing ends this script with SIGTERM, and KillWait later with SIGKILL: in between the job is postponed, which
     # Slurm allows only once it is pending again.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -305,7 +342,7 @@ def main(sweep_path: str) -> None:
         slurm_commands.requeue(job_id, restart=restart_count())
     except SubmitError as error:
         reason = f"ended by {found.cause.name}, and Slurm does not requeue its job: {error}"
-        record_failure(run, found.cause, rank=0, node=node_name(), error=reason)
+        record_failure(run, found.cause, rank=0, node=node_name(), error=reason, restart=restart)
         raise
     slurm_commands.postpone(job_id, pause_s=found.pause_s, avoid=avoid)
 
@@ -320,7 +357,7 @@ def shown_or_recorded(run: RunDir, submission: Submission, printed: str, job_id:
         with patience(0):
             return slurm_commands.shown_job(job_id)
     except SubmitError as error:
-        record_silent_end(run, submission, printed)
+        record_silent_end(run, submission, printed, restart=restarts_before(run, job_id))
         if not isinstance(error, AwayError):
             raise
     return slurm_commands.shown_job(job_id)

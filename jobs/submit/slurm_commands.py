@@ -70,14 +70,21 @@ def partitions() -> dict[str, dict[str, str]]:
 
 
 def refuse_beyond_partition(
-    name: str | None, nodes: int, wall_time_min: int, *, prefix: str = "", key: str = "cluster.partition"
+    name: str | None,
+    nodes: int,
+    wall_time_min: int,
+    *,
+    spares: int = 0,
+    prefix: str = "",
+    key: str = "cluster.partition",
 ) -> None:
     """Raise SubmitError for a job that a partition can never run; Slurm itself may accept it and never start it.
 
     By default (EnforcePartLimits=NO) such a job pends for ever, by PartitionNodeLimit or PartitionTimeLimit.
-    `key` is the configuration key of the partition, `prefix` that of nodes and time.
+    `spares` are the nodes that it asks for besides; `key` is the configuration key of the partition, `prefix` that of
+    nodes and time.
     """
-    for sentence in beyond_partition(partitions(), name, nodes, wall_time_min, prefix=prefix, key=key):
+    for sentence in beyond_partition(partitions(), name, nodes, wall_time_min, spares=spares, prefix=prefix, key=key):
         raise SubmitError(sentence)
 
 
@@ -87,12 +94,13 @@ def beyond_partition(
     nodes: int,
     wall_time_min: int,
     *,
+    spares: int = 0,
     prefix: str = "",
     key: str = "cluster.partition",
 ) -> Iterator[str]:
     """Yield a sentence for each limit that a job exceeds, with the remedy; of several partitions one is enough."""
     found = [
-        list(beyond_one(known, each, nodes, wall_time_min, prefix=prefix, key=key))
+        list(beyond_one(known, each, nodes, wall_time_min, spares=spares, prefix=prefix, key=key))
         for each in (name.split(",") if name else [None])
     ]
     # Slurm starts the job in whichever of its partitions can run it first.
@@ -101,7 +109,14 @@ def beyond_partition(
 
 
 def beyond_one(
-    known: dict[str, dict[str, str]], name: str | None, nodes: int, wall_time_min: int, *, prefix: str, key: str
+    known: dict[str, dict[str, str]],
+    name: str | None,
+    nodes: int,
+    wall_time_min: int,
+    *,
+    spares: int,
+    prefix: str,
+    key: str,
 ) -> Iterator[str]:
     """Yield a sentence for each limit of one partition that a job exceeds, with the remedy."""
     settings = known.get(name or "")
@@ -117,6 +132,11 @@ def beyond_one(
         yield (
             f"{prefix}nodes={nodes}, but {where} gives a job at most {min(most)}. "
             f"Set {prefix}nodes={min(most)} or less."
+        )
+    elif most and nodes + spares > min(most):
+        yield (
+            f"nodes={nodes} and launcher.spare_nodes={spares}, but {where} gives a job at most {min(most)}. "
+            f"Set launcher.spare_nodes={min(most) - nodes}, or fewer nodes."
         )
     limit = limit_min(settings.get("MaxTime", ""))
     if limit is not None and wall_time_min > limit:

@@ -172,6 +172,58 @@ def test_a_disturbed_run_goes_on_by_itself_with_the_losses_of_an_undisturbed_one
     little_is_lost_and_nothing_left(fault.__name__, run, made)
 
 
+def lose_a_node(run: RunDir, slurm: SlurmCluster) -> None:
+    slurm.crash(second_node(run))
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [(kill_a_rank, "killed"), long(lose_a_node, "node_failure")],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_spare_node_takes_the_place_of_the_one_that_failed_in_the_same_job(
+    fault: Callable[[RunDir, SlurmCluster], None], cause: str, undisturbed: list[float], slurm: SlurmCluster,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    run = under_way(tmp_path, "launcher.spare_nodes=1")
+    made, (gone, spare) = datetime.now(UTC), (second_node(run), "node03")
+    try:
+        fault(run, slurm)
+        wait_until(lambda: events(run, "recovered"))
+        (requeued,), (recovered,) = events(run, "requeued"), events(run, "recovered")
+        assert (requeued["cause"], requeued["left_out"], requeued["instead"]) == (cause, [gone], [spare])
+        back = f"restart 1, after {cause} (rank 1 on {gone}), {spare} instead of {gone}, back after "
+        assert detail(run).startswith(back) or state(run) is State.finished
+        finished(run)
+        first, second = events(run, "started")
+        assert second["nodes"] == ["node01", spare]
+        assert (first["job_id"], first["restart"]) == (second["job_id"], 0)
+        assert second["restart"] == 1
+        assert losses(run) == pytest.approx(undisturbed, abs=1e-5)
+        print(f"{fault.__name__}: trained again after {recovered['recovery_time_s']:.1f} s")
+        little_is_lost_and_nothing_left(f"{fault.__name__}_with_a_spare", run, made)
+    finally:
+        if "State=DOWN" in shell("scontrol", "show", "node", gone) or fault is lose_a_node:
+            slurm.start_again(gone)
+
+
+@pytest.mark.long
+def test_a_job_with_spares_that_loses_the_node_of_its_batch_script_is_started_again(
+    undisturbed: list[float], slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    run = under_way(tmp_path, "launcher.spare_nodes=1")
+    slurm.crash("node01")
+    try:
+        wait_until(lambda: events(run, "requeued"))
+        (died,) = [event for event in events(run, "failed") if event["cause"] == "node_failure"]
+        assert (died["node"], died["error"]) == ("node01", "node01, the node of the batch script, died")
+        finished(run)
+        assert losses(run) == pytest.approx(undisturbed, abs=1e-5)
+        assert [event["restart"] for event in events(run, "started")] == [0, 1]
+    finally:
+        slurm.start_again("node01")
+
+
 @pytest.mark.long
 def test_a_run_goes_on_whose_node_was_cut_off_the_network(
     undisturbed: list[float], slurm: SlurmCluster, tmp_path: Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.formatting import plural, shown, significant, title
-from analysis.metrics.goodput import Loss
+from analysis.metrics.goodput import Loss, replacements
 from analysis.report.digest import Digest
 from analysis.report.figures.goodput import HEADING, PARTS, shown_runs
 from analysis.report.figures.style import Section
@@ -27,14 +27,15 @@ def goodput_section(digest: Digest) -> Section | None:
     note = (
         "One row per run, those with the most starts first, over all starts up to the recorded end. "
         f"{m.GOODPUT.name}: {m.GOODPUT.definition} The columns after {m.RUN_TIME.name} sum to it. Lost to: the "
-        "causes that ended starts, with their number and the time lost until the next start's first step."
+        "causes that ended starts, with their number and the time lost until the next start's first step, and the "
+        "spare nodes that took the place of others."
     )
     rows = [
         [
             run.name,
             f"{run.attempts:,}",
             *(shown(metric, run.values.get(metric)) for metric in metrics),
-            lost_words(run.lost_to) or "nothing",
+            "; ".join(filter(None, [lost_words(run.lost_to), *replacements(run.events)])) or "nothing",
         ]
         for run in listed
     ]

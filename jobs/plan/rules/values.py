@@ -21,6 +21,7 @@ from jobs.schema import (
     EngineKind,
     Gpu,
     Job,
+    LauncherKind,
     LoraTarget,
     NormPlace,
     OptimizerKind,
@@ -243,6 +244,11 @@ def fits_cluster(run: Run) -> str | None:
             f"nodes={run.nodes}, but {c.name} allows {c.max_nodes} (cluster.max_nodes). "
             f"Set nodes={c.max_nodes} or less."
         )
+    if c.max_nodes is not None and run.job_nodes > c.max_nodes:
+        return (
+            f"nodes={run.nodes} and launcher.spare_nodes={run.launcher.spare_nodes}, but {c.name} allows {c.max_nodes} "
+            f"(cluster.max_nodes). Set launcher.spare_nodes={c.max_nodes - run.nodes}, or fewer nodes."
+        )
     if c.max_wall_time_min is not None and run.wall_time_min > c.max_wall_time_min:
         return (
             f"wall_time_min={run.wall_time_min}, but {c.name} allows {c.max_wall_time_min} "
@@ -279,6 +285,39 @@ def fits_pilot(run: Run) -> str | None:
                 f"launcher.pilot_{key}={value}, but {c.name} allows {most} (cluster.max_{key}). "
                 f"Set launcher.pilot_{key}={most} or less."
             )
+    return None
+
+
+# Launchers whose job has nodes besides those of a run.
+SHARED = {LauncherKind.pilot, LauncherKind.here}
+
+
+def spares_are_used(run: Run) -> str | None:
+    """Require spare nodes to be those of a Slurm job of the run, which may restart."""
+    spares, launcher = run.launcher.spare_nodes, run.launcher
+    if not spares:
+        return None
+    if not run.starter.has_arrays:
+        shared = "; the other nodes of its job are spares already" if run.starter in SHARED else ""
+        return (
+            f"launcher.spare_nodes={spares} are nodes of the Slurm job of one run, which launcher={run.starter.name} "
+            f"does not submit{shared}. Set launcher.spare_nodes=0, or launcher=slurm."
+        )
+    if not launcher.requeues:
+        return (
+            f"launcher.spare_nodes={spares} are for restarts, and launcher.requeues=0 allows none. Set "
+            "launcher.requeues=3, or launcher.spare_nodes=0."
+        )
+    return None
+
+
+def slurm_excludes_hosts(run: Run) -> str | None:
+    """Require Slurm for the exclusion of hosts."""
+    if run.launcher.exclude_known_bad and not run.starter.needs_slurm:
+        return (
+            "launcher.exclude_known_bad=true excludes hosts by an option of Slurm, and "
+            f"launcher={run.starter.name} has none. Set launcher.exclude_known_bad=false."
+        )
     return None
 
 
@@ -490,6 +529,8 @@ OTHERS: tuple[Rule, ...] = (
     model_is_consistent,
     fits_cluster,
     fits_pilot,
+    spares_are_used,
+    slurm_excludes_hosts,
     stops_within_limit,
     bfloat16_has_its_units,
     sbatch_variables.agree_with_keys,

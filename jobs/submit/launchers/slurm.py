@@ -16,11 +16,11 @@ from jobs.submit.batch_script import (
     resources,
     script_text,
     shared_resources,
+    start_command,
     starting_after,
     task_script,
 )
 from jobs.submit.cancellation import cancel_jobs
-from jobs.submit.container import rank_python
 from jobs.submit.intents import run_task, submit_marked
 from jobs.submit.job_state import UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher, Runs, script_lines
@@ -37,8 +37,9 @@ class Slurm(Launcher):
         """Raise SubmitError if no Slurm answers here, or a partition can never run one of the runs or stages."""
         slurm_commands.require()
         # A set: hundreds of runs have few different sizes, and each check asks Slurm.
-        for partition, nodes, wall_time_min in {(r.cluster.partition, r.nodes, r.wall_time_min) for r in runs}:
-            slurm_commands.refuse_beyond_partition(partition, nodes, wall_time_min)
+        sizes = {(r.cluster.partition, r.nodes, r.wall_time_min, r.launcher.spare_nodes) for r in runs}
+        for partition, nodes, wall_time_min, spares in sizes:
+            slurm_commands.refuse_beyond_partition(partition, nodes, wall_time_min, spares=spares)
         stages.refuse_beyond_partition(runs[0])
 
     def preview(self, what: Launch) -> list[str]:
@@ -164,6 +165,7 @@ def described(group: Runs) -> str:
         "cluster.account": run.cluster.account,
         "cluster.qos": run.cluster.qos,
         "nodes": run.nodes,
+        "launcher.spare_nodes": run.launcher.spare_nodes or None,
         "ranks_per_node": run.ranks_per_node,
         "cluster.gpu_type": run.cluster.gpu_type,
         "wall_time_min": run.wall_time_min,
@@ -208,10 +210,9 @@ def submit_array(sweep: SweepDir, group: Runs, chain: stages.Chain) -> list[str]
     parameters = starting_after(resources(run, directory.code_snapshot), chain.prepared_by)
     # An array has one --signal: the run with the largest checkpoint decides, the others stop a little early.
     parameters["signal_delay_s"] = max(stop_before_limit_s(each) for each, _ in group)
-    command = f"{rank_python(run)} -u -m jobs.run"
 
     def script(mark: str) -> str:
-        return task_script(command, directories, sweep.logs, parameters | {"job_name": mark})
+        return task_script(start_command(run), directories, sweep.logs, parameters | {"job_name": mark})
 
     tasks = [run_task(each, **chain.on_record) for each in directories]
     with slurm_call.SLURM.refusals_of(described(group)):

@@ -1,0 +1,1 @@
+"""STOP or RESTART, for every end of a run."""
