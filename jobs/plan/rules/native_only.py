@@ -23,7 +23,7 @@ OF_EVERY_ENGINE = {"kind", "activation_checkpointing", "compile", "parameters",
 NATIVE = {
     "engine": [field.name for field in fields(Engine) if field.name not in OF_EVERY_ENGINE],
     "job": ["batching", "bucket_batches", "optimizer", "weight_decay_on"],
-    "parallelism": ["prefetch", "reduce_each", "bucket_mb"],
+    "parallelism": ["prefetch", "reduce_each", "bucket_mb", "expert"],
 }
 """Fields that only the native engine supports, by group."""
 

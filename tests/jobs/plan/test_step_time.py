@@ -11,7 +11,7 @@ import pytest
 
 from analysis.metrics.mfu import Work as CountedWork
 from jobs.layout import Layout, layout_of
-from jobs.parallelism import CP, DP_REPLICATE, DP_SHARD, PP, TP
+from jobs.parallelism import CP, DP_REPLICATE, DP_SHARD, EP, PP, TP
 from jobs.plan.cost import embedding_parameters, parameters
 from jobs.plan.predict.communication import group_of, seconds
 from jobs.plan.predict.constants import StepTimeConstants
@@ -71,9 +71,9 @@ def test_megatrons_attention_has_no_tensor_cores_where_heads_are_no_multiple_of_
 
 
 def test_groups_are_placed_as_the_rank_grid_places_them() -> None:
-    for shape in ((2, 2, 2, 1, 4), (1, 1, 4, 2, 4), (4, 1, 1, 1, 8), (1, 4, 4, 1, 2), (2, 1, 1, 1, 16)):
+    for shape in ((2, 2, 2, 1, 1, 4), (1, 1, 4, 1, 2, 4), (4, 1, 1, 1, 1, 8), (1, 4, 1, 4, 1, 2), (1, 1, 2, 16, 1, 1)):
         layout = Layout(math.prod(shape) // 8, 8, shape)
-        for axes in ((PP,), (DP_REPLICATE,), (DP_SHARD,), (CP,), (TP,)):
+        for axes in ((PP,), (DP_REPLICATE,), (DP_SHARD,), (EP,), (CP,), (TP,)):
             (members, *_) = layout.groups(axes[0])
             group = group_of(layout, axes)
             places = [rank // 8 for rank in members]

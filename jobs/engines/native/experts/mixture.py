@@ -1,0 +1,128 @@
+"""Mixtures of experts: a token goes to its k experts, and their results are weighted and added.
+
+    p, e = top k of the router's scores of x          (tokens, k), p normalized by softmax
+    y = sum over k of p_k expert_(e_k)(x)             (tokens, hidden)
+
+Copies of the tokens are ordered by expert, so that an expert multiplies consecutive rows. None is dropped, whatever
+the load of an expert is. In bfloat16 one grouped product multiplies the rows of all experts, and the host does not
+need to know how many each has; otherwise it waits once per layer to read that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from litgpt.model import LLaMAMoE
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn import functional as F
+
+Compute = Callable[[Tensor, Tensor], Tensor]
+"""(rows ordered by expert, rows of each expert) -> results of the rows."""
+GROUPED_MULTIPLE = 8
+"""Sides of grouped products are multiples of 16 bytes (torch._grouped_mm): 8 numbers of bfloat16."""
+
+
+class Mixture(LLaMAMoE):  # type: ignore[misc]  # LitGPT publishes no types
+    """LitGPT's mixture of experts under its parameter names, with rows in the order of their experts."""
+
+    through: Callable[[Compute, Tensor, Tensor], Tensor] | None
+    """Brings rows to the ranks of their experts and back (jobs.engines.native.experts.dispatch)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the weighted sum of the results of each token's experts, (..., hidden) -> (..., hidden)."""
+        tokens = x.flatten(0, -2)
+        scores, chosen = self.gate(tokens).topk(self.config.n_expert_per_token)
+        shares = scores.softmax(1, dtype=torch.float32).to(x.dtype)
+        # (tokens, k) -> (tokens k): copy number tokens * k + place
+        expert_of = chosen.flatten()
+        order = expert_of.argsort(stable=True)
+        counts = expert_of.new_zeros(self.config.n_expert).scatter_add_(0, expert_of, torch.ones_like(expert_of))
+        copies = tokens[:, None].expand(-1, chosen.shape[1], -1).flatten(0, 1)
+        rows = permuted(copies, order)
+        results = self.experts(rows, counts) if self.through is None else self.through(self.experts, rows, counts)
+        # Back in the order of the copies: argsort of a permutation is its inverse.
+        by_token = permuted(results, order.argsort()).view(*chosen.shape, -1)
+        y: Tensor = (by_token * shares[..., None]).sum(1).to(x.dtype).view_as(x)
+        return y
+
+
+class Experts(nn.ModuleDict):
+    """The experts of a layer that this rank holds, by their numbers in the whole layer: a unit of FSDP."""
+
+    def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
+        """Return the results of rows (n, hidden) ordered by expert; counts (experts,) are the rows of each."""
+        experts = list(self.values())
+        if (dtype := grouped_type(experts, rows)) is not None:
+            return grouped(experts, rows.to(dtype), counts)
+        parts = rows.split(counts.tolist())
+        # Experts without rows take part: their gradients are 0, and under TP and FSDP all ranks send alike.
+        return torch.cat([expert(part) for expert, part in zip(experts, parts, strict=True)])
+
+
+def use_mixture(mixture: LLaMAMoE) -> None:
+    """Turn LitGPT's mixture of experts into a Mixture, in place; parameters keep their names."""
+    mixture.__class__, mixture.through = Mixture, None
+    mixture.experts = Experts({str(number): expert for number, expert in enumerate(mixture.experts)})
+
+
+def grouped_type(experts: Sequence[nn.Module], rows: Tensor) -> torch.dtype | None:
+    """Return the type in which one product multiplies the rows of all experts; None if each expert has its own.
+
+    torch has grouped products in bfloat16 only. Adapters, matrices in 4 bits and TP's shards multiply one by one.
+    """
+    device = rows.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else rows.dtype
+    matrices = [matrix for matrix in experts[0].children() if isinstance(matrix, nn.Linear)]
+    whole = not any(isinstance(parameter, DTensor) for parameter in experts[0].parameters())
+    plain = whole and all(type(each) is nn.Linear and each.bias is None for each in matrices)
+    fits = all(side % GROUPED_MULTIPLE == 0 for each in matrices for side in each.weight.shape)
+    return dtype if dtype is torch.bfloat16 and plain and fits else None
+
+
+def grouped(experts: Sequence[nn.Module], rows: Tensor, counts: Tensor) -> Tensor:
+    """Return the results of SwiGLU experts, down(silu(gate x) * up x), by a grouped product for each matrix."""
+    # Each expert's rows begin at a multiple: the gradient of its weights sums over them. Rows between stay 0.
+    padded = (counts + GROUPED_MULTIPLE - 1) // GROUPED_MULTIPLE * GROUPED_MULTIPLE
+    ends = padded.cumsum(0)
+    moved = (ends - padded) - (counts.cumsum(0) - counts)
+    places = torch.arange(len(rows), device=rows.device) + moved.repeat_interleave(counts, output_size=len(rows))
+    x = rows.new_zeros(len(rows) + GROUPED_MULTIPLE * len(experts), rows.shape[1]).index_copy(0, places, rows)
+
+    def product(x: Tensor, name: str) -> Tensor:
+        matrices: list[Tensor] = [expert.get_parameter(f"{name}.weight") for expert in experts]
+        # (experts, out, in) -> (experts, in, out)
+        weights = torch.stack(matrices).to(x.dtype).transpose(1, 2)
+        y: Tensor = torch._grouped_mm(x, weights, ends.to(torch.int32))  # noqa: SLF001 (public since torch 2.12 only)
+        return y
+
+    return product(F.silu(product(x, "fc_1")) * product(x, "fc_2"), "proj")[places]
+
+
+class Permuted(torch.autograd.Function):
+    """rows[order] of a permutation, whose gradient needs no sums."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, order: Tensor) -> Tensor:
+        """Return the rows in another order."""
+        ctx.save_for_backward(order)
+        return rows[order]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        """Return the gradients in the first order."""
+        (order,) = ctx.saved_tensors
+        return torch.empty_like(gradients[0]).index_copy_(0, order, gradients[0]), None
+
+
+def permuted(rows: Tensor, order: Tensor) -> Tensor:
+    """Return rows (n, hidden) in the order of a permutation (n,)."""
+    result: Tensor = Permuted.apply(rows, order)  # type: ignore[no-untyped-call]  # torch has no types for it
+    return result
+
+
+def experts_of(module: nn.Module) -> list[Experts]:
+    """Return the experts of each layer."""
+    return [part for part in module.modules() if isinstance(part, Experts)]
