@@ -17,7 +17,8 @@ from jobs.data.batches import StepBatch
 from jobs.data.dataset import Tokens
 from jobs.engines.native import checkpoint
 from jobs.engines.native.customization.lora import seed_dropout
-from jobs.engines.native.experts.mixture import experts_of
+from jobs.engines.native.experts.balance import imbalance
+from jobs.engines.native.experts.mixture import Mixture, experts_of
 from jobs.engines.native.float8 import plain, scale_weights
 from jobs.engines.native.load_sharded import local_shard
 from jobs.engines.native.loss_scale import LossScale
@@ -37,7 +38,7 @@ from jobs.runtime.pace import Pace
 from jobs.runtime.process_group import on_host
 from jobs.runtime.steps import learning_rate
 from jobs.runtime.watchdog import Watchdog
-from jobs.schema import Precision, Run
+from jobs.schema import Batching, Precision, Run
 from jobs.work.train import loop
 from jobs.work.train.tokens import Tokens as Samples
 
@@ -79,6 +80,10 @@ class Trainer(Trains):
         self.pipeline = self.mesh[PP.name]
         self.loss_scale = LossScale() if job.precision is Precision.float16 else None
         self.counts = {m.LOSS_SCALE.name: self.loss_scale.state} if self.loss_scale else {}
+        self.mixtures = {
+            layer.attn.block_idx: layer.mlp for layer in layers(self.model.gpt) if isinstance(layer.mlp, Mixture)
+        }
+        self.imbalance: list[float] = []
         # Ranks of a TP group compute the same activations, and so drop the same ones.
         place = layout.coordinates(dist.get_rank())
         self.place = [number for number, axis in zip(place, AXES, strict=True) if axis is not TP]
@@ -115,6 +120,7 @@ class Trainer(Trains):
         #    the gradient of L exactly, whatever the number of labels on a rank.
         #    The loss scale of float16 (1 without) is a factor of it, which clip() removes.
         scale = self.loss_scale.value if self.loss_scale else 1.0
+        self.begin_balance(scale)
         total = self.model.execution.forward_backward(micro_batches, scale * self.averaged / batch.labels)
         # An expert's is a sum over the tokens of its EP group, and FSDP averages it over the other ranks only.
         if found := gradients_of(self.of_experts):
@@ -132,8 +138,24 @@ class Trainer(Trains):
         self.optimizer.zero_grad(set_to_none=True)
         # 4. Sum the losses of all ranks; those without the model's head contribute 0.
         dist.all_reduce(total)
-        loss, norm_found = on_host(total, norm)
+        loss, norm_found, *self.imbalance = on_host(total, norm, *self.loads())
         return loss / (batch.labels * self.equal_losses), None if skipped else norm_found, rate
+
+    def begin_balance(self, loss_scale: float) -> None:
+        """Count the tokens of experts from 0, and set the weight of the balance loss of a sequence."""
+        job = self.run.job
+        # A packed row holds the samples of a micro-batch. The backend averages over `averaged` ranks, as of the loss.
+        rows = self.run.global_batch_size / (job.micro_batch_size if job.batching is Batching.packed else 1)
+        for mixture in self.mixtures.values():
+            mixture.load, mixture.balance = None, job.expert_balance_loss * loss_scale * self.averaged / rows
+
+    def loads(self) -> list[Tensor]:
+        """Return the imbalance of experts in this step, if the model has any; every rank calls it."""
+        model, loads = (
+            self.run.model,
+            {layer: each.load for layer, each in self.mixtures.items() if each.load is not None},
+        )
+        return [imbalance(loads, model.layers, model.experts, self.device)] if model.experts else []
 
     def weights(self) -> Iterator[Tensor]:
         """Yield this rank's shards of the weights that train."""
@@ -158,8 +180,9 @@ class Trainer(Trains):
         return sum(counts[:: len(counts) // self.pipeline.size()])
 
     def numbers(self) -> dict[Metric, float]:
-        """Return the loss scale and the skipped updates of float16."""
-        return {} if self.loss_scale is None else self.loss_scale.numbers()
+        """Return the loss scale and the skipped updates of float16, and the imbalance of experts."""
+        loads = dict.fromkeys([m.EXPERT_IMBALANCE], self.imbalance[0]) if self.imbalance else {}
+        return loads | ({} if self.loss_scale is None else self.loss_scale.numbers())
 
 
 def on_device(tokens: Tokens, device: torch.device) -> Tensor:

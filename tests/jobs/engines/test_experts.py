@@ -13,7 +13,7 @@ from litgpt.config import Config
 from litgpt.model import GPT, LLaMAMoE
 
 from jobs.engines.native.experts.mixture import GROUPED_MULTIPLE, use_mixture
-from jobs.metrics import COLLECTIVE_BYTES, COLLECTIVE_CALLS, PARAMETERS_HELD, PARAMETERS_TRAINED
+from jobs.metrics import COLLECTIVE_BYTES, COLLECTIVE_CALLS, EXPERT_IMBALANCE, PARAMETERS_HELD, PARAMETERS_TRAINED
 from jobs.parallelism import Schedule
 from jobs.plan.cost import parameters
 from jobs.plan.predict.states import parameters_held
@@ -150,6 +150,37 @@ def test_experts_are_divided_within_a_ring_of_sequences(one_process: RunDir, tmp
     run = make_run(tmp_path, *MODEL, "name=run", *ring)
     assert ring_on_cpu.train(run) == [0] * 4, printed(run)
     assert_equal(steps(run), steps(one_process))
+
+
+# --- balance -------------------------------------------------------------------------------------------------
+
+
+def imbalances(run: RunDir) -> list[float]:
+    return [row[EXPERT_IMBALANCE.name] for row in steps(run)]
+
+
+def test_the_imbalance_of_experts_is_that_of_all_ranks(one_process: RunDir, tmp_path: Path) -> None:
+    found = imbalances(done(tmp_path, *EP, "job.steps=2"))
+    assert found == pytest.approx(imbalances(one_process)[:2], abs=0.02), (
+        "a few tokens may choose otherwise by rounding"
+    )
+    assert all(1 < each <= 2 for each in found), "of 4 experts each token has 2"
+
+
+BALANCED = ("job.expert_balance_loss=0.5", "job.steps=12")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("overrides", [EP, SHARDED, PP, ("parallelism=tp", "ranks_per_node=2")], ids="-".join)
+def test_a_balance_loss_lowers_the_imbalance_and_is_the_same_under_every_product(
+    overrides: tuple[str, ...], tmp_path: Path
+) -> None:
+    without, balanced = (
+        done(tmp_path / each, *ONE, *BALANCED[1:], *own) for each, own in (("0", ()), ("1", BALANCED[:1]))
+    )
+    assert imbalances(balanced)[-1] < imbalances(without)[-1] - 0.05
+    assert_equal(steps(done(tmp_path / "all", *overrides, *BALANCED)), steps(balanced))
 
 
 # --- what travels, and what is held ---------------------------------------------------------------------------

@@ -107,6 +107,8 @@ ILLEGAL = (
     "ranks_per_node=4 parallelism=pp_fsdp parallelism.reduce_each=step",
     "parallelism.tensor=8 ranks_per_node=8",
     "parallelism.sequence_parallel=true",
+    "job.expert_balance_loss=0.01",
+    f"{H100} {EXPERTS} parallelism=cp_fsdp job.expert_balance_loss=0.01",
     "parallelism.expert=2",
     f"{EXPERTS} parallelism.expert=2",
     f"{EXPERTS} parallelism=fsdp_full parallelism.expert=3 ranks_per_node=6 scaling.global_batch_size=24",

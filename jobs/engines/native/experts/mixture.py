@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
+from jobs.engines.native.experts.balance import with_balance
+
 Compute = Callable[[Tensor, Tensor], Tensor]
 """(rows ordered by expert, rows of each expert) -> results of the rows."""
 GROUPED_MULTIPLE = 8
@@ -30,16 +32,24 @@ class Mixture(LLaMAMoE):  # type: ignore[misc]  # LitGPT publishes no types
 
     through: Callable[[Compute, Tensor, Tensor], Tensor] | None
     """Brings rows to the ranks of their experts and back (jobs.engines.native.experts.dispatch)."""
+    load: Tensor | None
+    """Tokens of each expert (experts,) since it was None."""
+    balance: float
+    """Weight of the balance loss of a sequence."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the weighted sum of the results of each token's experts, (..., hidden) -> (..., hidden)."""
-        tokens = x.flatten(0, -2)
-        scores, chosen = self.gate(tokens).topk(self.config.n_expert_per_token)
-        shares = scores.softmax(1, dtype=torch.float32).to(x.dtype)
+        scores = self.gate(x)
+        highest, chosen = scores.topk(self.config.n_expert_per_token)
+        shares = highest.softmax(-1, dtype=torch.float32)
+        if self.balance:
+            shares = with_balance(shares, scores, chosen, self.balance)
+        tokens, chosen, shares = x.flatten(0, -2), chosen.flatten(0, -2), shares.flatten(0, -2).to(x.dtype)
         # (tokens, k) -> (tokens k): copy number tokens * k + place
         expert_of = chosen.flatten()
         order = expert_of.argsort(stable=True)
         counts = expert_of.new_zeros(self.config.n_expert).scatter_add_(0, expert_of, torch.ones_like(expert_of))
+        self.load = counts if self.load is None else self.load + counts
         copies = tokens[:, None].expand(-1, chosen.shape[1], -1).flatten(0, 1)
         rows = permuted(copies, order)
         results = self.experts(rows, counts) if self.through is None else self.through(self.experts, rows, counts)
@@ -64,7 +74,8 @@ class Experts(nn.ModuleDict):
 
 def use_mixture(mixture: LLaMAMoE) -> None:
     """Turn LitGPT's mixture of experts into a Mixture, in place; parameters keep their names."""
-    mixture.__class__, mixture.through = Mixture, None
+    mixture.__class__ = Mixture
+    mixture.through, mixture.load, mixture.balance = None, None, 0.0
     mixture.experts = Experts({str(number): expert for number, expert in enumerate(mixture.experts)})
 
 
