@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from jobs.engines.engine import engine_of
@@ -14,7 +14,7 @@ from jobs.plan.predict.flops import FLOPS_PER_ATTENDED, FLOPS_PER_FROZEN_WEIGHT,
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.matrix_products import attended_by
 from jobs.plan.predict.once import once_per_run
-from jobs.plan.predict.step_time import StepTime, peak_flops_per_s, step_time, step_time_s, step_work
+from jobs.plan.predict.step_time import IMBALANCE, StepTime, peak_flops_per_s, step_time, step_time_s, step_work
 from jobs.plan.time_limit import WRITE_BYTES_PER_S
 from jobs.schema import Run
 from jobs.work.work import work_of
@@ -76,6 +76,9 @@ def speed(run: Run, samples: Samples | None = None) -> Speed | None:
     fit = calibration_of(run).step_time
     known = fit or STEP_TIME_PRIOR
     step = known.interval(lambda constants: step_time_s(work, constants))
+    if run.parallelism.expert > 1:
+        busy = (replace(work, imbalance=load) for load in (IMBALANCE.low, IMBALANCE.high))
+        step = step.widened(*(step_time_s(each, known.constants) for each in busy))
     rate = step.divides(used * work.tokens / work.ranks)
     total = total_s(run, step, (samples.steps if samples else 0) or number_of_steps(run))
     hours = None if total is None else total.scaled(1 / 3600)
