@@ -6,23 +6,28 @@
 Copies of the tokens are ordered by expert, so that an expert multiplies consecutive rows. None is dropped, whatever
 the load of an expert is. In bfloat16 one grouped product multiplies the rows of all experts, and the host does not
 need to know how many each has; otherwise it waits once per layer to read that.
+
+Under TP every rank has a part of each expert's matrices, and its y is a partial sum, which is reduced once per layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from litgpt.model import LLaMAMoE
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate
 from torch.nn import functional as F
 
 from jobs.engines.native.experts.balance import with_balance
 
 Compute = Callable[[Tensor, Tensor], Tensor]
 """(rows ordered by expert, rows of each expert) -> results of the rows."""
+GATED = ("fc_1", "fc_2", "proj")
+"""Gate, up and down of an expert."""
 GROUPED_MULTIPLE = 8
 """Sides of grouped products are multiples of 16 bytes (torch._grouped_mm): 8 numbers of bfloat16."""
 
@@ -36,6 +41,8 @@ class Mixture(LLaMAMoE):  # type: ignore[misc]  # LitGPT publishes no types
     """Tokens of each expert (experts,) since it was None."""
     balance: float
     """Weight of the balance loss of a sequence."""
+    split: DeviceMesh | None
+    """TP ranks, whose results are partial sums; None if each expert's result is complete."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the weighted sum of the results of each token's experts, (..., hidden) -> (..., hidden)."""
@@ -45,6 +52,11 @@ class Mixture(LLaMAMoE):  # type: ignore[misc]  # LitGPT publishes no types
         if self.balance:
             shares = with_balance(shares, scores, chosen, self.balance)
         tokens, chosen, shares = x.flatten(0, -2), chosen.flatten(0, -2), shares.flatten(0, -2).to(x.dtype)
+        if self.split is not None:
+            # Every rank's gradient of these is a partial sum too.
+            tokens, shares = (
+                placed(each, self.split, Replicate()).to_local(grad_placements=[Partial()]) for each in (tokens, shares)
+            )
         # (tokens, k) -> (tokens k): copy number tokens * k + place
         expert_of = chosen.flatten()
         order = expert_of.argsort(stable=True)
@@ -56,6 +68,8 @@ class Mixture(LLaMAMoE):  # type: ignore[misc]  # LitGPT publishes no types
         # Back in the order of the copies: argsort of a permutation is its inverse.
         by_token = permuted(results, order.argsort()).view(*chosen.shape, -1)
         y: Tensor = (by_token * shares[..., None]).sum(1).to(x.dtype).view_as(x)
+        if self.split is not None:
+            y = placed(y, self.split, Partial()).redistribute(placements=[Replicate()]).to_local()
         return y
 
 
@@ -64,52 +78,74 @@ class Experts(nn.ModuleDict):
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         """Return the results of rows (n, hidden) ordered by expert; counts (experts,) are the rows of each."""
-        experts = list(self.values())
-        if (dtype := grouped_type(experts, rows)) is not None:
-            return grouped(experts, rows.to(dtype), counts)
-        parts = rows.split(counts.tolist())
+        if self.are_plain:
+            matrices = [[own(expert.get_parameter(f"{name}.weight")) for expert in self.values()] for name in GATED]
+            if (dtype := grouped_type(matrices, rows)) is not None:
+                return grouped(matrices, rows.to(dtype), counts)
         # Experts without rows take part: their gradients are 0, and under TP and FSDP all ranks send alike.
-        return torch.cat([expert(part) for expert, part in zip(experts, parts, strict=True)])
+        parts = rows.split(counts.tolist())
+        if self.are_plain:
+            return torch.cat([gated(part, *of_expert) for part, *of_expert in zip(parts, *matrices, strict=True)])
+        return torch.cat([expert(part) for expert, part in zip(self.values(), parts, strict=True)])
+
+    @property
+    def are_plain(self) -> bool:
+        """Return whether experts are three matrices each: without biases, adapters or 4 bits."""
+        linear = [each for each in self.modules() if isinstance(each, nn.Linear)]
+        return all(type(each) is nn.Linear and each.bias is None for each in linear)
 
 
 def use_mixture(mixture: LLaMAMoE) -> None:
     """Turn LitGPT's mixture of experts into a Mixture, in place; parameters keep their names."""
     mixture.__class__ = Mixture
-    mixture.through, mixture.load, mixture.balance = None, None, 0.0
+    mixture.through, mixture.load, mixture.balance, mixture.split = None, None, 0.0, None
     mixture.experts = Experts({str(number): expert for number, expert in enumerate(mixture.experts)})
 
 
-def grouped_type(experts: Sequence[nn.Module], rows: Tensor) -> torch.dtype | None:
+def placed(x: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
+    """Return what every TP rank has, a whole or a partial sum, as one tensor of all."""
+    return DTensor.from_local(x, mesh, [placement], run_check=False)
+
+
+def own(weight: Tensor) -> Tensor:
+    """Return this TP rank's part of a weight."""
+    return weight.to_local() if isinstance(weight, DTensor) else weight
+
+
+def gated(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """Return the result of a SwiGLU expert, down(silu(gate x) * up x)."""
+    return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
+
+
+def grouped_type(matrices: list[list[Tensor]], rows: Tensor) -> torch.dtype | None:
     """Return the type in which one product multiplies the rows of all experts; None if each expert has its own.
 
-    torch has grouped products in bfloat16 only. Adapters, matrices in 4 bits and TP's shards multiply one by one.
+    torch has grouped products in bfloat16 only.
     """
     device = rows.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else rows.dtype
-    matrices = [matrix for matrix in experts[0].children() if isinstance(matrix, nn.Linear)]
-    whole = not any(isinstance(parameter, DTensor) for parameter in experts[0].parameters())
-    plain = whole and all(type(each) is nn.Linear and each.bias is None for each in matrices)
-    fits = all(side % GROUPED_MULTIPLE == 0 for each in matrices for side in each.weight.shape)
-    return dtype if dtype is torch.bfloat16 and plain and fits else None
+    fits = all(side % GROUPED_MULTIPLE == 0 for (first, *_) in matrices for side in first.shape)
+    return dtype if dtype is torch.bfloat16 and fits else None
 
 
-def grouped(experts: Sequence[nn.Module], rows: Tensor, counts: Tensor) -> Tensor:
-    """Return the results of SwiGLU experts, down(silu(gate x) * up x), by a grouped product for each matrix."""
+def grouped(matrices: list[list[Tensor]], rows: Tensor, counts: Tensor) -> Tensor:
+    """Return the results of SwiGLU experts by a grouped product for each of their matrices, in the order of GATED."""
     # Each expert's rows begin at a multiple: the gradient of its weights sums over them. Rows between stay 0.
     padded = (counts + GROUPED_MULTIPLE - 1) // GROUPED_MULTIPLE * GROUPED_MULTIPLE
     ends = padded.cumsum(0)
     moved = (ends - padded) - (counts.cumsum(0) - counts)
     places = torch.arange(len(rows), device=rows.device) + moved.repeat_interleave(counts, output_size=len(rows))
-    x = rows.new_zeros(len(rows) + GROUPED_MULTIPLE * len(experts), rows.shape[1]).index_copy(0, places, rows)
+    experts = len(matrices[0])
+    x = rows.new_zeros(len(rows) + GROUPED_MULTIPLE * experts, rows.shape[1]).index_copy(0, places, rows)
 
-    def product(x: Tensor, name: str) -> Tensor:
-        matrices: list[Tensor] = [expert.get_parameter(f"{name}.weight") for expert in experts]
+    def product(x: Tensor, of_experts: list[Tensor]) -> Tensor:
         # (experts, out, in) -> (experts, in, out)
-        weights = torch.stack(matrices).to(x.dtype).transpose(1, 2)
+        weights = torch.stack(of_experts).to(x.dtype).transpose(1, 2)
         y: Tensor = torch._grouped_mm(x, weights, ends.to(torch.int32))  # noqa: SLF001 (public since torch 2.12 only)
         return y
 
-    return product(F.silu(product(x, "fc_1")) * product(x, "fc_2"), "proj")[places]
+    gate, up, down = matrices
+    return product(F.silu(product(x, gate)) * product(x, up), down)[places]
 
 
 class Permuted(torch.autograd.Function):
