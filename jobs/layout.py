@@ -2,16 +2,17 @@
 
     rank            one process; on a GPU machine one per GPU
     node            a machine with `ranks_per_node` consecutive ranks
-    world size      number of ranks = PP x DP replicate x DP shard x CP x TP
+    world size      number of ranks = PP x DP replicate x DP shard x EP x CP x TP
     pipeline stage  consecutive layers; a pipeline rank holds one, or several virtual ones
-    DP              replicate x shard: ranks that see different sequences
-    shard group     ranks that together hold one copy of the weights (FSDP, ZeRO 3): DP shard x CP
+    DP              replicate x shard x EP: ranks that see different sequences
+    shard group     ranks that together hold one copy of the weights (FSDP, ZeRO 3): DP shard x EP x CP
+    EP group        ranks of a shard group that together hold the experts; DP shard x CP ranks shard the same ones
     CP group        ranks that each see a part of the same sequences
     TP group        ranks that share each matrix; consecutive, to stay inside a node
     micro-batch     sequences of one forward pass of a rank (MBS)
     step            one optimizer update on GBS = MBS x DP x accumulation sequences
 
-The grid has axes (pp, dp_replicate, dp_shard, cp, tp), the table of jobs.parallelism; a tensor has dims.
+The grid has axes (pp, dp_replicate, dp_shard, ep, cp, tp), the table of jobs.parallelism; a tensor has dims.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from jobs.engines.engine import engine_of
 from jobs.parallelism import (
     AXES,
     AXIS_NAMES,
+    DATA_AXES,
     DP_REPLICATE,
     DP_SHARD,
+    EP,
     INNER_AXES,
     MODEL_AXES,
     Axis,
@@ -86,7 +89,7 @@ class Layout:
     @property
     def dp(self) -> int:
         """Return the data-parallel degree: the number of groups of ranks that see different sequences."""
-        return self.product((DP_REPLICATE, DP_SHARD))
+        return self.product(DATA_AXES)
 
     def degree(self, axis: Axis) -> int:
         """Return the number of ranks along an axis."""
@@ -119,7 +122,11 @@ class Layout:
 
     def dp_rank(self, rank: int) -> int:
         """Return which of the dp slices of a global batch a rank computes."""
-        return self.place(rank, DP_REPLICATE) * self.degree(DP_SHARD) + self.place(rank, DP_SHARD)
+        # Digits of the data axes in their mixed radix.
+        number = 0
+        for axis in DATA_AXES:
+            number = number * self.degree(axis) + self.place(rank, axis)
+        return number
 
     def groups(self, axis: Axis) -> list[list[int]]:
         """Return the groups of ranks that differ on one axis only, each in the order of that axis."""
@@ -178,7 +185,8 @@ def layout_of(run: Run) -> Layout:
     """Return the rank grid of a run that jobs.plan.legality has passed."""
     shard = shard_degree(run)
     degrees = {axis.name: degree_of(run, axis) for axis in MODEL_AXES}
-    degrees |= {DP_REPLICATE.name: data_degree(run) // shard, DP_SHARD.name: shard}
+    expert = run.parallelism.expert
+    degrees |= {DP_REPLICATE.name: data_degree(run) // shard, DP_SHARD.name: shard // expert, EP.name: expert}
     return Layout.by_name(run.nodes, run.ranks_per_node, degrees)
 
 

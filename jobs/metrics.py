@@ -180,6 +180,15 @@ SKIPPED_UPDATES = Metric(
     digits=9,
     group=Group.step,
 )
+EXPERT_IMBALANCE = Metric(
+    "expert_imbalance",
+    "1",
+    "Tokens of a layer's busiest expert in a step, divided by the mean of its experts; mean over the layers; of a run "
+    "over its steady steps too. 1: balanced; experts / experts per token: all tokens choose the same ones.",
+    Better.low,
+    group=Group.step,
+    on_page=True,
+)
 SAMPLES = Metric("samples", "1", "Samples drawn from the data for the global batch.", digits=9, group=Group.step)
 TOKENS = Metric("tokens", "1", "Tokens of the global batch, padding excluded.", digits=9, group=Group.step)
 PADDED_TOKENS = Metric(

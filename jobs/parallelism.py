@@ -121,6 +121,9 @@ class Parallelism:
     """Gradients that DDP all-reduces at a time, in MiB; null: PyTorch's 25 (native)."""
     context: Count = 1
     """Ranks that share each sequence (CP)."""
+    expert: Count = 1
+    """Ranks of an FSDP shard group that share the experts of every layer (EP, native): each has its own part of them,
+    whole, and tokens travel to their experts."""
 
 
 # --- axes ----------------------------------------------------------------------------------------------------
@@ -142,6 +145,8 @@ class Axis:
     """Its ranks see different tokens through equal weights, so gradients are averaged over them."""
     needs_whole_rows: bool = False
     """Every row is padded to the longest (Job.row_length)."""
+    is_data: bool = False
+    """Its ranks see different sequences: it is a part of data parallelism."""
     rare: bool = False
     """The plan and messages show it only where its degree is above 1; plans of older versions lack it."""
 
@@ -164,6 +169,7 @@ DP_REPLICATE = Axis(
     field="data_replicate",
     action="keep equal weights",
     averages_gradients=True,
+    is_data=True,
 )
 DP_SHARD = Axis(
     name="dp_shard",
@@ -171,6 +177,17 @@ DP_SHARD = Axis(
     field="data_shard",
     action="split the weights",
     averages_gradients=True,
+    is_data=True,
+)
+# Inside FSDP's shard group: its ranks have different experts, and a part of each other weight.
+EP = Axis(
+    name="ep",
+    heading="EP",
+    field="expert",
+    action="split the experts, and other weights",
+    averages_gradients=True,
+    is_data=True,
+    rare=True,
 )
 CP = Axis(
     name="cp",
@@ -184,16 +201,16 @@ CP = Axis(
 TP = Axis(name="tp", heading="TP", field="tensor", action="split each matrix")
 
 # Slowest first: consecutive ranks differ in the last axis.
-AXES = (PP, DP_REPLICATE, DP_SHARD, CP, TP)
+AXES = (PP, DP_REPLICATE, DP_SHARD, EP, CP, TP)
 AXIS_NAMES = tuple(axis.name for axis in AXES)
 # FSDP shards weights over all ranks that see different tokens, not only over its own axis.
 SHARD_GROUP_AXES = tuple(axis for axis in AXES if axis.averages_gradients and axis is not DP_REPLICATE)
+# Their ranks see different sequences.
+DATA_AXES = tuple(axis for axis in AXES if axis.is_data)
 # Axes inside the data-parallel ones: their ranks are consecutive and meet in every layer.
-INNER_AXES = AXES[AXES.index(DP_SHARD) + 1 :]
+INNER_AXES = AXES[AXES.index(DATA_AXES[-1]) + 1 :]
 # Axes that divide the model or each sequence: the user sets their degrees, and the other ranks are data parallel.
 # Fastest first, rare ones last: the order of messages and of searches.
-MODEL_AXES = tuple(
-    sorted((axis for axis in reversed(AXES) if axis not in (DP_REPLICATE, DP_SHARD)), key=lambda axis: axis.rare)
-)
+MODEL_AXES = tuple(sorted((axis for axis in reversed(AXES) if not axis.is_data), key=lambda axis: axis.rare))
 # The same in the order of tables: dp x cp x tp x pp.
 TABLE_AXES = (*INNER_AXES, PP)

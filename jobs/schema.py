@@ -526,6 +526,8 @@ class Job:
     """AdamW's decay of the mean of gradients."""
     beta2: Annotated[float, Range(0, 0.99999, usual=0.95)]
     """AdamW's decay of the mean of squared gradients."""
+    expert_balance_loss: Annotated[float, Range(0, 1e3, usual=0.001)] = 0.0
+    """Weight of a loss that balances the load of experts (native); 0: none. The recorded loss is without it."""
     clip_norm: Positive | None = None
     """Largest gradient norm; null: no clipping."""
     seed: Annotated[int, Range(0, 2**31 - 1, usual=1234)]

@@ -7,6 +7,7 @@ keeps its value.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +18,7 @@ import conf
 from jobs.errors import ConfigError
 from jobs.files import read_yaml
 from jobs.layout import data_degree, pipeline_stages_per_rank
-from jobs.parallelism import MODEL_AXES, TP, Schedule, Sharding, StageSplit, Strategy
+from jobs.parallelism import EP, MODEL_AXES, TP, Schedule, Sharding, StageSplit, Strategy
 from jobs.plan.compose import Point, compose
 from jobs.plan.keys import key_of
 from jobs.plan.legality import OF_ANY_LAYOUT, broken, layout_is_illegal, problems_of_layout
@@ -107,14 +108,16 @@ def legal(run: Run, given: frozenset[str]) -> Iterator[tuple[Run, list[str]]]:
 
 
 def degrees_of(run: Run, given: frozenset[str]) -> list[dict[str, int]]:
-    """Return the products of degrees that divide the ranks; TP groups stay inside a node."""
-    own = {axis.key: value_of(run, axis.key) or 1 for axis in MODEL_AXES}
+    """Return the products of degrees that divide the ranks, and the experts; TP groups stay inside a node."""
+    own = {axis.key: value_of(run, axis.key) or 1 for axis in (*MODEL_AXES, EP)}
     if GROUP in given:
         return [own]
     return [
-        cut
-        for cut, _ in cuts(run.ranks)
-        if run.ranks_per_node % cut[TP.key] == 0 and all(cut[key] == own[key] for key in cut if key in given)
+        {**cut, EP.key: expert}
+        for cut, dp in cuts(run.ranks)
+        if run.ranks_per_node % cut[TP.key] == 0
+        for expert in divisors(math.gcd(run.model.experts, dp) if run.model.experts else 1)
+        if all(value == own[key] for key, value in {**cut, EP.key: expert}.items() if key in given)
     ]
 
 

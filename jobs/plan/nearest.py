@@ -14,7 +14,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any
 
-from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES, PP
+from jobs.parallelism import DP_REPLICATE, DP_SHARD, EP, MODEL_AXES, PP
 from jobs.plan.rules.rule import divisors
 from jobs.schema import Run, ScalingMode
 
@@ -23,7 +23,7 @@ DATA = (DP_SHARD.key, DP_REPLICATE.key)
 SIZES = ("nodes", "ranks_per_node")
 GLOBAL_BATCH, RANK_BATCH = "scaling.global_batch_size", "scaling.sequences_per_rank"
 # In the order that is printed, and that decides between equally near choices.
-KEYS = (*DEGREES, *DATA, *SIZES, GLOBAL_BATCH, RANK_BATCH)
+KEYS = (*DEGREES, EP.key, *DATA, *SIZES, GLOBAL_BATCH, RANK_BATCH)
 # Counts this near are tried one by one, those further off only when they divide the count given.
 NEARBY = 4
 # Unsetting a key counts as much as halving it.
@@ -58,26 +58,27 @@ def nearest_legal(run: Run, legal: Callable[[Run], bool], count: int = 3) -> lis
 
 
 def degrees(run: Run) -> Iterator[Choice]:
-    """Yield every product of DEGREES that divides the ranks, with every split of the data axes."""
+    """Yield every product of DEGREES that divides the ranks, with every split of the experts and the data axes."""
     keys = data_keys(run)
     for cut, dp in cuts(run.ranks):
-        yield from ({**cut, **data} for data in kept_or_unset(run, dp))
-        for n in divisors(dp) if keys else ():
-            # With one data axis set, the other one follows from dp, so only n is used.
-            filled = dict(zip(keys, (n, dp // n), strict=False))
-            yield {**cut, **filled}
+        for experts in divided_experts(run, dp):
+            yield from ({**cut, **experts, **data} for data in kept_or_unset(run, dp))
+            for n in divisors(dp) if keys else ():
+                # With one data axis set, the other one follows from dp, so only n is used.
+                filled = dict(zip(keys, (n, dp // n), strict=False))
+                yield {**cut, **experts, **filled}
 
 
 def sizes(run: Run) -> Iterator[Choice]:
     """Yield other counts of nodes and ranks per node, each degree as given or 1."""
     # All products of degrees on all sizes would be thousands of runs to judge; undoing an axis is what helps most
     # often.
-    options = [{1, max(1, value_of(run, key) or 1)} for key in DEGREES]
+    options = [{1, max(1, value_of(run, key) or 1)} for key in (*DEGREES, EP.key)]
     for nodes, ranks_per_node in itertools.product(counts_near(run.nodes), counts_near(run.ranks_per_node)):
         for values in itertools.product(*options):
-            dp, rest = divmod(nodes * ranks_per_node, math.prod(values))
+            dp, rest = divmod(nodes * ranks_per_node, math.prod(values[:-1]))
             if rest == 0:
-                choice = dict(zip((*DEGREES, *SIZES), (*values, nodes, ranks_per_node), strict=True))
+                choice = dict(zip((*DEGREES, EP.key, *SIZES), (*values, nodes, ranks_per_node), strict=True))
                 yield from ({**choice, **data} for data in kept_or_unset(run, dp))
 
 
@@ -105,6 +106,13 @@ def cuts(ranks: int, keys: tuple[str, ...] = DEGREES) -> Iterator[tuple[dict[str
     for value in divisors(ranks):
         for cut, left in cuts(ranks // value, keys[1:]):
             yield {keys[0]: value, **cut}, left
+
+
+def divided_experts(run: Run, dp: int) -> list[Choice]:
+    """Return the degrees of EP to try, if the user set one: what divides the experts and the data-parallel ranks."""
+    if run.parallelism.expert == 1:
+        return [{}]
+    return [{EP.key: degree} for degree in divisors(math.gcd(run.model.experts, dp))]
 
 
 def data_keys(run: Run) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from jobs.engines.native.loss_chunk import loss_chunk
 from jobs.layout import Layout, padding
-from jobs.parallelism import AXES, AXIS_NAMES, DP_REPLICATE, DP_SHARD, MODEL_AXES, TP, Parallelism
+from jobs.parallelism import AXES, AXIS_NAMES, DATA_AXES, DP_REPLICATE, DP_SHARD, MODEL_AXES, TP, Parallelism
 from jobs.plan.table import plan_notes
 from tests.support.composing import one
 
@@ -27,7 +27,7 @@ def grids(most: int) -> list[Layout]:
 
 
 def test_every_axis_is_a_key_of_the_configuration_and_the_users_to_set_or_data_parallel() -> None:
-    assert {axis.name for axis in (*MODEL_AXES, DP_REPLICATE, DP_SHARD)} == set(AXIS_NAMES)
+    assert {axis.name for axis in (*MODEL_AXES, *DATA_AXES)} == set(AXIS_NAMES)
     assert {axis.field for axis in AXES} <= {field.name for field in fields(Parallelism)}
 
 
@@ -56,7 +56,7 @@ def test_the_tensor_axis_stays_inside_a_node_when_it_divides_it() -> None:
 
 def test_a_grid_that_does_not_fill_the_world_is_an_assertion_error() -> None:
     with pytest.raises(AssertionError, match="= 4, world size = 2"):
-        Layout(nodes=1, ranks_per_node=2, shape=(2, 2, 1, 1, 1))
+        Layout(nodes=1, ranks_per_node=2, shape=(2, 2, 1, 1, 1, 1))
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,8 @@ def measured(
     if None not in samples:
         total = sum(filter(None, samples))
         values |= {m.SAMPLES_TRAINED: total, m.SAMPLES_PER_STEP: total / len(samples)}
+    loads = [load for record in steady if (load := number(record, m.EXPERT_IMBALANCE)) is not None]
+    values |= {m.EXPERT_IMBALANCE: math.fsum(loads) / len(loads)} if loads else {}
     for metric in (m.MEMORY_PEAK, m.MEMORY_RESERVED_PEAK):
         peaks = [value for record in steps.values() if (value := number(record, metric)) is not None]
         values |= {metric: max(peaks)} if peaks else {}

@@ -17,7 +17,12 @@ import torch
 from litgpt.model import Block
 from torch import Tensor
 from torch.nn.attention import varlen  # noqa: F401 (registers the operator of packed rows)
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    SAC_IGNORED_OPS,
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from jobs.plan.predict.activations import CHEAP_PRODUCT
 
@@ -33,8 +38,13 @@ KEPT = {
     ATEN._scaled_dot_product_cudnn_attention.default,
     ATEN._scaled_dot_product_flash_attention_for_cpu.default,
     ATEN._scaled_dot_product_fused_attention_overrideable.default,
+    ATEN._grouped_mm.default,
     torch.ops.torch_attn._varlen_attn.default,
 }
+PROFILER = torch.ops.profiler
+# FSDP's unit of a layer's experts is inside the layer, and marks what it does for a profiler. When the layer is
+# computed again, their weights are there already, so the marks are others.
+SAC_IGNORED_OPS.update({PROFILER._record_function_enter_new.default, PROFILER._record_function_exit._RecordFunction})
 
 
 class SelectiveBlock(Block):  # type: ignore[misc]  # LitGPT publishes no types

@@ -11,6 +11,7 @@ different tokens, so shard groups span them too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -19,10 +20,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from jobs.engines.native.experts.mixture import experts_of
 from jobs.engines.native.model import ends, layers
 from jobs.engines.native.weights import TYPES
 from jobs.layout import frees_weights
-from jobs.parallelism import DP_REPLICATE, DP_SHARD, SHARD_GROUP_AXES, ReduceEach
+from jobs.parallelism import DP_REPLICATE, DP_SHARD, EP, SHARD_GROUP_AXES, Axis, ReduceEach
 from jobs.schema import Precision, Run
 
 
@@ -38,8 +40,13 @@ def shard(unit: nn.Module, run: Run, mesh: DeviceMesh) -> None:
         # and the rotary table must stay float32.
         narrow = TYPES[run.job.precision]
         policy = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    data_mesh = data_parallel_mesh(mesh)
+    data_mesh = data_parallel_mesh(mesh, SHARD_GROUP_AXES)
     before, after = ([], []) if run.model.tie_embeddings else ends(unit)
+    # EP ranks have different experts, so these are sharded over the others; each layer's before the layer itself.
+    divided = list(experts_of(unit)) if run.parallelism.expert > 1 else []
+    of_experts = data_parallel_mesh(mesh, tuple(axis for axis in SHARD_GROUP_AXES if axis is not EP))
+    for experts in divided:
+        fully_shard(experts, mesh=of_experts, mp_policy=policy, reshard_after_forward=frees_weights(run))
     for part in (*before, *layers(unit)):
         fully_shard(part, mesh=data_mesh, mp_policy=policy, reshard_after_forward=frees_weights(run))
     for part in cast(list[FSDPModule], before):
@@ -49,28 +56,41 @@ def shard(unit: nn.Module, run: Run, mesh: DeviceMesh) -> None:
     if after:
         # Backward starts with the head, so freeing it would only gather it twice.
         fully_shard(after, mesh=data_mesh, mp_policy=policy, reshard_after_forward=False)
-    if run.parallelism.prefetch is not None:
-        gather_ahead(cast(list[FSDPModule], [*before, *layers(unit), *after[:1]]), run.parallelism.prefetch)
+    # The host waits for the counts of tokens in each layer with divided experts, so it is not ahead of the device.
+    ahead = run.parallelism.prefetch or (1 if divided else None)
+    if ahead is not None:
+        gather_ahead(cast(list[FSDPModule], [*before, *layers(unit), *after[:1]]), ahead)
     fully_shard(unit, mesh=data_mesh, mp_policy=policy)
 
 
 def gather_ahead(units: list[FSDPModule], depth: int) -> None:
     """Let each FSDP unit gather the weights of the next `depth` units before it computes, in forward and in backward.
 
-    The host then issues the all-gathers early, so that they overlap with computation even if it is not far ahead.
+    The host then issues the all-gathers early, so that they overlap with computation even if it is not far ahead. A
+    layer gathers its own experts, a unit inside it, first: selective checkpointing wants the same operators in forward
+    and when it computes again, so none may gather inside the layer.
     """
     for i, unit in enumerate(units):
         after, before = units[i + 1 : i + 1 + depth], units[max(0, i - depth) : i][::-1]
-        unit.set_modules_to_forward_prefetch(after)
-        unit.set_modules_to_backward_prefetch(before)
+        unit.set_modules_to_forward_prefetch(
+            [*inside(unit), *(part for each in after for part in (each, *inside(each)))]
+        )
+        unit.set_modules_to_backward_prefetch(
+            [*inside(unit), *(part for each in before for part in (each, *inside(each)))]
+        )
 
 
-def data_parallel_mesh(mesh: DeviceMesh) -> DeviceMesh:
-    """Return the mesh that FSDP shards over (1-D), or replicates and shards over (2-D)."""
-    names = tuple(axis.name for axis in SHARD_GROUP_AXES if axis is DP_SHARD or mesh[axis.name].size() > 1)
+def inside(unit: FSDPModule) -> list[FSDPModule]:
+    """Return the experts in a layer, if FSDP shards them by themselves."""
+    return [part for part in experts_of(cast(nn.Module, unit)) if isinstance(part, FSDPModule)]
+
+
+def data_parallel_mesh(mesh: DeviceMesh, axes: Sequence[Axis]) -> DeviceMesh:
+    """Return the mesh that FSDP shards over (1-D), or replicates and shards over (2-D); `axes` are its shard group."""
+    names = tuple(axis.name for axis in axes if axis is DP_SHARD or mesh[axis.name].size() > 1)
     shard_axis = "_".join(names)
     if len(names) > 1:
-        # CP ranks hold equal weights, so parameters are sharded over both axes as one.
+        # Their ranks need the same weights, so parameters are sharded over all axes as one.
         mesh[names]._flatten(shard_axis)  # noqa: SLF001 (torch has no public name for it yet)
     replicated = mesh[DP_REPLICATE.name].size() > 1 or mesh[shard_axis].size() == 1
     return mesh[DP_REPLICATE.name, shard_axis] if replicated else mesh[shard_axis]

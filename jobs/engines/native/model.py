@@ -7,11 +7,12 @@ from typing import cast
 
 import torch
 from litgpt.config import Config
-from litgpt.model import GPT, Block
+from litgpt.model import GPT, Block, LLaMAMoE
 from torch import Tensor, nn
 
 from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.attention import Attention, bounds_of, positions_in
+from jobs.engines.native.experts.mixture import use_mixture
 from jobs.engines.native.loss import ChunkedHead, summed_loss
 from jobs.engines.native.norm import HeadsNorm, fuse_norms
 from jobs.schema import Model
@@ -33,6 +34,8 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
             if config.norm_qk and config.norm_qk_type == "olmo2":
                 attention.norm_q.__class__ = attention.norm_k.__class__ = HeadsNorm
             attention.table = config.rope_indices[attention.block_idx] if config.rope_indices else 0
+            if isinstance(layer.mlp, LLaMAMoE):
+                use_mixture(layer.mlp)
 
     def rope_cache(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
         """Return cosines and sines, (seq, size); of layers without and with a sliding window (2, seq, size)."""

@@ -2,6 +2,7 @@
 
 customization      add adapters or virtual tokens, freeze the rest: what follows treats them as parameters like others
 pipeline split     drop the layers of other pipeline ranks first: the rest of the work is on what this rank holds
+EP                 drop the experts of other ranks
 TP                 shard the matrices that are left, as DTensors on the tp axis
 float8, kernels    replace modules or forward methods, after TP has chosen its modules by name
 checkpointing      selective: inside what is compiled
@@ -28,6 +29,7 @@ from jobs.engines.native.compilation import await_embeddings, compile_layers, ov
 from jobs.engines.native.context_parallel import apply_cp
 from jobs.engines.native.customization.customize import customize, with_first_values
 from jobs.engines.native.data_parallel import replicate, shard
+from jobs.engines.native.experts.dispatch import apply_ep
 from jobs.engines.native.float8 import multiply_in_float8
 from jobs.engines.native.kernels import fuse, usable
 from jobs.engines.native.load_sharded import load_sharded
@@ -40,7 +42,7 @@ from jobs.engines.native.tensor_parallel import apply_tp
 from jobs.engines.native.weights import TYPES, first_weights
 from jobs.layout import Layout, sequence_parallel, uses_ddp, uses_fsdp
 from jobs.metrics import Metric
-from jobs.parallelism import AXIS_NAMES, CP, PP, TP
+from jobs.parallelism import AXIS_NAMES, CP, EP, PP, TP
 from jobs.schema import ActivationCheckpointing, Kernels, Precision, Run
 
 
@@ -129,6 +131,9 @@ def sharded_on_meta(
     # layers -> layers / PP
     if p.pipeline > 1:
         units = pipeline_split(gpt, run, mesh[PP.name].get_local_rank())
+    # experts -> experts / EP
+    if p.expert > 1:
+        apply_ep(gpt, mesh[EP.name])
     # matrices (out, in) -> (out / TP, in) or (out, in / TP)
     if p.tensor > 1:
         # Before FSDP: what FSDP gathers ahead of a layer is then this rank's TP shard of it, not the whole matrix.
@@ -143,7 +148,8 @@ def sharded_on_meta(
     if kernels is Kernels.liger:
         fuse(gpt, run.engine.liger_kernels)
     wrap_layers(gpt, run)
-    # Every parameter -> dim 0 / (DP shard x CP), on top of TP's sharding. DDP wraps at the end and needs autocast.
+    # Every parameter -> dim 0 / (DP shard x EP x CP), and of experts / (DP shard x CP), on top of TP's sharding. DDP
+    # wraps at the end and needs autocast.
     for unit in units:
         if uses_fsdp(run):
             shard(unit, run, mesh)

@@ -147,6 +147,21 @@ def packed_rows_are_whole(run: Run) -> str | None:
     return None
 
 
+def balance_has_experts(run: Run) -> str | None:
+    """Refuse a balance loss without experts, and of parts of sequences: it is a product of means over whole ones."""
+    asked, off = f"job.expert_balance_loss={run.job.expert_balance_loss:g}", "Set job.expert_balance_loss=0"
+    if run.job.expert_balance_loss == 0:
+        return None
+    if not run.model.experts:
+        return f"{asked} balances experts, and model={run.model.name} has none. {off}, or choose a model with experts."
+    if run.parallelism.context > 1:
+        return (
+            f"{asked} is computed from whole sequences, and parallelism.context={run.parallelism.context} divides "
+            f"them. {off}, or parallelism.context=1."
+        )
+    return None
+
+
 def windows_are_whole(run: Run) -> str | None:
     """Refuse sliding windows with CP: ring attention is causal over the whole row."""
     if run.model.sliding_window is not None and run.parallelism.context > 1:
@@ -321,6 +336,7 @@ RULES: tuple[Rule, ...] = (
     rounding_has_narrow_weights,
     packed_rows_are_whole,
     windows_are_whole,
+    balance_has_experts,
     packed_text_has_no_prompt,
     fused_kernels_fit,
     buckets_are_ddps,

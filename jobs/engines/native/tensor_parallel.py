@@ -30,6 +30,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from jobs.engines.native.experts.mixture import Mixture
 from jobs.engines.native.loss import ChunkedHead
 from jobs.engines.native.model import layers
 from jobs.engines.native.norm import HeadsNorm
@@ -51,6 +52,8 @@ def apply_tp(gpt: GPT, mesh: DeviceMesh, *, sequence_parallel: bool, loss_parall
     for layer in layers(gpt):
         layer.attn.config = config
         parallelize_module(layer, mesh, layer_plan(layer, between))
+        if isinstance(layer.mlp, Mixture) and layer.mlp.experts.are_plain:
+            layer.mlp.split = mesh
     plan: dict[str, ParallelStyle] = {
         # Split by vocabulary: a rank looks up the tokens that it holds and returns 0 for others; the sum is reduced.
         "transformer.wte": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
@@ -145,7 +148,7 @@ def layer_plan(layer: Block, between: Replicate | Shard) -> dict[str, ParallelSt
         if name.endswith((".fc", ".fc_1", ".fc_2")):
             plan[name] = SplitRows()
         elif name.endswith(".proj") and isinstance(module, nn.Linear):
-            # Reduce each expert's output by itself: the router's gradient needs it complete.
+            # With adapters, reduce each expert's output by itself: the router's gradient needs it complete.
             plan[name] = SplitColumns(output_layouts=Replicate() if experts else between)
     if isinstance(between, Shard):
         # A norm works along hidden, so each rank normalizes its own positions, (mbs, seq / tp, hidden).

@@ -17,6 +17,8 @@ from jobs.data.batches import StepBatch
 from jobs.data.dataset import Tokens
 from jobs.engines.native import checkpoint
 from jobs.engines.native.customization.lora import seed_dropout
+from jobs.engines.native.experts.balance import imbalance
+from jobs.engines.native.experts.mixture import Mixture, experts_of
 from jobs.engines.native.float8 import plain, scale_weights
 from jobs.engines.native.load_sharded import local_shard
 from jobs.engines.native.loss_scale import LossScale
@@ -29,14 +31,14 @@ from jobs.engines.trainer import Trains
 from jobs.layout import layout_of, uses_fsdp
 from jobs.lease import Lease
 from jobs.metrics import Metric
-from jobs.parallelism import AXES, PP, TP
+from jobs.parallelism import AXES, EP, PP, TP
 from jobs.ranks import Rank
 from jobs.runtime.exchange import gather
 from jobs.runtime.pace import Pace
 from jobs.runtime.process_group import on_host
 from jobs.runtime.steps import learning_rate
 from jobs.runtime.watchdog import Watchdog
-from jobs.schema import Precision, Run
+from jobs.schema import Batching, Precision, Run
 from jobs.work.train import loop
 from jobs.work.train.tokens import Tokens as Samples
 
@@ -78,11 +80,22 @@ class Trainer(Trains):
         self.pipeline = self.mesh[PP.name]
         self.loss_scale = LossScale() if job.precision is Precision.float16 else None
         self.counts = {m.LOSS_SCALE.name: self.loss_scale.state} if self.loss_scale else {}
+        self.mixtures = {
+            layer.attn.block_idx: layer.mlp for layer in layers(self.model.gpt) if isinstance(layer.mlp, Mixture)
+        }
+        self.imbalance: list[float] = []
         # Ranks of a TP group compute the same activations, and so drop the same ones.
         place = layout.coordinates(dist.get_rank())
         self.place = [number for number, axis in zip(place, AXES, strict=True) if axis is not TP]
         self.pace = Pace(layers(self.model.gpt), layout, self.device, every=self.run.engine.pace_every_steps)
+        # Experts of an EP group's ranks differ. Their parameters have groups of their own, since FSDP shards them over
+        # another mesh.
+        self.expert_ranks = self.mesh[EP.name]
+        own = {id(p) for experts in experts_of(self.model.gpt) for p in experts.parameters()}
         self.parameters = by_mesh(p for p in self.model.gpt.parameters() if p.requires_grad)
+        self.of_experts = [
+            group for group in self.parameters if group and self.expert_ranks.size() > 1 and id(group[0]) in own
+        ]
         # Created after sharding, so its moments are shards as well. One parameter group per placement (see by_mesh).
         groups = decay_groups(self.parameters, job, self.model.gpt)
         self.optimizer = optimizer_of(self.run).build(groups, self.run, self.device)
@@ -107,9 +120,13 @@ class Trainer(Trains):
         #    the gradient of L exactly, whatever the number of labels on a rank.
         #    The loss scale of float16 (1 without) is a factor of it, which clip() removes.
         scale = self.loss_scale.value if self.loss_scale else 1.0
+        self.begin_balance(scale)
         total = self.model.execution.forward_backward(micro_batches, scale * self.averaged / batch.labels)
+        # An expert's is a sum over the tokens of its EP group, and FSDP averages it over the other ranks only.
+        if found := gradients_of(self.of_experts):
+            torch._foreach_div_(found, self.expert_ranks.size())
         # 2. Clip by the global norm, then 3. update with this step's learning rate.
-        norm = clip(self.parameters, job.clip_norm, self.pipeline, scale)
+        norm = clip(self.parameters, job.clip_norm, self.pipeline, scale, (self.of_experts, self.expert_ranks))
         rate = learning_rate(job, step - (self.loss_scale.skipped if self.loss_scale else 0), self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -121,8 +138,24 @@ class Trainer(Trains):
         self.optimizer.zero_grad(set_to_none=True)
         # 4. Sum the losses of all ranks; those without the model's head contribute 0.
         dist.all_reduce(total)
-        loss, norm_found = on_host(total, norm)
+        loss, norm_found, *self.imbalance = on_host(total, norm, *self.loads())
         return loss / (batch.labels * self.equal_losses), None if skipped else norm_found, rate
+
+    def begin_balance(self, loss_scale: float) -> None:
+        """Count the tokens of experts from 0, and set the weight of the balance loss of a sequence."""
+        job = self.run.job
+        # A packed row holds the samples of a micro-batch. The backend averages over `averaged` ranks, as of the loss.
+        rows = self.run.global_batch_size / (job.micro_batch_size if job.batching is Batching.packed else 1)
+        for mixture in self.mixtures.values():
+            mixture.load, mixture.balance = None, job.expert_balance_loss * loss_scale * self.averaged / rows
+
+    def loads(self) -> list[Tensor]:
+        """Return the imbalance of experts in this step, if the model has any; every rank calls it."""
+        model, loads = (
+            self.run.model,
+            {layer: each.load for layer, each in self.mixtures.items() if each.load is not None},
+        )
+        return [imbalance(loads, model.layers, model.experts, self.device)] if model.experts else []
 
     def weights(self) -> Iterator[Tensor]:
         """Yield this rank's shards of the weights that train."""
@@ -140,12 +173,16 @@ class Trainer(Trains):
     def parameters_trained(self) -> int:
         """Return the number of parameters that the optimizers of all ranks update; every rank calls it."""
         # A sharded parameter has the size of the whole. Pipeline ranks hold different ones; theirs is the slowest axis.
-        counts = gather(sum(parameter.numel() for group in self.parameters for parameter in group))
+        # Ranks of an EP group hold equally many.
+        count = sum(parameter.numel() for group in self.parameters for parameter in group)
+        own = sum(parameter.numel() for group in self.of_experts for parameter in group)
+        counts = gather(count + (self.expert_ranks.size() - 1) * own)
         return sum(counts[:: len(counts) // self.pipeline.size()])
 
     def numbers(self) -> dict[Metric, float]:
-        """Return the loss scale and the skipped updates of float16."""
-        return {} if self.loss_scale is None else self.loss_scale.numbers()
+        """Return the loss scale and the skipped updates of float16, and the imbalance of experts."""
+        loads = dict.fromkeys([m.EXPERT_IMBALANCE], self.imbalance[0]) if self.imbalance else {}
+        return loads | ({} if self.loss_scale is None else self.loss_scale.numbers())
 
 
 def on_device(tokens: Tokens, device: torch.device) -> Tensor:
@@ -170,22 +207,42 @@ def norm_in_float32(gradients: list[Tensor]) -> Tensor:
     return total
 
 
-def clip(groups: list[list[nn.Parameter]], max_norm: float | None, pipeline: DeviceMesh, loss_scale: float) -> Tensor:
+Groups = list[list[nn.Parameter]]
+
+
+def gradients_of(groups: Groups) -> list[Tensor]:
+    """Return this rank's shards of all gradients."""
+    # Local ones: for DTensors, torch searches a layout for the product of many for seconds in the first step.
+    return [local_shard(p.grad) for group in groups for p in group if p.grad is not None]
+
+
+def clip(
+    groups: Groups,
+    max_norm: float | None,
+    pipeline: DeviceMesh,
+    loss_scale: float,
+    divided: tuple[Groups, DeviceMesh] | None = None,
+) -> Tensor:
     """Divide gradients by the loss scale and limit their global norm to max_norm; return the norm before that limit.
 
     norm^2 = sum of squares over the groups of by_mesh (full_tensor sums over their shards), then over pipeline ranks.
+    Those of the groups in `divided`, experts, are summed over the ranks of its mesh too: each has other ones.
     """
+    own, ranks = divided or ([], None)
     # A pipeline rank without trained parameters has no norm to add.
-    found = [[p.grad for p in group if p.grad is not None] for group in groups]
-    norms = [norm_in_float32(gradients) for gradients in found if gradients]
-    squares = [(norm.full_tensor() if isinstance(norm, DTensor) else norm) ** 2 for norm in norms]
-    total = torch.stack(squares).sum() if squares else torch.zeros((), device=pipeline.device_type)
+    squares = [torch.zeros((), device=pipeline.device_type)]
+    for group in groups:
+        if gradients := [p.grad for p in group if p.grad is not None]:
+            norm = norm_in_float32(gradients)
+            square = (norm.full_tensor() if isinstance(norm, DTensor) else norm) ** 2
+            if ranks is not None and any(group is each for each in own):
+                dist.all_reduce(square, group=ranks.get_group())
+            squares.append(square)
+    total = torch.stack(squares).sum()
     if pipeline.size() > 1:
         dist.all_reduce(total, group=pipeline.get_group())
     norm = total.sqrt() / loss_scale
-    if squares and (max_norm is not None or loss_scale != 1):
-        # Local shards: for DTensors, torch searches a layout for the product of many for seconds in the first step.
-        gradients = [local_shard(p.grad) for group in groups for p in group if p.grad is not None]
+    if (gradients := gradients_of(groups)) and (max_norm is not None or loss_scale != 1):
         limit = torch.inf if max_norm is None else max_norm
         factor = (limit / (norm + 1e-6)).clamp(max=1.0)  # as clip_grads_with_norm_ scales
         torch._foreach_mul_(gradients, factor / loss_scale)

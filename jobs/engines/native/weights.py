@@ -18,7 +18,7 @@ from torch import Tensor
 
 from jobs.errors import CheckpointError
 from jobs.layout import Layout, layout_of
-from jobs.parallelism import PP
+from jobs.parallelism import EP, PP
 from jobs.runtime.checkpoint_pickles import MALFORMED, load_weights
 from jobs.schema import Precision, Run, WeightsReader
 
@@ -83,10 +83,14 @@ def first_weights(run: Run) -> Values:
 
 
 def node_group(layout: Layout, rank: int) -> dist.ProcessGroup:
-    """Return the process group of the ranks on a rank's node that hold the same layers."""
-    place, node = layout.place(rank, PP), rank // layout.ranks_per_node
+    """Return the process group of the ranks on a rank's node that hold the same layers and experts."""
+
+    def held(rank: int) -> tuple[int, ...]:
+        return tuple(layout.place(rank, axis) for axis in (PP, EP))
+
+    node = rank // layout.ranks_per_node
     here = range(node * layout.ranks_per_node, (node + 1) * layout.ranks_per_node)
-    same = [each for each in here if layout.place(each, PP) == place]
+    same = [each for each in here if held(each) == held(rank)]
     # Local synchronization: only members create it, so that a thousand nodes do not wait for each other.
     group: dist.ProcessGroup = dist.new_group(same, use_local_synchronization=True)
     return group

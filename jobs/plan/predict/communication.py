@@ -12,17 +12,17 @@ from math import prod
 
 from jobs.engines.engine import engine_of
 from jobs.layout import Layout, accumulation, frees_weights, layout_of, sequence_parallel
-from jobs.parallelism import AXES, CP, DP_REPLICATE, DP_SHARD, PP, TP, Axis, ReduceEach, Strategy
+from jobs.parallelism import AXES, CP, DP_REPLICATE, EP, PP, SHARD_GROUP_AXES, TP, Axis, ReduceEach, Strategy
 from jobs.plan.predict.activations import WIDTHS, tokens_of
-from jobs.plan.predict.arrays import smaller
+from jobs.plan.predict.arrays import larger, smaller
 from jobs.plan.predict.constants import NETWORK_GB_PER_S, StepTimeConstants
 from jobs.plan.predict.matrix_products import recomputes_all
 from jobs.schema import Run
 
 GRADIENT_BYTES = 4
 """FSDP reduces gradients in float32 (jobs.engines.native.data_parallel)."""
-DATA_AXES = (DP_REPLICATE, DP_SHARD, CP)
-"""Adjacent axes whose ranks have equal weights and different tokens."""
+DATA_AXES = (DP_REPLICATE, *SHARD_GROUP_AXES)
+"""Adjacent axes whose ranks have equal weights, but for the experts that EP divides, and different tokens."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,36 @@ def seconds(exchange: Exchange, links: Links, constants: StepTimeConstants) -> f
     return exchange.collectives * latency + exchange.wire_bytes / bytes_per_s(exchange.group, links, constants)
 
 
+def all_to_all_s(exchange: Exchange, links: Links, constants: StepTimeConstants) -> float:
+    """Return the time of all-to-alls: what a rank sends within its node and to other nodes goes at the same time.
+
+    Unlike a ring, each rank sends to other nodes by its own adapters.
+    """
+    group = exchange.group
+    if group.ranks == 1:
+        return 0.0
+    inside = exchange.wire_bytes * (group.local - 1) / (group.ranks - 1)
+    inside_s = inside / (links.link_bytes_per_s * constants.link_efficiency)
+    if group.nodes == 1:
+        return inside_s
+    decay = (group.nodes / 2) ** -constants.network_decay
+    outside_s = (exchange.wire_bytes - inside) / (links.network_bytes_per_s * constants.network_efficiency * decay)
+    latency = exchange.collectives * constants.peer_latency_s * (group.ranks - 1)
+    return latency + larger(inside_s, outside_s)
+
+
+def expert_exchange(run: Run, layout: Layout, layers: float) -> Exchange:
+    """Return the traffic of EP for a micro-batch: the copies of tokens to their experts, and the results back.
+
+    Backward sends the gradients of both the other way, and recomputation repeats the forward's two.
+    """
+    group = group_of(layout, (EP,))
+    times = 4 + (2 if recomputes_all(run) else 0)
+    rows = tokens_of(run).count * run.model.experts_per_token
+    sent = group.share * rows * run.model.hidden_size * WIDTHS[run.job.precision]
+    return Exchange(group, times * layers * sent, times * layers)
+
+
 def tensor_exchange(run: Run, layout: Layout, layers: float) -> Exchange:
     """Return the traffic of TP for a micro-batch: two all-reduces of the activations of a layer in each direction.
 
@@ -159,14 +189,16 @@ class ShardExchange:
     """Of that one, which also has what is sent once per step."""
 
 
-def shard_exchange(run: Run, layout: Layout, parameters: float, in_layers: float) -> ShardExchange:
-    """Return the traffic of FSDP or ZeRO 3: weights gathered, gradients scattered.
+def shard_exchange(
+    run: Run, layout: Layout, parameters: float, in_layers: float, axes: Sequence[Axis] = SHARD_GROUP_AXES
+) -> ShardExchange:
+    """Return the traffic of FSDP or ZeRO 3: weights gathered, gradients scattered, over the ranks of some axes.
 
     FSDP gathers those `in_layers` again for backward: the head stays, and the embedding is not needed.
     In a pipeline torch gathers and scatters once per step (jobs.engines.native.rules).
     """
-    group = group_of(layout, (DP_SHARD, CP))
-    if not gathers_weights(run) or layout.degree(PP) > 1:
+    group = group_of(layout, axes)
+    if not gathers_weights(run) or layout.degree(PP) > 1 or not parameters:
         return ShardExchange(Exchange(Group(1, 1)), Exchange(Group(1, 1)))
     whole = group.share * parameters
     weights = WIDTHS[run.job.precision] * whole
@@ -194,7 +226,7 @@ def copied_bytes(run: Run, layout: Layout, parameters: float, in_layers: float) 
     A gather fills one buffer, from which each weight is copied; gradients are widened into one buffer (torch,
     distributed/fsdp/_fully_shard/_fsdp_collectives.py).
     """
-    if not gathers_weights(run) or layout.degree(PP) > 1 or layout.product((DP_SHARD, CP)) == 1:
+    if not gathers_weights(run) or layout.degree(PP) > 1 or layout.product(SHARD_GROUP_AXES) == 1:
         return 0.0
     width = WIDTHS[run.job.precision]
     gathered = parameters + in_layers if frees_weights(run) else parameters / accumulation(run)
@@ -214,7 +246,7 @@ def replica_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
     if gathers_weights(run):
         # HYBRID_SHARD: the shards' gradients, which shard_exchange has scattered, are reduced between the replicas.
         group = group_of(layout, (DP_REPLICATE,))
-        return Exchange(group, 2 * GRADIENT_BYTES * group.share * parameters / layout.product((DP_SHARD, CP)), 1)
+        return Exchange(group, 2 * GRADIENT_BYTES * group.share * parameters / layout.product(SHARD_GROUP_AXES), 1)
     group = group_of(layout, DATA_AXES)
     if shards_optimizer(run):
         sent = engine_of(run).gradient_bytes(run) + WIDTHS[run.job.precision]
@@ -226,7 +258,7 @@ def gathers_weights(run: Run) -> bool:
     """Return whether weights are sharded over data-parallel ranks and gathered before they are used."""
     if (stage := engine_of(run).zero_stage(run)) is not None:
         return stage == 3
-    return layout_of(run).product((DP_SHARD, CP)) > 1 and run.parallelism.strategy is Strategy.fsdp
+    return layout_of(run).product(SHARD_GROUP_AXES) > 1 and run.parallelism.strategy is Strategy.fsdp
 
 
 def shards_optimizer(run: Run) -> bool:

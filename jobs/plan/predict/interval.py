@@ -38,6 +38,17 @@ class Interval:
         """Return the interval times a factor."""
         return Interval(self.point * factor, self.low * factor, self.high * factor)
 
+    def widened(self, low: float, high: float) -> Interval:
+        """Return the interval with another source of uncertainty, at whose limits the prediction has these numbers.
+
+        Logarithms are normal and the sources independent, so squares of deviations add up.
+        """
+        below, above = (
+            math.hypot(math.log(own / self.point), math.log(other / self.point))
+            for own, other in ((self.low, low), (self.high, high))
+        )
+        return Interval(self.point, self.point / math.exp(below), self.point * math.exp(above))
+
     def at_most(self, limit: float) -> Interval:
         """Return the interval without the part above a limit that no measurement can exceed."""
         return Interval(min(self.point, limit), min(self.low, limit), min(self.high, limit))

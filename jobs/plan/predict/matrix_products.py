@@ -48,8 +48,8 @@ def layer_products(run: Run) -> list[Product]:
     qkv = heads + 2 * model.kv_heads * model.head_size
     hidden, inner = model.hidden_size, model.inner_size
     opening = 1 if model.mlp is Mlp.GptNeoxMLP else 2
-    experts = max(1, model.experts)
-    # Experts are assumed to be equally busy.
+    # Those of this rank, which EP sends the tokens of its group; experts are assumed to be equally busy.
+    experts = max(1, model.experts) // run.parallelism.expert
     routed = rows * max(1, model.experts_per_token) / experts
     return [
         Product(rows, hidden, qkv / t),

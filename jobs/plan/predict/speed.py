@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,15 @@ from jobs.plan.predict.flops import FLOPS_PER_ATTENDED, FLOPS_PER_FROZEN_WEIGHT,
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.matrix_products import attended_by
 from jobs.plan.predict.once import once_per_run
-from jobs.plan.predict.step_time import StepTime, StepWork, peak_flops_per_s, step_time, step_time_s, step_work
+from jobs.plan.predict.step_time import (
+    IMBALANCE,
+    StepTime,
+    StepWork,
+    peak_flops_per_s,
+    step_time,
+    step_time_s,
+    step_work,
+)
 from jobs.plan.time_limit import WRITE_BYTES_PER_S
 from jobs.schema import Run
 from jobs.work.work import work_of
@@ -61,8 +69,12 @@ class Speed:
 
     @cached_property
     def step_time_s(self) -> Interval:
-        """Return the step time."""
-        return self.known.interval(lambda constants: step_time_s(self.work, constants))
+        """Return the step time; with divided experts its interval also has loads from equal ones to the most unequal."""
+        step = self.known.interval(lambda constants: step_time_s(self.work, constants))
+        if self.work.imbalance == 1:
+            return step
+        busy = (replace(self.work, imbalance=load) for load in (IMBALANCE.low, IMBALANCE.high))
+        return step.widened(*(step_time_s(each, self.known.constants) for each in busy))
 
     @property
     def terms(self) -> StepTime:

@@ -23,6 +23,7 @@ from jobs.plan.predict.weights import (
     Weight,
     adapter_weights,
     embedding_weights,
+    held_by_rank,
     in_4_bits,
     layer_weights,
     norm_weights,
@@ -123,7 +124,7 @@ def parameters_by_place(run: Run, *, sharded: bool = True, stored: bool = False)
     shards = shard_ranks(run) if sharded else 1
 
     def held(weights: list[Weight]) -> int:
-        return sum(weight.held(p.tensor, shards) for weight in weights)
+        return held_by_rank(weights, tensor=p.tensor, shards=shards, expert=p.expert)
 
     weights = layer_weights(run.model)
     layer, embedding = held(layer_as_stored(run) if stored else weights), held(embedding_weights(run.model))

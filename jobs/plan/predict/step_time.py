@@ -1,7 +1,7 @@
 """Step time of a run, as work that arithmetic counts and constants that a cluster has.
 
     step = slots x slot + gradients + optimizer + constant          slots = micro-batches + bubble
-    slot = max(matrices + attention + element-wise, launches) + exposed TP, CP, PP and FSDP traffic
+    slot = max(matrices + attention + element-wise, launches) + exposed TP, CP, EP, PP and FSDP traffic
 
 A slot is the forward and backward pass of a micro-batch on the pipeline rank with the most work.
 """
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from jobs.engines.engine import Overlap, engine_of
 from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.layout import Layout, accumulation, layout_of, pipeline_stages_of, pipeline_stages_per_rank
-from jobs.parallelism import PP, Schedule
+from jobs.parallelism import DP_SHARD, PP, Schedule
 from jobs.plan.cost import embedding_parameters
 from jobs.plan.pipeline_stages import layer_counts
 from jobs.plan.predict import communication as c
@@ -24,14 +24,18 @@ from jobs.plan.predict import matrix_products as m
 from jobs.plan.predict.activations import WIDTHS
 from jobs.plan.predict.arrays import larger, smaller
 from jobs.plan.predict.constants import FLOAT8_SPEEDUP, REACHABLE, StepTimeConstants
+from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.states import layer_as_stored
-from jobs.plan.predict.weights import size
+from jobs.plan.predict.weights import held_by_rank, size
 from jobs.schema import Precision, Run
 
 OVERLAP = 0.8
 """Share of computation behind which traffic can hide that is started early enough; an estimate."""
 BACKWARD, FORWARD = 2 / 3, 1 / 3
 """Shares of computation."""
+IMBALANCE = Interval(1.1, 1.0, 1.5)
+"""Tokens of the busiest rank of an EP group over the mean, of routers that are trained to balance: an estimate without
+a published value. A rank with several experts is closer to the mean than its busiest expert."""
 SHARPNESS = 4
 """Exponent of the smooth maximum of device and host time, which differ from layer to layer."""
 
@@ -54,6 +58,8 @@ class StageWork:
     passes: float
     """Forward and backward passes of each layer that the host launches: 4/3 with full recomputation."""
     matrix_s: float
+    expert_s: float
+    """The part of it in experts that EP divides, if all are equally busy."""
     matrix_bytes_s: float
     """Operands of the matrix products, from and to memory."""
     attention_s: float
@@ -62,8 +68,11 @@ class StageWork:
     """Update of its weights, once per step."""
     tensor: c.Exchange
     context: c.Exchange
+    expert: c.Exchange
     pipeline: c.Exchange
     shard: c.ShardExchange
+    expert_shard: c.ShardExchange
+    """Of the experts that EP divides, which other ranks shard."""
     replica: c.Exchange
     """Once per step."""
     overlap: Overlap
@@ -86,6 +95,8 @@ class StepWork:
     tokens: float
     """Tokens of a step, of all ranks."""
     ranks: int
+    imbalance: float = 1.0
+    """Tokens of the rank with the busiest experts over the mean, which all ranks of an EP group wait for."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +109,7 @@ class StepTime:
     launches: float
     tensor_parallel: float
     context_parallel: float
+    expert_parallel: float
     pipeline_parallel: float
     data_parallel: float
     bubble: float = 0.0
@@ -155,6 +167,7 @@ def step_work(run: Run) -> StepWork | None:
         pipeline_nodes=layout.nodes if layout.degree(PP) > 1 else 1,
         tokens=run.global_batch_size * run.job.sequence_length,
         ranks=run.ranks,
+        imbalance=1.0 if run.parallelism.expert == 1 else IMBALANCE.point,
     )
 
 
@@ -174,6 +187,8 @@ def stage_work(
     rate = matmul_flops_per_s(run, peak)
     in_layers_rate = float8_flops_per_s(run, rate) if run.engine.float8 else rate
     layer_flops = sum(each.flops for each in products)
+    # The last two products of a layer are those of its feed-forward.
+    expert_flops = sum(each.flops for each in products[2:]) if run.parallelism.expert > 1 else 0
     matrix_s = repeats * layers * layer_flops / in_layers_rate + head_repeats * head.flops / rate
     width = WIDTHS[run.job.precision]
     # float8 is read; what a product writes, and the head, stay in the type of the arithmetic.
@@ -182,28 +197,35 @@ def stage_work(
     moved = repeats * layers * layer_bytes + head_repeats * width * (head.read + head.written)
     # A tied embedding and head are one tensor, which is updated and exchanged once.
     ends = max(has_embedding, has_head) if run.model.tie_embeddings else has_embedding + has_head
-    in_layers = layers * size(layer_as_stored(run)) / run.parallelism.tensor
-    held = in_layers + ends * embedding_parameters(run.model) / run.parallelism.tensor
-    trained = held if run.job.trains_all_weights else 0
+    weights, tensor = layer_as_stored(run), run.parallelism.tensor
+    in_ends, in_layers = ends * embedding_parameters(run.model) / tensor, layers * size(weights) / tensor
+    trained = in_layers + in_ends if run.job.trains_all_weights else 0
+    # EP divides experts before FSDP shards them over the rest of the shard group.
+    divided = [weight for weight in weights if weight.of_expert and run.parallelism.expert > 1]
+    of_experts = layers * held_by_rank(divided, tensor=1, expert=run.parallelism.expert) / tensor
+    others = in_layers - layers * size(divided) / tensor
     return StageWork(
         ranks=ranks,
         layers=layers,
         passes=1 + (1 / 3 if m.recomputes_all(run) else 0),
         matrix_s=matrix_s,
+        expert_s=repeats * layers * expert_flops / in_layers_rate,
         matrix_bytes_s=moved / memory_bytes_per_s,
         attention_s=layers * m.attention_flops(run) / peak,
         element_s=(
             layers * m.element_bytes(run)
             + has_head * m.logits_bytes(run)
-            + c.copied_bytes(run, layout, held, in_layers)
+            + c.copied_bytes(run, layout, others + of_experts + in_ends, others + of_experts)
         )
         / memory_bytes_per_s,
         optimizer_s=optimizer_of(run).update_bytes * trained / update_shards(run, layout) / memory_bytes_per_s,
         # The head gathers its input and reduces that input's gradient: one pair of collectives, where a layer has two.
         tensor=c.tensor_exchange(run, layout, layers + has_head / 2),
         context=c.context_exchange(run, layout, layers),
+        expert=c.expert_exchange(run, layout, layers),
         pipeline=c.pipeline_exchange(run, layout, pipeline_stages_per_rank(run)),
-        shard=c.shard_exchange(run, layout, held, in_layers),
+        shard=c.shard_exchange(run, layout, others + in_ends, others),
+        expert_shard=c.shard_exchange(run, layout, of_experts, of_experts, axes=(DP_SHARD,)),
         replica=c.replica_exchange(run, layout, trained),
         overlap=engine_of(run).overlap(run),
     )
@@ -252,7 +274,7 @@ def step_time(work: StepWork, constants: StepTimeConstants) -> StepTime:
     slots = [slot_time(stage, work, constants) for stage in work.stages]
     # Stages run at the same time, and each micro-batch passes all of them: the slowest one sets the rhythm.
     stage, slot = max(zip(work.stages, slots, strict=True), key=lambda each: each[1].total)
-    one = slot_time(stage, work, constants, stage.shard.one)
+    one = slot_time(stage, work, constants, once=True)
     parts = {
         each.name: (work.micro_batches - 1) * getattr(slot, each.name) + getattr(one, each.name)
         for each in fields(slot)
@@ -274,7 +296,7 @@ def step_time_s(work: StepWork, constants: StepTimeConstants) -> float:
         update = stage.optimizer_s / constants.memory_efficiency
         sent = replica_s(stage, work, slot, constants)
         if stage.shard.one != stage.shard.each:
-            sent += slot_time(stage, work, constants, stage.shard.one).total - slot.total
+            sent += slot_time(stage, work, constants, once=True).total - slot.total
         once = larger(once, sent + update)
     return work.micro_batches * longest + work.bubble * mean_slot_s(work, slots) + once + constants.step_s
 
@@ -285,12 +307,13 @@ def mean_slot_s(work: StepWork, slots: Sequence[StepTime]) -> float:
     return summed / sum(stage.ranks for stage in work.stages)
 
 
-def slot_time(stage: StageWork, work: StepWork, k: StepTimeConstants, sharded: c.Exchange | None = None) -> StepTime:
+def slot_time(stage: StageWork, work: StepWork, k: StepTimeConstants, *, once: bool = False) -> StepTime:
     """Return the time of a forward and backward pass of a micro-batch on a pipeline rank.
 
-    `sharded` is the traffic of its shard group, by default that of every micro-batch but one.
+    With `once`, of the micro-batch that has what its shard group sends once per step.
     """
-    matrices = stage.matrix_s / k.matrix_share + stage.matrix_bytes_s / k.memory_efficiency
+    busiest = stage.matrix_s + (work.imbalance - 1) * stage.expert_s
+    matrices = busiest / k.matrix_share + stage.matrix_bytes_s / k.memory_efficiency
     attention = stage.attention_s / k.attention_share
     element_wise = stage.element_s / k.memory_efficiency
     computation = matrices + attention + element_wise
@@ -298,8 +321,11 @@ def slot_time(stage: StageWork, work: StepWork, k: StepTimeConstants, sharded: c
     tensor = exposed(c.seconds(stage.tensor, work.links, k), stage.overlap.tensor * matrices, k)
     context = exposed(c.seconds(stage.context, work.links, k), stage.overlap.context * attention, k)
     # FSDP gathers the next layer during this one.
-    shard = exposed(c.seconds(sharded or stage.shard.each, work.links, k), computation, k)
-    device = computation + tensor + context + shard
+    sharded = (each.one if once else each.each for each in (stage.shard, stage.expert_shard))
+    shard = exposed(sum(c.seconds(each, work.links, k) for each in sharded), computation, k)
+    # A layer waits for its tokens, and for the rank that receives the most.
+    expert = work.imbalance * c.all_to_all_s(stage.expert, work.links, k)
+    device = computation + tensor + context + expert + shard
     # A fit to a published sweep, not a mechanism that is understood (constants.pipeline_peer_latency_s).
     waits = (stage.tensor.group.ranks - 1) * k.pipeline_peer_latency_s if work.pipeline_nodes > 1 else 0.0
     host = stage.layers * stage.passes * (k.layer_launch_s + waits)
@@ -314,6 +340,7 @@ def slot_time(stage: StageWork, work: StepWork, k: StepTimeConstants, sharded: c
         launches=smooth_excess(device, host),
         tensor_parallel=tensor,
         context_parallel=context,
+        expert_parallel=expert,
         pipeline_parallel=pipeline,
         data_parallel=shard,
     )

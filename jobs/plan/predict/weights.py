@@ -33,6 +33,7 @@ class Weight:
     rows: int
     columns: int = 1
     split: Split = Split.none
+    of_expert: bool = False
 
     @property
     def size(self) -> int:
@@ -55,7 +56,7 @@ def layer_weights(model: Model) -> list[Weight]:
     qkv_width = (model.heads + 2 * model.kv_heads) * model.head_size
     feed_forward = mlp_weights(model)
     if model.mlp is Mlp.LLaMAMoE:
-        feed_forward = [Weight(model.experts, model.hidden_size), *feed_forward * model.experts]
+        feed_forward = [Weight(model.experts, model.hidden_size), *of_experts(model, feed_forward)]
     return [
         *linear(qkv_width, model.hidden_size, Split.rows, bias=model.bias or model.attention_bias),
         *linear(model.hidden_size, heads_width, Split.columns, bias=model.bias),
@@ -84,6 +85,22 @@ def mlp_weights(model: Model) -> list[Weight]:
     return [*opening * (1 if model.mlp is Mlp.GptNeoxMLP else 2), *closing]
 
 
+def of_experts(model: Model, weights: Iterable[Weight]) -> list[Weight]:
+    """Return the weights of all experts of a layer, given those of one."""
+    return [replace(weight, of_expert=True) for weight in weights] * model.experts
+
+
+def held_by_rank(weights: Iterable[Weight], *, tensor: int, shards: int = 1, expert: int = 1) -> int:
+    """Return the elements on a rank: TP and FSDP cut each weight (Weight.held), and EP ranks divide the experts.
+
+    FSDP shards an expert over shards / EP ranks.
+    """
+    found = [0, 0]
+    for weight in weights:
+        found[weight.of_expert] += weight.held(tensor, -(-shards // expert) if weight.of_expert else shards)
+    return found[0] + found[1] // expert
+
+
 def adapter_weights(model: Model, lora: Lora, *, fused: bool = False) -> list[Weight]:
     """Return the weights of the adapters of one layer, which TP divides with their matrix.
 
@@ -110,7 +127,7 @@ def adapter_weights(model: Model, lora: Lora, *, fused: bool = False) -> list[We
             opening = [Weight(sum(weight.rows for weight in opening), hidden, Split.rows)]
         matrices = [*opening, closing]
         if model.mlp is Mlp.LLaMAMoE:
-            matrices = [Weight(model.experts, hidden), *matrices * model.experts]
+            matrices = [Weight(model.experts, hidden), *of_experts(model, matrices)]
         found += [part for matrix in matrices for part in adapter(matrix, lora.rank)]
     if not fused:
         return found
@@ -158,7 +175,8 @@ def adapter(matrix: Weight, rank: int) -> list[Weight]:
     """Return the two weights of a matrix's adapter: each is divided on the side that it shares with the matrix."""
     of_inputs = Split.columns if matrix.split is Split.columns else Split.none
     of_outputs = Split.rows if matrix.split is Split.rows else Split.none
-    return [Weight(rank, matrix.columns, of_inputs), Weight(matrix.rows, rank, of_outputs)]
+    pair = [Weight(rank, matrix.columns, of_inputs), Weight(matrix.rows, rank, of_outputs)]
+    return [replace(weight, of_expert=matrix.of_expert) for weight in pair]
 
 
 def linear(rows: int, columns: int, split: Split, *, bias: bool) -> list[Weight]:

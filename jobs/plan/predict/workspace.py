@@ -5,6 +5,7 @@ tests/jobs/plan/test_activations.py compares the sums with the real engine.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 
 from jobs.engines.native.loss_chunk import loss_chunk
@@ -12,7 +13,15 @@ from jobs.layout import accumulation, frees_weights, sequence_parallel, uses_fsd
 from jobs.parallelism import Strategy
 from jobs.plan.predict.activations import WIDTHS, Tokens, layer_input, operands
 from jobs.plan.predict.states import layer_as_stored, shard_ranks, undivided_gradients
-from jobs.plan.predict.weights import NF4_BLOCK, Weight, adapter_weights, embedding_weights, layer_weights, norm_weights
+from jobs.plan.predict.weights import (
+    NF4_BLOCK,
+    Weight,
+    adapter_weights,
+    embedding_weights,
+    held_by_rank,
+    layer_weights,
+    norm_weights,
+)
 from jobs.schema import LoraTarget, Mlp, Run
 
 
@@ -83,8 +92,8 @@ def trained_in_head(run: Run) -> int:
 
 
 def held(run: Run, weights: list[Weight]) -> int:
-    """Return the elements of some weights on a TP rank."""
-    return sum(weight.held(run.parallelism.tensor) for weight in weights)
+    """Return the elements of some weights on a TP rank, of experts those of its EP rank."""
+    return held_by_rank(weights, tensor=run.parallelism.tensor, expert=run.parallelism.expert)
 
 
 class Backward(Enum):
@@ -174,7 +183,9 @@ def first_gradients(run: Run) -> float:
     embedding = 0
     if run.job.trains_all_weights:
         embedding = held(run, embedding_weights(run.model)) + undivided_gradients(run)
-    return WIDTHS[run.engine.parameters] * (trained_in_layer(run) + embedding) / shard_ranks(run)
+    # What EP divides has fewer shards.
+    layer = trained_in_layer(replace(run, parallelism=replace(run.parallelism, expert=1)))
+    return WIDTHS[run.engine.parameters] * (layer + embedding) / shard_ranks(run)
 
 
 def pipeline_messages(run: Run, x: Tokens, *, first: bool, last: bool) -> int:

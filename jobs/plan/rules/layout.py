@@ -129,6 +129,31 @@ def context_needs_gpus(run: Run) -> str | None:
     return None
 
 
+def experts_are_divided(run: Run) -> str | None:
+    """Require that EP divides the experts, and FSDP's shard group."""
+    expert, model = run.parallelism.expert, run.model
+    if expert == 1:
+        return None
+    if not model.experts:
+        return (
+            f"parallelism.expert={expert} divides experts, and model={model.name} has none. Set parallelism.expert=1, "
+            "or choose a model with experts (model=qwen3_30b_a3b)."
+        )
+    if run.parallelism.strategy is not Strategy.fsdp or run.parallelism.sharding is Sharding.NO_SHARD:
+        return (
+            f"parallelism.expert={expert} divides experts inside FSDP's shard group, and parallelism="
+            f"{run.parallelism.name} has none. Set parallelism.strategy=fsdp parallelism.sharding=FULL_SHARD."
+        )
+    shard = shard_degree(run)
+    if model.experts % expert or shard % expert:
+        whole = math.gcd(model.experts, shard)
+        return (
+            f"parallelism.expert={expert} does not divide model.experts={model.experts} ({model.name}) and the "
+            f"shard group of {shard} ranks. Set parallelism.expert={either(divisors(whole))}."
+        )
+    return None
+
+
 def pipeline_settings_have_a_pipeline(run: Run) -> str | None:
     """Refuse settings of pipeline stages without a pipeline."""
     p = run.parallelism
@@ -273,5 +298,6 @@ RULES: tuple[Rule, ...] = (
     pipeline_stages_share_layers,
     tied_embeddings_share_a_pipeline_stage,
     grid_fills_world,
+    experts_are_divided,
 )
 WARNINGS: tuple[Rule, ...] = (tensor_crosses_nodes,)

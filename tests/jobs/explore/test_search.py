@@ -30,6 +30,9 @@ GIVEN = ("model=llama3_8b", "cluster=xe9680_h100", "ranks_per_node=4", "job.sequ
          "job.steps=100", "job.precision=bfloat16", "scaling.global_batch_size=8")  # fmt: skip
 
 
+EXPERTS = ("model.mlp=LLaMAMoE", "model.layers=8", "model.experts=8", "model.experts_per_token=2")
+
+
 @cache
 def found(*overrides: str) -> list[RankedLayout]:
     return ranked(read_layouts([*GIVEN, *overrides]).layouts())
@@ -42,6 +45,7 @@ def found(*overrides: str) -> list[RankedLayout]:
         ["engine=deepspeed", "nodes=2"],
         ["engine=nemo", "parallelism.context=1"],
         ["parallelism=tp_fsdp", "parallelism.tensor=2,4"],
+        [*EXPERTS, "parallelism.context=1", "parallelism.tensor=1"],
     ],
 )
 def test_typed_behind_the_others_the_overrides_of_a_row_compose_to_its_prediction(overrides: list[str]) -> None:
@@ -53,6 +57,15 @@ def test_typed_behind_the_others_the_overrides_of_a_row_compose_to_its_predictio
         (point,) = compose([*space.common, *each.layout.overrides.split()], multirun=False)
         assert (memory(point.run), speed(point.run)) == (each.memory, each.speed)
         assert point.run.parallelism == each.layout.run.parallelism
+
+
+def test_experts_are_divided_by_every_degree_that_the_rules_allow_and_only_where_there_are_any() -> None:
+    few = ("job.micro_batch_size=1", "parallelism.context=1", "engine.activation_checkpointing=full")
+    degrees = {each.run.parallelism.expert for each in read_layouts([*GIVEN, *EXPERTS, *few]).layouts()}
+    assert degrees == {1, 2, 4}
+    assert {each.run.parallelism.expert for each in read_layouts([*GIVEN, *few]).layouts()} == {1}
+    given = read_layouts([*GIVEN, *EXPERTS, *few, "parallelism.expert=4"]).layouts()
+    assert {each.run.parallelism.expert for each in given} == {4}
 
 
 @pytest.mark.parametrize("engine", ["nemo", "native"])

@@ -52,6 +52,14 @@ def test_tensor_parallelism_splits_matrices_and_keeps_norms_whole() -> None:
     assert of("parallelism=tp", "parallelism.tensor=8").weights == 4 * ((LLAMA2_7B - norms) // 8 + norms)
 
 
+def test_expert_parallelism_keeps_the_states_and_gathers_a_part_of_the_experts() -> None:
+    moe = ("model=qwen3_30b_a3b", "nodes=2", "job.precision=bfloat16", "gpu.memory_check=false")
+    whole, divided = (of(*moe, "parallelism=fsdp_full", f"parallelism.expert={expert}") for expert in (1, 8))
+    assert whole == divided
+    whole, divided = (of(*moe, "parallelism=fsdp_grad_op", f"parallelism.expert={expert}") for expert in (1, 8))
+    assert whole.gathered - divided.gathered == 2 * 7 / 8 * 48 * 128 * 3 * 2_048 * 768
+
+
 def test_the_first_or_last_pipeline_rank_has_the_most() -> None:
     layer, embedding, norm = 202_383_360, 32_000 * 4096, 4096
     found = of("parallelism=pp", "parallelism.pipeline=4", "parallelism.stage_layers=[9,9,9,5]")

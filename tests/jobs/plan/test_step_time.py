@@ -11,9 +11,10 @@ import pytest
 
 from analysis.metrics.mfu import Work as CountedWork
 from jobs.layout import Layout, layout_of
-from jobs.parallelism import CP, DP_REPLICATE, DP_SHARD, PP, TP
+from jobs.parallelism import CP, DP_REPLICATE, DP_SHARD, EP, PP, TP
 from jobs.plan.cost import embedding_parameters, parameters
-from jobs.plan.predict.communication import group_of, seconds
+from jobs.plan.predict.calibration import STEP_TIME_PRIOR
+from jobs.plan.predict.communication import all_to_all_s, group_of, seconds
 from jobs.plan.predict.constants import StepTimeConstants
 from jobs.plan.predict.speed import model_flops, speed
 from jobs.plan.predict.step_time import StepTime, StepWork, step_time, step_time_s, step_work
@@ -71,9 +72,9 @@ def test_megatrons_attention_has_no_tensor_cores_where_heads_are_no_multiple_of_
 
 
 def test_groups_are_placed_as_the_rank_grid_places_them() -> None:
-    for shape in ((2, 2, 2, 1, 4), (1, 1, 4, 2, 4), (4, 1, 1, 1, 8), (1, 4, 4, 1, 2), (2, 1, 1, 1, 16)):
+    for shape in ((2, 2, 2, 1, 1, 4), (1, 1, 4, 1, 2, 4), (4, 1, 1, 1, 1, 8), (1, 4, 1, 4, 1, 2), (1, 1, 2, 16, 1, 1)):
         layout = Layout(math.prod(shape) // 8, 8, shape)
-        for axes in ((PP,), (DP_REPLICATE,), (DP_SHARD,), (CP,), (TP,)):
+        for axes in ((PP,), (DP_REPLICATE,), (DP_SHARD,), (EP,), (CP,), (TP,)):
             (members, *_) = layout.groups(axes[0])
             group = group_of(layout, axes)
             places = [rank // 8 for rank in members]
@@ -95,6 +96,48 @@ def test_a_distributed_optimizer_scatters_gradients_in_float32_and_gathers_weigh
     assert whole.replica.wire_bytes / shared.replica.wire_bytes == pytest.approx(2 * 4 / (4 + 2))
     assert shared.replica.group.ranks == 8
     assert whole.optimizer_s / shared.optimizer_s == pytest.approx(8)
+
+
+MOE = ("model=qwen3_30b_a3b", "parallelism=fsdp_full", "nodes=2", "job.micro_batch_size=2")
+
+
+def test_expert_parallelism_sends_the_copies_of_tokens_four_times_and_gathers_a_part_of_the_experts() -> None:
+    without, inside, across = (work(*MOE, f"parallelism.expert={expert}") for expert in (1, 8, 16))
+    (stage,), (divided,), (spread,) = (each.stages for each in (without, inside, across))
+    assert stage.expert.wire_bytes == 0
+    # 48 layers; 8 experts for each of 2 x 4,096 tokens of 2,048 numbers in bfloat16; 7 of 8 leave their rank.
+    rows = 48 * 8 * 2 * 4_096 * 2_048 * 2
+    assert divided.expert.wire_bytes == pytest.approx(4 * 7 / 8 * rows)
+    assert (divided.expert.group.nodes, spread.expert.group.nodes) == (1, 2)
+    # Only what goes to the other node, 8 of 16 ranks, takes its time.
+    link, network = (without.links.link_bytes_per_s, without.links.network_bytes_per_s)
+    assert all_to_all_s(divided.expert, inside.links, DEFAULTS) == pytest.approx(4 * 7 / 8 * rows / (0.7 * link))
+    latency = 4 * 48 * 15 * DEFAULTS.peer_latency_s
+    assert all_to_all_s(spread.expert, across.links, DEFAULTS) == pytest.approx(
+        4 / 2 * rows / (0.7 * network) + latency
+    )
+    # Gathered twice and reduced once: 128 experts of 3 x 2,048 x 768, of which a rank gathers those of its EP rank.
+    experts = 48 * 128 * 3 * 2_048 * 768
+    assert divided.expert_shard.each.group.ranks == 2
+    assert divided.expert_shard.each.wire_bytes == pytest.approx((2 + 2 + 4) / 2 * experts / 8)
+    assert spread.expert_shard.each.wire_bytes == 0
+    assert stage.shard.each.wire_bytes == pytest.approx(divided.shard.each.wire_bytes + 15 / 16 * (2 + 2 + 4) * experts)
+    # The same arithmetic and update, of larger products.
+    assert divided.matrix_s == pytest.approx(stage.matrix_s)
+    assert divided.matrix_bytes_s < stage.matrix_bytes_s
+    assert divided.optimizer_s == pytest.approx(stage.optimizer_s)
+
+
+def test_experts_of_unequal_load_widen_the_interval_of_expert_parallelism() -> None:
+    divided = (*MOE, "parallelism.expert=16")
+    known, found = work(*divided), speed(of(*divided))
+    assert found is not None
+    of_constants = STEP_TIME_PRIOR.interval(lambda constants: step_time_s(known, constants))
+    slower = step_time_s(replace(known, imbalance=1.5), DEFAULTS) / of_constants.point
+    assert 1.2 < slower < 1.5
+    above = math.log(found.step_time_s.high / of_constants.point)
+    assert above == pytest.approx(math.hypot(math.log(of_constants.high / of_constants.point), math.log(slower)))
+    assert found.step_time_s.low < of_constants.low
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ FINETUNE = "engine=litgpt job=finetune_full data=docstrings parallelism=single r
 LORA = FINETUNE.replace("finetune_full", "finetune_lora")
 PRETRAIN = "engine=litgpt parallelism=single ranks_per_node=1 engine.compile=true"
 FLOAT8 = f"{H100} engine.float8=true engine.compile=true job.precision=bfloat16"
+EXPERTS = "model.mlp=LLaMAMoE model.experts=4 model.experts_per_token=2"
 PP8 = "ranks_per_node=4 parallelism=pp parallelism.pipeline=4 model=llama2_7b"
 STUDY = "experiment=llama2_500_steps"
 # A point for every refusal; those without another mistake of their own come first in a rule.
@@ -111,6 +112,12 @@ ILLEGAL = (
     "ranks_per_node=4 parallelism=pp_fsdp parallelism.reduce_each=step",
     "parallelism.tensor=8 ranks_per_node=8",
     "parallelism.sequence_parallel=true",
+    "job.expert_balance_loss=0.01",
+    f"{H100} {EXPERTS} parallelism=cp_fsdp job.expert_balance_loss=0.01",
+    "parallelism.expert=2",
+    f"{EXPERTS} parallelism.expert=2",
+    f"{EXPERTS} parallelism=fsdp_full parallelism.expert=3 ranks_per_node=6 scaling.global_batch_size=24",
+    f"{EXPERTS} parallelism=fsdp_hybrid parallelism.data_shard=2 parallelism.expert=4 ranks_per_node=4",
     "parallelism=tp job.sequence_length=33",
     f"{H100} parallelism=cp_fsdp parallelism.context=4 job.sequence_length=4092",
     "parallelism=cp_fsdp",

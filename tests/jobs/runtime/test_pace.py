@@ -82,7 +82,7 @@ def test_of_ranks_that_are_equally_slow_none_is_named(tmp_path: Path, monkeypatc
 
 def grid(*, nodes: int, ranks_per_node: int, pp: int = 1, tp: int = 1) -> Layout:
     ranks = nodes * ranks_per_node
-    degrees = {"pp": pp, "dp_replicate": ranks // pp // tp, "dp_shard": 1, "cp": 1, "tp": tp}
+    degrees = {"pp": pp, "dp_replicate": ranks // pp // tp, "dp_shard": 1, "ep": 1, "cp": 1, "tp": tp}
     return Layout.by_name(nodes, ranks_per_node, degrees)
 
 

@@ -1,0 +1,1 @@
+"""Mixtures of experts, and the parallelism that divides them over ranks."""
