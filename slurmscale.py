@@ -243,15 +243,17 @@ def attempt(
     repeats: "int | None" = None,
     wait: bool = False,
     until: "str | None" = None,
+    proxy: "Sequence[str]" = (),
     expect: "str | None" = None,
     **keywords: "Any",
 ) -> answers.SubmittedCampaign:
     """Run one configuration in turns with the baseline of a campaign; the first attempt is named baseline.
 
     With `wait`, return when all runs have ended, with the leaderboard; with until="verdict", add pairs until they
-    decide, and return the verdict. `repeats` is 3 by default.
+    decide, and return the verdict. `proxy` are overrides that shorten both runs of a pair, such as ["job.steps=50"].
+    `repeats` is 3 by default.
     """
-    how = {"campaign": campaign, "repeats": repeats, "wait": wait, "until": until, "expect": expect}
+    how = {"campaign": campaign, "repeats": repeats, "wait": wait, "until": until, "proxy": proxy, "expect": expect}
     lines = lines_of(overrides, keywords, multirun=False)
     return answered(answers.SubmittedCampaign, "attempt", name=name, overrides=lines, **how)
 

@@ -13,8 +13,28 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
+class Reason:
+    """One of the reasons of a refusal."""
+
+    code: str
+    """The rule that is broken (pipeline_is_filled), unknown_key, unknown_choice, wrong_type, missing_value, unread_key,
+    several_values, unreadable, usage, or the kind of the refusal (run_dir)."""
+    run: str | None
+    """The run of a sweep that it is about."""
+    key: str | None
+    """The configuration key, or the option, that it is about; null if it is about none, or several."""
+    value: str | None
+    """The value that was given."""
+    allowed: str | None
+    """The values that the key takes in general; a rule may allow fewer, which the message names."""
+    message: str
+    remedies: list[dict[str, str]]
+    """As in `Refusal`; of an unknown_key in its place."""
+
+
+@dataclass(frozen=True)
 class Refusal:
-    """The reason that nothing was done."""
+    """The answer where nothing was done."""
 
     kind: str
     """usage, or the error: ConfigError, DataError, RunDirError, SubmitError, CheckpointError, ReportError, ..."""
@@ -22,6 +42,8 @@ class Refusal:
     """The whole text, as on a terminal."""
     remedies: list[dict[str, str]] = field(default_factory=list)
     """Overrides that the text proposes, each set as keys and values; NUMBER and DIRECTORY stand for values of yours."""
+    reasons: list[Reason] = field(default_factory=list)
+    """At least one."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +55,7 @@ class Reply:
     result: Any = None
     """The answer of the command; null if it was refused."""
     refusal: Refusal | None = None
+    """Null if all was done; with a result, the kind is `partial`, and the reasons name what was not done."""
     next_commands: list[str] = field(default_factory=list)
     """Commands that are usual after this one."""
     format: int = FORMAT
@@ -275,6 +298,14 @@ class AttemptAnswer:
     ratio_high: float | None
     minimum_effect: float | None
     """Relative difference that matters to an attempt that runs until a verdict; null for another one."""
+    proxy: str | None
+    """Overrides that shortened the runs of its pairs (--proxy); null for runs of full length."""
+    proxy_configurations: int | None
+    """Configurations that had run at both lengths before its first pair; fewer than three leave it undecided."""
+    bias: float | None
+    """Ratio of short pairs over that of long ones: taken out of `ratio`, and its interval added to that of `ratio`."""
+    bias_low: float | None
+    bias_high: float | None
     expected: str | None
     """The expectation that was stored before its first run (--expect)."""
     expected_state: str | None
@@ -344,6 +375,15 @@ class VerdictAnswer:
     ratio_low: float | None
     ratio_high: float | None
     noise: NoiseAnswer | None
+    """Null for a proxy, too."""
+    proxy: str | None
+    """Overrides that shortened the runs of its pairs (--proxy); null for runs of full length."""
+    proxy_configurations: int | None
+    """Configurations that had run at both lengths before its first pair; fewer than three leave it undecided."""
+    bias: float | None
+    """Ratio of short pairs over that of long ones: taken out of `ratio`, and its interval added to that of `ratio`."""
+    bias_low: float | None
+    bias_high: float | None
     expected: str | None
     """The expectation that was stored before its first run (--expect)."""
     expected_state: str | None

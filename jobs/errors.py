@@ -16,13 +16,33 @@ of slurmscale and keeps its traceback.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Self
+
 
 class SuiteError(Exception):
     """An error that the user can correct; its text is the whole message."""
 
 
+class Problem(str):
+    """A line of a ConfigError, with the rule that it comes from and the run that breaks it."""
+
+    code: str
+    run: str | None
+
+    def __new__(cls, text: str, code: str = "config", run: str | None = None) -> Self:
+        """Return a line; `code` is the name of its rule. Copies are made with the text alone and get the rest after."""
+        found = super().__new__(cls, text)
+        found.code, found.run = code, run
+        return found
+
+
 class ConfigError(SuiteError):
-    """A composition, or a combination of settings, that cannot run."""
+    """A composition, or a combination of settings, that cannot run; with its problems, where it has several."""
+
+    def __init__(self, text: str, problems: Iterable[Problem] = ()) -> None:
+        super().__init__(text)
+        self.problems = tuple(problems)
 
 
 class DataError(SuiteError):

@@ -10,6 +10,9 @@ tests.benchmarks.false_crowns measures it.
 A trial that runs until a verdict (jobs.explore.campaign.referee) is judged after every pair, by intervals that hold at
 all looks together. The k-th trial of the campaign may err with the share 1 / (k (k + 1)) of the error of the campaign,
 so that neither further pairs nor further trials change its verdict. Those of a fixed number of pairs share the rest.
+
+A proxy is a trial of short runs (analysis.compare.proxy). It is checked against baselines of its own length, and only
+decides with the bias of short runs taken out of its ratio and added to its interval.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from typing import Any
 
 from analysis.compare.campaign_rules import Baseline, Rules, breaches
 from analysis.compare.core import Ratio, matched
-from analysis.intervals import CONFIDENCE
+from analysis.compare.proxy import Bias, Proxy
+from analysis.compare.proxy import recorded as recorded_proxy
+from analysis.intervals import CONFIDENCE, paired_interval
 from analysis.run import RunResult
 from analysis.scaling.groups import differing_keys
 from analysis.sequential import sequential_intervals
@@ -101,6 +106,11 @@ class Trial:
         found = [terms for run in self.runs.values() if (terms := terms_of(run)) is not None]
         return min(found, key=lambda each: each.order, default=None)
 
+    @functools.cached_property
+    def proxy(self) -> Proxy | None:
+        """The terms on which its runs are short; None for those of full length."""
+        return proxy_of(self.first)
+
     @property
     def used(self) -> list[RunResult]:
         """Repeats that finished and were measured."""
@@ -127,7 +137,7 @@ class Entry:
     trial: Trial
     verdict: Verdict
     ratios: Sequence[float] = ()
-    """Speed of the trial divided by that of the baseline, one value per pair: above 1 is faster."""
+    """Speed of the trial divided by that of the baseline, one value per pair: above 1 is faster; of a proxy as run."""
     reasons: Sequence[str] = ()
     """Reasons why it does not count."""
     rank: int | None = None
@@ -137,18 +147,33 @@ class Entry:
     confidence: float = CONFIDENCE
     """Confidence of its own interval; larger with more trials, so that all intervals together have CONFIDENCE."""
 
+    @property
+    def error_of_pairs(self) -> float:
+        """The error that the interval of its pairs may have; half of that of a proxy belongs to its bias."""
+        return (1 - self.confidence) / (2 if self.trial.proxy and self.trial.proxy.is_known else 1)
+
+    @functools.cached_property
+    def bias(self) -> Bias | None:
+        """The bias of the short pairs of a proxy; None if it is not known, and for pairs of full length."""
+        return self.trial.proxy.bias(self.error_of_pairs) if self.trial.proxy else None
+
     @functools.cached_property
     def ratio(self) -> Ratio | None:
-        """The ratio over its pairs; None without a pair."""
+        """The ratio over its pairs, of a proxy without its bias, if that is known; None without a pair."""
         if not self.ratios:
             return None
-        found = Ratio.of_pairs(self.ratios, self.confidence)
-        return replace(found, interval=self.looks[-1] if self.looks else None) if self.trial.sequence else found
+        ratios = [ratio / self.bias.middle for ratio in self.ratios] if self.bias else self.ratios
+        return replace(Ratio.of_pairs(ratios), interval=self.looks[-1] if self.looks else None)
 
     @functools.cached_property
     def looks(self) -> list[tuple[float, float]]:
-        """The interval after each look at a trial that runs until a verdict."""
-        return sequential_intervals(self.ratios, 1 - self.confidence)
+        """The interval after each look at a trial that runs until a verdict, else after its last pair."""
+        if self.trial.sequence:
+            found = sequential_intervals(self.ratios, self.error_of_pairs)
+        else:
+            only = paired_interval(self.ratios, 1 - self.error_of_pairs)
+            found = [only] if only else []
+        return [self.bias.removed(each) for each in found] if self.bias else found
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -162,14 +187,14 @@ class Leaderboard:
 
     path: Path
     baseline_runs: Sequence[RunResult]
-    """All repeats of the baseline, also those paired with trials."""
+    """All repeats of the baseline, also those paired with trials; short ones last."""
     trials: Sequence[Trial]
     """In order of submission."""
     entries: Sequence[Entry]
     """The best first; trials that do not count last."""
     rules: Rules
     baseline: Baseline | None
-    """None until a repeat of the baseline has finished."""
+    """None until a repeat of the baseline of full length has finished."""
 
     @property
     def compared(self) -> int:
@@ -252,13 +277,18 @@ def submitted(run: RunResult) -> tuple[str, str]:
 def judged(path: Path, runs: Sequence[RunResult]) -> Leaderboard:
     """Return the leaderboard of one campaign, of at least one run."""
     baseline_runs = [run for run in runs if (part_of(run) or {}).get("role") == BASELINE]
+    baseline_runs.sort(key=lambda run: proxy_of(run) is not None)
     finished = [run for run in baseline_runs if run.used]
     rules = Rules.of((finished or baseline_runs or runs)[0])
-    baseline = Baseline(finished, rules) if finished else None
+    # Runs are checked against the baseline of their own length.
+    baselines = {
+        length: Baseline(own, rules)
+        for length, (own, _) in matched(finished, [], lambda run: length_of(proxy_of(run))).items()
+    }
     trials = trials_of(runs)
     removed = removed_runs(path) if any(trial.sequence for trial in trials) else []
-    entries = ranked(decided([judge(trial, baseline, removed) for trial in trials]))
-    return Leaderboard(path, baseline_runs, trials, entries, rules, baseline)
+    entries = ranked(decided([judge(trial, baselines.get(length_of(trial.proxy)), removed) for trial in trials]))
+    return Leaderboard(path, baseline_runs, trials, entries, rules, baselines.get(length_of(None)))
 
 
 def judge(trial: Trial, baseline: Baseline | None, removed: Iterable[str] = ()) -> Entry:
@@ -307,6 +337,16 @@ def terms_of(run: RunResult) -> Terms | None:
     return Terms(int(order), effect)
 
 
+def proxy_of(run: RunResult) -> Proxy | None:
+    """Return the terms on which a run is short, as its provenance records them; None for one of full length."""
+    return recorded_proxy((part_of(run) or {}).get("proxy"))
+
+
+def length_of(proxy: Proxy | None) -> frozenset[str]:
+    """Return what runs of the same length share: the overrides that shorten them."""
+    return frozenset(proxy.overrides) if proxy else frozenset()
+
+
 def removed_runs(path: Path) -> list[str]:
     """Return the names of the runs that were removed from a campaign, by its ledger."""
     records = read_records(SweepDir(path).submissions)
@@ -335,10 +375,13 @@ def reasons_of(trial: Trial, baseline: Baseline, removed: Iterable[str] = ()) ->
 def verdict_of(entry: Entry) -> Verdict:
     """Return what the pairs of a trial that counts prove."""
     ratio = entry.ratio
+    if entry.trial.sequence is None and (ratio is None or ratio.too_few):
+        return Verdict.too_few
+    if entry.trial.proxy is not None and entry.bias is None:
+        return Verdict.undecided
     if entry.trial.sequence is not None:
         return entry.trial.sequence.verdict(entry.looks)
-    if ratio is None or ratio.too_few:
-        return Verdict.too_few
+    assert ratio is not None
     # Pairs that are all equal have no interval. They prove nothing, as a measured time varies: a tie.
     return {1: Verdict.faster, 0: Verdict.tie, -1: Verdict.slower}[ratio.direction]
 
@@ -362,7 +405,8 @@ def ranked(entries: Sequence[Entry]) -> list[Entry]:
 
 def is_compared(entry: Entry) -> bool:
     """Return whether an interval over a fixed number of pairs decides the verdict of an entry."""
-    return entry.trial.sequence is None and not entry.reasons and entry.interval is not None
+    is_unknown = entry.trial.proxy is not None and not entry.trial.proxy.is_known
+    return entry.trial.sequence is None and not is_unknown and not entry.reasons and entry.interval is not None
 
 
 def numbered(entries: Sequence[Entry], first: int) -> list[Entry]:
@@ -370,9 +414,18 @@ def numbered(entries: Sequence[Entry], first: int) -> list[Entry]:
     found: list[Entry] = []
     for place, entry in enumerate(entries, start=first):
         leader = next((each for each in found if each.rank == found[-1].rank), None)
-        shared = leader is not None and Ratio.of_sides(leader.ratios, entry.ratios).direction == 0
+        shared = leader is not None and not differ(leader, entry)
         found.append(replace(entry, rank=found[-1].rank if shared else place))
     return found
+
+
+def differ(a: Entry, b: Entry) -> bool:
+    """Return whether two trials differ significantly (Welch); of a proxy whether their intervals are apart."""
+    if a.trial.proxy or b.trial.proxy:
+        if a.interval is None or b.interval is None:
+            return False
+        return a.interval[1] < b.interval[0] or b.interval[1] < a.interval[0]
+    return Ratio.of_sides(a.ratios, b.ratios).direction != 0
 
 
 # --- what was changed ------------------------------------------------------------------------------------------

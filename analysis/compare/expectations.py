@@ -15,6 +15,7 @@ from enum import Enum
 
 from analysis.compare.campaign import NO_CHANGE, Entry, part_of
 from analysis.compare.campaign_rules import Rules
+from analysis.compare.proxy import Proxy
 from analysis.formatting import plural, significant
 from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN, paired_interval
 from analysis.run import RunResult
@@ -71,6 +72,8 @@ def of_entry(entry: Entry, rules: Rules) -> Expected | None:
     if entry.reasons:
         because = f"the attempt does not count ({entry.reasons[0]})"
         return Expected(entry.trial.name, expectation, State.not_decided, because=because)
+    if entry.trial.proxy is not None:
+        return of_proxy(entry, entry.trial.proxy, expectation)
     pairs = entry.trial.pairs(rules)
     tried = [value_of(expectation, run, rules) for _, run in pairs]
     beside = [value_of(expectation, run, rules) if expectation.of_baseline else 1.0 for run, _ in pairs]
@@ -81,6 +84,18 @@ def of_entry(entry: Entry, rules: Rules) -> Expected | None:
         looks = sequential_intervals(values, 1 - entry.confidence)
         interval = looks[-1] if looks else constant(values)
     return Expected(entry.trial.name, expectation, state_of(expectation, interval), values, interval)
+
+
+def of_proxy(entry: Entry, proxy: Proxy, expectation: Expectation) -> Expected:
+    """Return the outcome of the expectation of short runs: they decide speed alone, and only if their bias is known."""
+    if expectation.metric != SPEED:
+        because = f"runs by proxy {proxy.name} decide only {SPEED}"
+        return Expected(entry.trial.name, expectation, State.not_decided, because=because)
+    if entry.bias is None:
+        because = f"by proxy {proxy.name}; {proxy.words}"
+        return Expected(entry.trial.name, expectation, State.not_decided, because=because)
+    values = [ratio / entry.bias.middle for ratio in entry.ratios]
+    return Expected(entry.trial.name, expectation, state_of(expectation, entry.interval), values, entry.interval)
 
 
 def of_runs(runs: Iterable[RunResult]) -> list[Expected]:

@@ -30,17 +30,18 @@ class Stage:
 
 
 def stages(board: Leaderboard) -> list[Stage]:
-    """Return the way to the best attempt in its order; empty unless it has two stages or more."""
-    best = next((entry for entry in board.entries if entry.rank == 1 and entry.verdict is Verdict.faster), None)
+    """Return the way to the best attempt of full length in its order; empty unless it has two stages or more."""
+    entries = [entry for entry in board.entries if entry.trial.proxy is None]
+    best = next((entry for entry in entries if entry.rank == 1 and entry.verdict is Verdict.faster), None)
     if best is None or board.baseline is None:
         return []
     baseline = board.baseline.run
     counted = {
         entry.trial.name: frozenset(changes(entry.trial.first, baseline))
-        for entry in board.entries
+        for entry in entries
         if entry.ratio and entry.verdict is not Verdict.invalid
     }
-    by_name = {entry.trial.name: entry for entry in board.entries}
+    by_name = {entry.trial.name: entry for entry in entries}
     way = [best]
     while inner := [name for name, changed in counted.items() if changed and changed < counted[way[0].trial.name]]:
         # The largest set of changes; of two that are as large, the one that gained more.

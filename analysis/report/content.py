@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from analysis.failures.runs import failures
 from analysis.formatting import listed, one_line, plural
 from analysis.load.account import UNKNOWN_FORMAT, FileUse, Use, summary
 from analysis.load.discover import Found
+from analysis.load.kinds.train import so_far
 from analysis.report.bottlenecks import Bottlenecks, bottlenecks
 from analysis.report.caveats import warnings
 from analysis.report.digest import DEFAULT, Digest, Training, did_other_work, digest_of
@@ -28,6 +30,18 @@ from analysis.report.sections.tuning import tuning_sections
 from analysis.run import hardware
 from jobs import metrics as m
 from jobs.metrics import Metric
+
+
+@dataclass(frozen=True)
+class Live:
+    """The state of a page that will be written again."""
+
+    line: str
+    """The line above it."""
+    reload_s: int
+    """Seconds after which it reloads itself."""
+    running: frozenset[Path]
+    """The directories of the runs that are running."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +68,7 @@ class Report:
     foreign_metrics: Sequence[Metric]
     """Metrics of these logs that are not in the registry."""
     facts: Sequence[tuple[str, Sequence[str]]]
-    live: tuple[str, int] | None = None
-    """The line above a page that will be written again, and the seconds after which it reloads itself."""
+    live: Live | None = None
 
     @property
     def all_figures(self) -> list[Figure]:
@@ -91,9 +104,10 @@ class Report:
         return memory_and_communication(self.digest.groups)
 
 
-def build(found: Found, training: Training = DEFAULT) -> Report:
+def build(found: Found, training: Training = DEFAULT, live: Live | None = None) -> Report:
     """Return the report of these runs and logs: comparisons, warnings, and the cost of a training."""
-    digest = digest_of(found, training)
+    running = [so_far(run) for run in found.runs if run.path.resolve() in live.running] if live else []
+    digest = digest_of(found, training, running)
     of_runs = [metric for run in found.runs for metric in run.values]
     of_logs = [metric for log in found.logs for records in log.records.values() for r in records for metric in r.values]
     return Report(
@@ -112,6 +126,7 @@ def build(found: Found, training: Training = DEFAULT) -> Report:
         listed=[each for each in found.uses if each.use is Use.listed and each.reason != UNKNOWN_FORMAT],
         foreign_metrics=sorted({*of_runs, *of_logs} - set(m.REGISTRY.values()), key=lambda metric: metric.name),
         facts=facts(digest.used or digest.runs),
+        live=live,
     )
 
 

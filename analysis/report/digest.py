@@ -56,6 +56,8 @@ class Digest:
     """The reason to doubt the loss of a run, by its path."""
     logs: Sequence[LogFile] = ()
     training: Training = DEFAULT
+    running: Sequence[RunResult] = ()
+    """Those that a live page finds running, with the steps that they recorded so far; never results."""
 
     @cached_property
     def used(self) -> list[RunResult]:
@@ -142,11 +144,11 @@ class Digest:
         return series_of(self.measurements)
 
 
-def digest_of(found: Found, training: Training = DEFAULT) -> Digest:
+def digest_of(found: Found, training: Training = DEFAULT, running: Sequence[RunResult] = ()) -> Digest:
     """Return the digest of these runs and logs."""
     doubts = loss_doubts(found.runs)
     groups = labelled_by_attempt(scaling_groups(found.runs, doubts.keys()))
-    return Digest(found.runs, groups, doubts, found.logs, training)
+    return Digest(found.runs, groups, doubts, found.logs, training, running)
 
 
 def did_other_work(run: RunResult) -> bool:

@@ -319,6 +319,7 @@ def records(board: Leaderboard) -> list[dict[str, Any]]:
             "ratio_low": entry.interval[0] if entry.interval else None,
             "ratio_high": entry.interval[1] if entry.interval else None,
             "minimum_effect": entry.trial.sequence.minimum_effect if entry.trial.sequence else None,
+            **proxy_columns(entry),
             **expected_columns(of_entry(entry, board.rules)),
             "counted": board.rules.counted.name if board.rules.counted else board.rules.metric.name,
             "counted_time_s": middle(map(board.rules.value, entry.trial.used)) if board.rules.counted else None,
@@ -330,6 +331,17 @@ def records(board: Leaderboard) -> list[dict[str, Any]]:
         }
         for entry in board.entries
     ]
+
+
+def proxy_columns(entry: Entry) -> dict[str, Any]:
+    """Return the overrides that shortened the runs of a trial, and their bias, by column; None in each without one."""
+    return {
+        "proxy": entry.trial.proxy.name if entry.trial.proxy else None,
+        "proxy_configurations": len(entry.trial.proxy.biases) if entry.trial.proxy else None,
+        "bias": entry.bias.middle if entry.bias else None,
+        "bias_low": entry.bias.low if entry.bias else None,
+        "bias_high": entry.bias.high if entry.bias else None,
+    }
 
 
 def expected_columns(found: Expected | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from analysis.compare.campaign import SURE, Entry, Leaderboard, Verdict, confide
 from analysis.compare.campaign_budget import accounts
 from analysis.compare.campaign_rules import Rules
 from analysis.compare.expectations import of_entry
+from analysis.compare.proxy import Bias
 from analysis.compare.published import figures_for
 from analysis.formatting import percent, plural, significant
 from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN, NORMALITY
@@ -83,7 +84,14 @@ def notes(board: Leaderboard) -> list[str]:
             f"{rules.loss_tolerance:.3g} x mean and {rules.loss_spreads:.3g} x standard deviation."
         )
     found = [f"Budget: {'; '.join(each.words for each in budget)}."] if budget else []
-    found += expected_words(board) + text + referee_words(board) + sensitivity(board) + transports(board)
+    found += (
+        expected_words(board)
+        + text
+        + referee_words(board)
+        + proxy_words(board)
+        + sensitivity(board)
+        + transports(board)
+    )
     return found + (published_words(board.baseline.run) if board.baseline else [])
 
 
@@ -99,6 +107,24 @@ def referee_words(board: Leaderboard) -> list[str]:
         f"their submission: {listed or 'none counts'}; the other attempts share what these leave of "
         f"{percent(1 - CONFIDENCE)}."
     ]
+
+
+def proxy_words(board: Leaderboard) -> list[str]:
+    """Return how attempts by short runs are judged: one sentence for each, with its bias."""
+    return [
+        f"{entry.trial.name} is judged by proxy {proxy.name}, short runs of both sides: {proxy.words}"
+        f"{f'; {bias_words(entry.bias)}' if entry.bias else ', so that it is not decided'}."
+        for entry in board.entries
+        if (proxy := entry.trial.proxy)
+    ]
+
+
+def bias_words(bias: Bias) -> str:
+    """Return the bias of short runs, as text."""
+    return (
+        f"their short ratio was {bias.middle:.4f} times the long one ({bias.low:.4f} to {bias.high:.4f} for a further "
+        "configuration), which is taken out of the ratio and added to its interval"
+    )
 
 
 def expected_words(board: Leaderboard) -> list[str]:
@@ -137,7 +163,8 @@ def verdict_words(entry: Entry, *, floor: bool = False) -> str:
     """
     if entry.verdict is Verdict.invalid:
         return reasons(entry)
+    short = ", by proxy" if entry.trial.proxy else ""
     if entry.verdict is Verdict.no_difference and entry.trial.sequence:
-        return f"no difference within {percent(entry.trial.sequence.minimum_effect)}"
+        return f"no difference within {percent(entry.trial.sequence.minimum_effect)}{short}"
     below = ", counts as the baseline" if floor and entry.verdict is Verdict.slower else ""
-    return f"{entry.verdict.value}{' *' if entry.holds else ''}{below}"
+    return f"{entry.verdict.value}{' *' if entry.holds else ''}{below}{short}"

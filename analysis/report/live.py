@@ -1,7 +1,8 @@
 """`slurmscale report SWEEP... --live`: write the report again while runs wait or run, and the last state at the end.
 
-The page is replaced as a whole, reloads itself in the browser, and its first line has the states and the time. Runs of
-which no file has changed are not read again. The last report is the one that `report` writes, without that line.
+The page is replaced as a whole, reloads itself in the browser, and its first line has the states and the time. Curves
+of the runs in progress come first, marked as no results. Runs of which no file has changed are not read again. The last
+report is the one that `report` writes, without that line and those curves.
 """
 
 from __future__ import annotations
@@ -14,20 +15,21 @@ from datetime import datetime
 from itertools import chain
 from pathlib import Path
 
+from analysis.report.content import Live
 from analysis.report.report import answered
 from jobs.output import exit_code_of
 from jobs.rundir import SweepDir
 from jobs.submit.commands import look, pause_s, summary
 from jobs.submit.stage_states import StageState, stage_lines, stage_states
-from jobs.submit.states import RunState
+from jobs.submit.states import RunState, State
 from jobs.submit.sweep_at import open_sweep
 
 # Seconds between two reports: at least these, and so long that reading takes a fifth of one processor at most.
 LEAST_S = 10.0
 SHARE = 0.2
 
-Write = Callable[[str | None, int], tuple[list[str], Path]]
-"""Write the report with a line above it and the seconds between two reloads; return its headline and its page."""
+Write = Callable[[Live | None], tuple[list[str], Path]]
+"""Write the report, for the last time with None; return its headline and its page."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,13 @@ class Look:
     def words(self) -> str:
         """The numbers of runs and stages by state."""
         return "; ".join([summary(list(self.runs)), *stage_lines(list(self.stages))])
+
+    @property
+    def running(self) -> frozenset[Path]:
+        """The directories of the runs that are running, or suspended in the middle."""
+        return frozenset(
+            each.run.path.resolve() for each in self.runs if each.state in {State.running, State.suspended}
+        )
 
     @property
     def stamps(self) -> object:
@@ -70,9 +79,8 @@ def live(
     """
     sweeps = [open_sweep(path) for path in paths]
 
-    def write(line: str | None, reload_s: int) -> tuple[list[str], Path]:
-        above = None if line is None else (line, reload_s)
-        return answered(list(paths), output, formats, cost_of, follow=follow, anonymous=anonymous, live=above)
+    def write(state: Live | None) -> tuple[list[str], Path]:
+        return answered(list(paths), output, formats, cost_of, follow=follow, anonymous=anonymous, live=state)
 
     code = 0
     try:
@@ -80,7 +88,7 @@ def live(
     except KeyboardInterrupt as interrupt:
         code = exit_code_of(interrupt)
         print("No longer live; the runs continue. The page is written once more.", file=sys.stderr)
-    return *write(None, 0), code
+    return *write(None), code
 
 
 def rewrite(sweeps: Sequence[SweepDir], write: Write, opened: Callable[[Path], object]) -> None:
@@ -96,7 +104,7 @@ def rewrite(sweeps: Sequence[SweepDir], write: Write, opened: Callable[[Path], o
             first, written = written is None, found.stamps
             at = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
             line = f"Live: {found.words}; written {at}, while runs wait or run."
-            page = write(line, round(spacing_s))[1]
+            page = write(Live(line, round(spacing_s), found.running))[1]
             spacing_s = max(LEAST_S, (time.monotonic() - began) / SHARE)
             due = time.monotonic() + spacing_s
             if first:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from analysis.anonymous import anonymized
 from analysis.formatting import listed, one_line, published
 from analysis.load.discover import read
-from analysis.report.content import Report, build
+from analysis.report.content import Live, Report, build
 from analysis.report.digest import DEFAULT
 from analysis.report.export.formats import chosen_formats, exported, exports_in
 from analysis.report.leaderboard import FILE_NAME as LEADERBOARD
@@ -55,7 +54,7 @@ def answered(
     *,
     follow: bool = False,
     anonymous: bool = False,
-    live: tuple[str, int] | None = None,
+    live: Live | None = None,
 ) -> tuple[list[str], Path]:
     """Write a report; return the sentences of its headline and the page's path.
 
@@ -72,9 +71,7 @@ def answered(
     gc.disable()
     try:
         found = read(paths, may_spawn=True, follow=follow)
-        content, files = made(
-            lambda: replace(build(found, training), live=live), chosen, found.runs if anonymous else None
-        )
+        content, files = made(lambda: build(found, training, live), chosen, found.runs if anonymous else None)
         return list(content.headlines), write(files, output or (paths[0] if len(paths) == 1 else Path()))
     finally:
         if collecting:

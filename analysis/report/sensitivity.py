@@ -13,8 +13,9 @@ MOST_TIES = 6
 
 
 def unseen_below(entry: Entry) -> float | None:
-    """Return the relative difference that the pairs of a tie would hardly show; None for another verdict."""
-    return detectable(entry.ratios, entry.confidence) if entry.verdict is Verdict.tie else None
+    """Return the relative difference that the pairs of a tie would hardly show; None for another verdict or a proxy."""
+    is_tie = entry.verdict is Verdict.tie and entry.trial.proxy is None
+    return detectable(entry.ratios, entry.confidence) if is_tie else None
 
 
 def sensitivity(board: Leaderboard) -> list[str]:

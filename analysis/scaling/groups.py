@@ -9,6 +9,7 @@ global batch, and a batch that changes otherwise makes it neither. A run of unkn
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,6 +83,12 @@ class Point:
     def throughput(self) -> Spread:
         """Its rate, all ranks together."""
         return Spread.of([run.values[self.rate] for run in self.runs])
+
+    @property
+    def typical(self) -> RunResult:
+        """The repeat with the median throughput (the lower one of two)."""
+        middle = statistics.median_low(run.values[self.rate] for run in self.runs)
+        return next(run for run in self.runs if run.values[self.rate] == middle)
 
     @property
     def throughput_per_rank(self) -> Spread:

@@ -11,12 +11,14 @@ import io
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
-from typing import Any
+from dataclasses import asdict
+from typing import Any, TextIO
 
 import orjson
 
-from jobs.answers import Refusal, Reply
+from jobs.answers import Reply
 from jobs.command_line.grammar import COMMANDS, Parser, parsed
+from jobs.command_line.refused import refusal
 from jobs.errors import SuiteError
 
 USAGE = 2
@@ -48,29 +50,55 @@ def replies(
         with redirect_stderr(usage):
             options = parsed(top, arguments)
     except SystemExit:
-        yield Reply(name, USAGE, refusal=Refusal("usage", usage.getvalue().strip()))
+        yield Reply(name, USAGE, refusal=refusal("usage", usage.getvalue().strip()))
         return
     answer = COMMANDS[options.command].answer
     assert answer is not None
     follows = answer.changes is not None and options.follow
+    told = Heard(sys.stderr)
     try:
-        for result, code in answer.changes(options) if follows and answer.changes else [answer.function(options)]:
-            yield Reply(name, code, result, next_commands=next_commands(options, result, code))
+        with redirect_stderr(told):
+            answers = answer.changes(options) if follows and answer.changes else [answer.function(options)]
+        for result, code in answers:
+            partly = refusal("partial", told.text) if code == USAGE else None
+            yield Reply(name, code, result, partly, next_commands=next_commands(options, result, code))
     except SystemExit:
-        yield Reply(name, USAGE, refusal=Refusal("usage", options.grammar.complaint))
+        yield Reply(name, USAGE, refusal=refusal("usage", options.grammar.complaint))
     except (Exception, KeyboardInterrupt) as error:
         if (refused := refusal_of(error)) is None:
             raise
         text, code = refused
         kind = type(error).__name__ if isinstance(error, (SuiteError, PermissionError)) else "interrupted"
-        yield Reply(name, code, refusal=Refusal(kind, text, remedies_in(text) if kind == "ConfigError" else []))
+        yield Reply(name, code, refusal=refusal(kind, text, error, getattr(options, "overrides", ())))
 
 
-def remedies_in(text: str) -> list[dict[str, str]]:
-    """Return the overrides that the lines of a refusal propose."""
-    from jobs.plan.remedies import remedies
+class Heard(io.TextIOBase):
+    """Standard error, with what was written to it: where part of a command was not done, it names the part."""
 
-    return [found for line in text.splitlines() for found in remedies(line.strip())]
+    def __init__(self, to: TextIO) -> None:
+        self.to, self.lines = to, list[str]()
+
+    @property
+    def text(self) -> str:
+        """What was written."""
+        return "".join(self.lines).strip()
+
+    def write(self, text: str) -> int:
+        """Write, and keep, a text."""
+        self.lines.append(text)
+        return self.to.write(text)
+
+    def flush(self) -> None:
+        """Flush standard error."""
+        self.to.flush()
+
+    def isatty(self) -> bool:
+        """Return whether standard error is a terminal."""
+        return self.to.isatty()
+
+    def fileno(self) -> int:
+        """Return the descriptor of standard error."""
+        return self.to.fileno()
 
 
 def next_commands(options: argparse.Namespace, result: Any, code: int) -> list[str]:
@@ -82,7 +110,20 @@ def next_commands(options: argparse.Namespace, result: Any, code: int) -> list[s
 
 
 def encoded(reply: Reply, *, in_one_line: bool = False) -> str:
-    """Return a reply as text; a number that is not finite is null."""
+    """Return a reply as text; a number that is not finite is null, and a byte that is not UTF-8 has a backslash."""
     how = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
     how |= 0 if in_one_line else orjson.OPT_INDENT_2
-    return orjson.dumps(reply, default=str, option=how).decode()
+    try:
+        return orjson.dumps(reply, default=str, option=how).decode()
+    except orjson.JSONEncodeError:
+        # A name of a file may be any bytes, which Python keeps as halves of surrogate pairs.
+        return orjson.dumps(readable(asdict(reply)), default=str, option=how).decode()
+
+
+def readable(value: Any) -> Any:
+    """Return plain data without halves of surrogate pairs."""
+    if isinstance(value, str):
+        return value.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    if isinstance(value, dict):
+        return {readable(key): readable(each) for key, each in value.items()}
+    return [readable(each) for each in value] if isinstance(value, (list, tuple)) else value

@@ -53,6 +53,16 @@ UNTIL = Argument(
 )
 
 
+PROXY = Argument(
+    "--proxy",
+    action="append",
+    default=[],
+    metavar="OVERRIDE",
+    help="shorten both runs of each pair, as by job.steps=50; attempts that ran at both lengths before give the bias "
+    "of short runs, without which the verdict is open",
+)
+
+
 def attempt(options: argparse.Namespace) -> int:
     """Submit one attempt."""
     if options.until:
@@ -71,7 +81,7 @@ def referee(options: argparse.Namespace) -> Ended:
     """Run pairs of one attempt until a verdict."""
     from jobs.explore.campaign.referee import until_verdict
 
-    how = chosen(options, "campaign", "repeats", "changed_code", "expect")
+    how = chosen(options, "campaign", "repeats", "changed_code", "expect", "proxy")
     return until_verdict(options.name, options.overrides, **how)
 
 
@@ -90,7 +100,7 @@ def trial_options(options: argparse.Namespace) -> dict[str, Any]:
 
 def one_trial(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options of attempt."""
-    return trial_options(options) | chosen(options, "expect")
+    return trial_options(options) | chosen(options, "expect", "proxy")
 
 
 def and_leaderboard(options: argparse.Namespace, code: int, started: Path | None) -> int:
@@ -223,6 +233,7 @@ COMMANDS = (
             overrides("for the baseline the whole configuration, later only the differences"),
             *TRIAL,
             UNTIL,
+            PROXY,
             EXPECT,
         ),
         heading=HEADING,
@@ -230,6 +241,7 @@ COMMANDS = (
             "attempt baseline model=tiny job.micro_batch_size=1 sweep=camp",
             "attempt mbs2 job.micro_batch_size=2 --wait",
             "attempt mbs2 job.micro_batch_size=2 --until verdict",
+            "attempt mbs4 job.micro_batch_size=4 --until verdict --proxy job.steps=50",
         ),
         manual="jobs/explore/README.md#campaigns",
         answer=Answered(SubmittedCampaign, attempted, Effect.submits),

@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue
 
 from jobs.engines.engine import engine_of
-from jobs.errors import ConfigError
+from jobs.errors import ConfigError, Problem
 from jobs.plan.choices import chosen, left_to_user, site_file
 from jobs.plan.configuration_files import composing
 from jobs.plan.fitting import nearest_fitting
@@ -73,7 +73,7 @@ def compose(
     overrides: list[str],
     *,
     multirun: bool,
-    judge: Callable[[Run], list[str]] = problems,
+    judge: Callable[[Run], list[Problem]] = problems,
     to_submit: bool = True,
     received: bool = False,
     left_out: list[str] | None = None,
@@ -330,7 +330,7 @@ def named(run: Run, swept: list[Override]) -> Run:
 
 
 def legal_points(
-    points: list[Point], judge: Callable[[Run], list[str]], left_out: list[str] | None = None
+    points: list[Point], judge: Callable[[Run], list[Problem]], left_out: list[str] | None = None
 ) -> list[Point]:
     """Return the points if all are legal, with `left_out` the legal ones, whose others it then lists.
 
@@ -348,7 +348,10 @@ def legal_points(
     if left_out is None or len(illegal) == len(points):
         if left_out is None and len(illegal) < len(points):
             lines.append("To run the others, add --skip-illegal to plan or submit.")
-        raise ConfigError(f"{count} cannot run; nothing was prepared or submitted.\n" + "\n".join(lines))
+        raise ConfigError(
+            f"{count} cannot run; nothing was prepared or submitted.\n" + "\n".join(lines),
+            [reason for _, reasons in illegal for reason in reasons],
+        )
     left_out += [f"left out: {count} cannot run (--skip-illegal).", *lines]
     return [point for point, reasons in found if not reasons]
 

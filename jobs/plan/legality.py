@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from jobs.engines.engine import engine_of
+from jobs.errors import Problem
 from jobs.layout import data_degree
 from jobs.plan.rules import (
     batch,
@@ -67,13 +68,13 @@ WARNINGS_OF_EVERY_WORK: tuple[Rule, ...] = (
 )
 
 
-def problems(run: Run) -> list[str]:
+def problems(run: Run) -> list[Problem]:
     """Return the reasons why a run cannot run; empty if it can."""
     # A prediction of an illegal layout has no meaning and may divide by zero; it is also the slowest rule.
     return problems_but_memory(run) or list(broken(memory.RULES, run))
 
 
-def problems_but_memory(run: Run) -> list[str]:
+def problems_but_memory(run: Run) -> list[Problem]:
     """Return the reasons why a run cannot run on GPUs with any amount of memory."""
     return next(filter(None, (list(broken(rules, run)) for rules in but_memory(run))), [])
 
@@ -111,7 +112,7 @@ def own_layouts(run: Run) -> tuple[Rule, ...]:
     return (*work_of(run).layout_rules(), *engine_of(run).layout_rules())
 
 
-def value_problems(run: Run) -> list[str]:
+def value_problems(run: Run) -> list[Problem]:
     """Return the illegal values of a run, independent of its layout and batch."""
     return list(broken((*values.RULES, unused.engine_does_the_work, unused.values_are_read, *own_values(run)), run))
 
@@ -125,9 +126,13 @@ def warnings(run: Run, samples: Samples | None = None) -> list[str]:
     return list(broken((*WARNINGS, *engine_of(run).warnings(), *work.warnings(), *predicted), run))
 
 
-def broken(rules: Iterable[Rule], run: Run) -> Iterator[str]:
+def broken(rules: Iterable[Rule], run: Run) -> Iterator[Problem]:
     """Yield the lines of the rules that a run breaks; a rule may rely on those before it in `any(broken(...))`."""
-    return (line for rule in rules for line in (rule(run) or "").splitlines())
+    return (
+        Problem(line, getattr(rule, "__name__", "warning"), run.name)
+        for rule in rules
+        for line in (rule(run) or "").splitlines()
+    )
 
 
 def common_global_batch(runs: list[Run]) -> int | None:

@@ -3,6 +3,9 @@
 Rates of false crowns of equal configurations, and the pairs that verdicts take at true effects, beside campaigns of
 three and five pairs. The noise of a run: normal, of a heavy tail (Student's t with 3 degrees of freedom), or normal
 with a drift of the machine. The first attempt of a campaign is judged; campaigns of five attempts judge all of them.
+
+A third table has attempts by proxy (analysis.compare.proxy): short runs whose ratio is biased, judged with the bias of
+configurations that ran at both lengths, and as if they were long.
 """
 
 from __future__ import annotations
@@ -11,9 +14,10 @@ import argparse
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +39,12 @@ LEVELS = (0.01, 0.02, 0.05)
 DRIFT = 0.3
 """Rise of the logarithm of the time from the first to the last of MOST_PAIRS pairs."""
 HEAVY = 3
+PROXY_LEVEL = 0.01
+"""Standard deviation of the logarithm of the time of a run, of campaigns with proxies."""
+PROXIES = ((0.0, 0.0), (0.0, 0.02), (0.05, 0.01), (-0.05, 0.01), (0.05, 0.03))
+"""Mean and standard deviation, over configurations, of the logarithm of the short ratio over the long one."""
+CALIBRATED = (3, 5, 10)
+"""Configurations that ran at both lengths, with FIXED[0] pairs at each."""
 Noise = Callable[[np.random.Generator, int], NDArray[np.float64]]
 
 
@@ -65,10 +75,19 @@ class Ends:
     """Verdicts of the same attempts after so many pairs, as campaigns of a fixed number."""
 
 
-def runs_of(name: str, times_s: Sequence[float], pairs: int, order: int | None) -> list[RunResult]:
-    """Return the runs of the first pairs of an attempt, in the turns of jobs.explore.campaign.trial."""
-    facts = {} if order is None else {"until": {"order": order, "minimum_effect": EFFECT}}
+def runs_of(
+    name: str, times_s: Sequence[float], pairs: int, order: int | None, biases: Sequence[float] = ()
+) -> list[RunResult]:
+    """Return the runs of the first pairs of an attempt, in the turns of jobs.explore.campaign.trial.
+
+    With `biases` they are short, and their attempt records these ratios of short over long pairs.
+    """
+    facts: dict[str, Any] = {} if order is None else {"until": {"order": order, "minimum_effect": EFFECT}}
     found = []
+    if biases:
+        # The campaign has a baseline of full length, too.
+        found.append(a_result(BASELINE, BASELINE, 1, times_s[0]))
+        facts["proxy"] = {"overrides": ["job.steps=50"], "biases": dict(enumerate(biases))}
     for pair in range(1, pairs + 1):
         roles = (BASELINE, "attempt") if pair % 2 else ("attempt", BASELINE)
         own = zip(roles, times_s[2 * pair - 2 : 2 * pair], strict=True)
@@ -90,12 +109,12 @@ def entry_after(runs: list[RunResult], name: str) -> Entry:
     return next(each for each in judged(Path("campaign"), runs).entries if each.trial.name == name)
 
 
-def until_verdict(times_s: Sequence[float], order: int) -> tuple[Verdict, int]:
+def until_verdict(times_s: Sequence[float], order: int, biases: Sequence[float] = ()) -> tuple[Verdict, int]:
     """Return the verdict on an attempt, and the pairs after which it holds.
 
     The leaderboard judges all pairs at once: those after the verdict do not change it, which a test holds.
     """
-    entry = entry_after(runs_of("tried", times_s, MOST_PAIRS, order), "tried")
+    entry = entry_after(runs_of("tried", times_s, MOST_PAIRS, order, biases), "tried")
     terms = entry.trial.sequence
     assert terms is not None
     first = next((n for n in range(1, len(entry.looks)) if terms.verdict(entry.looks[:n]) is entry.verdict), None)
@@ -118,6 +137,34 @@ def ends(effect: float, level: float, shape: str, campaigns: int, seed: int) -> 
     return Ends(verdicts, pairs, dict(fixed))
 
 
+def by_proxy(
+    effect: float, proxy: tuple[float, float], known: int | None, campaigns: int, seed: int, *, of_best: bool = False
+) -> list[Verdict]:
+    """Return the verdicts of attempts by short runs whose bias is known from some configurations.
+
+    None: they are judged as if they were long. `of_best`: the best half of twice as many by their short pairs ran at
+    full length, too.
+    """
+    chosen = np.random.default_rng(seed)
+    found = []
+    for _ in range(campaigns):
+        count = (known or 0) * (2 if of_best else 1)
+        # The mean of FIXED[0] pairs at either length, each of two runs.
+        noise = PROXY_LEVEL * math.sqrt(2 / FIXED[0])
+        short, full = (noise * chosen.standard_normal(count) for _ in range(2))
+        short += chosen.normal(*proxy, count)
+        kept = np.argsort(short)[count - (known or 0) :]
+        biases = np.exp(short - full)[kept].tolist()
+        own = effect_of(effect, chosen.normal(*proxy))
+        found.append(until_verdict(times_of(own, PROXY_LEVEL, "normal", chosen), 1, biases)[0])
+    return found
+
+
+def effect_of(effect: float, bias: float) -> float:
+    """Return the effect that short runs show."""
+    return math.expm1(math.log1p(effect) + bias)
+
+
 def crowned_of_five(level: float, shape: str, campaigns: int, seed: int) -> int:
     """Return how many campaigns of five equal configurations, one after the other, name one of them faster."""
     chosen = np.random.default_rng(seed)
@@ -135,7 +182,7 @@ def rate(count: int, campaigns: int) -> str:
 
 
 def rows(campaigns: int, seed: int) -> Iterator[str]:
-    """Yield the lines of both tables, as Markdown."""
+    """Yield the lines of the tables, as Markdown."""
     with ProcessPoolExecutor(2) as pool:
         seeds = itertools.count(seed)
         crowns = {
@@ -172,6 +219,32 @@ def rows(campaigns: int, seed: int) -> Iterator[str]:
             cells.append(f"{np.mean(found.pairs):.1f}, {middle:.0f}, {most:.0f}")
             cells += [f"{faster(own) / campaigns:.1%}" for own in found.fixed.values()]
             yield f"| {level:.0%} | {effect:.0%} | {' | '.join(cells)} |"
+        yield ""
+        yield from proxy_rows(campaigns, seeds, pool)
+
+
+def proxy_rows(campaigns: int, seeds: Iterator[int], pool: Executor) -> Iterator[str]:
+    """Yield the lines of the table of attempts by proxy, as Markdown."""
+    ways: tuple[tuple[str, float, int | None, bool], ...] = (
+        ("as if long", 0.0, None, False),
+        *((f"bias of {known}", 0.0, known, False) for known in CALIBRATED),
+        ("bias of the best 5 of 10", 0.0, 5, True),
+        ("10 % better: found by bias of 5", 0.1, 5, False),
+        ("of 10", 0.1, 10, False),
+    )
+    found = {
+        proxy: [
+            pool.submit(by_proxy, effect, proxy, known, campaigns, next(seeds), of_best=of_best)
+            for _, effect, known, of_best in ways
+        ]
+        for proxy in PROXIES
+    }
+    yield "named faster: equal configurations, the last two columns a true effect"
+    yield f"| bias of short pairs, its spread | {' | '.join(name for name, *_ in ways)} |"
+    yield f"| --- |{' ---: |' * len(ways)}"
+    for (middle, spread), futures in found.items():
+        cells = " | ".join(rate(faster(each.result()), campaigns) for each in futures)
+        yield f"| {middle:.0%}, {spread:.0%} | {cells} |"
 
 
 def faster(verdicts: Sequence[Verdict]) -> int:
@@ -180,7 +253,7 @@ def faster(verdicts: Sequence[Verdict]) -> int:
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--campaigns", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -68,7 +69,12 @@ def checked(printed: str, code: int, schema: Any) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(printed)
     jsonschema.validate(found, schema)
     assert found["exit_code"] == code
-    assert (found["result"] is None) is (found["refusal"] is not None)
+    partly = found["refusal"] is not None and found["refusal"]["kind"] == "partial"
+    assert (found["result"] is None) is (found["refusal"] is not None and not partly)
+    for reason in (found["refusal"] or {"reasons": ()})["reasons"]:
+        assert reason["code"]
+        assert reason["message"]
+    assert found["refusal"] is None or found["refusal"]["reasons"]
     return found
 
 
@@ -252,6 +258,59 @@ def test_a_refusal_is_data_with_the_overrides_that_mend_it(line: str, capsys: py
         assert remedy in found["refusal"]["remedies"]
         words = " ".join(f"{key}={value}" for key, value in remedy.items())
         assert reply(capsys, f"plan {line.partition(' ')[2]} {words}")["exit_code"] == 0
+
+
+REASONS: dict[str, tuple[str, str, str, str | None, dict[str, str] | None]] = {
+    "nodez=3": ("unknown_key", "nodez", "3", None, {"nodes": "3"}),
+    "model=llama3_8c": ("unknown_choice", "model", "llama3_8c", "one of falcon_180b", {"model": "llama3_8b"}),
+    "nodes=abc": ("wrong_type", "nodes", "abc", "whole number; 1 or more", {"nodes": "NUMBER"}),
+    "nodes=0": ("counts_are_in_range", "nodes", "0", "whole number; 1 or more", {"nodes": "1"}),
+    "nodes=1,2": ("several_values", "nodes", "1,2", "whole number; 1 or more", None),
+    "engine=native serving.concurrency=2": ("unread_key", "serving.concurrency", "2", "whole number", None),
+    "job.precision=float17": ("wrong_type", "job.precision", "float17", "one of float32, bfloat16", None),
+    "parallelism=pp parallelism.pipeline=3": (
+        "pipeline_stages_share_layers", "parallelism.pipeline", "3", "whole number; 1 or more",
+        {"parallelism.pipeline": "2"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", REASONS)
+def test_a_reason_has_code_key_value_and_what_is_allowed(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, key, value, allowed, remedy = REASONS[line]
+    reason = reply(capsys, f"plan {line}")["refusal"]["reasons"][0]
+    assert (reason["code"], reason["key"], reason["value"] or "") == (code, key, value)
+    assert (reason["allowed"] or "").startswith(allowed or "")
+    assert remedy is None or remedy in reason["remedies"]
+    if remedy is None or {"NUMBER", "VALUE"} & set(remedy.values()):
+        return
+    kept = [each for each in line.split() if each.partition("=")[0] not in {key, *remedy}]
+    mended = reply(capsys, shlex.join(["plan", *kept, *(f"{name}={each}" for name, each in remedy.items())]))
+    assert reason["code"] not in {each["code"] for each in (mended["refusal"] or {"reasons": ()})["reasons"]}
+
+
+def test_each_reason_of_each_point_names_its_run(capsys: pytest.CaptureFixture[str]) -> None:
+    found = reply(capsys, "plan -m nodes=0,-1 job.steps=-1")["refusal"]["reasons"]
+    assert len({reason["run"] for reason in found}) == 2
+    assert {reason["key"] for reason in found} == {"nodes", "job.steps"}
+
+
+def test_what_was_not_done_is_a_reason_beside_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    found = reply(capsys, "cancel runs/first")
+    assert (found["exit_code"], found["refusal"]["kind"]) == (2, "partial")
+    assert "bad may restart: started on login" in found["refusal"]["reasons"][0]["message"]
+    assert found["result"]["counts"] == {"finished": 1, "failed": 1}
+
+
+def test_names_that_are_not_utf8_are_data_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/runs/odd\xff")
+    try:
+        Path(odd).mkdir()
+    except OSError:
+        pytest.skip("this file system takes UTF-8 only")
+    for command in ("status", "report", "logs", "leaderboard"):
+        found = reply(capsys, shlex.join([command, odd]))
+        assert "odd\\xff" in found["refusal"]["message"]
 
 
 def test_every_command_that_answers_was_asked() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from analysis.load.ended import Submissions, refuse_unfinished
 from analysis.load.kinds.evaluate import data_account, evaluated
-from analysis.load.run_files import AT, Contents, UnusableError, records_of
+from analysis.load.run_files import AT, Contents, UnusableError, content_of, records_of
 from analysis.metrics.checkpoints import checkpoint_values
 from analysis.metrics.communication import read_collectives, sums
 from analysis.metrics.energy import energy_of_run, intervals_of
@@ -85,6 +85,25 @@ def read(run: RunResult, contents: Contents, submissions: Submissions) -> RunRes
         far_out_s={step: step_times_s[step] for step in torn},
         far_out_share=far_out_share(step_times_s, torn),
     )
+
+
+def so_far(run: RunResult) -> RunResult:
+    """Return a run that goes on, with loss and rate of the steps that it recorded; of none if they are unreadable."""
+    try:
+        found = latest(
+            step_records(records_of({AT.metrics.name: content_of(f"{RunDir(run.path).metrics}")}, AT.metrics))
+        )
+    except OSError:
+        return run
+    losses = {step: loss for step, record in found.items() if (loss := number(record, m.LOSS)) is not None}
+    work = m.TOKENS if any(m.TOKENS.name in record for record in found.values()) else m.SAMPLES
+    rates = {
+        step: done / time_s
+        for step, record in found.items()
+        if (done := number(record, work)) and (time_s := number(record, m.STEP_TIME)) and time_s > 0
+    }
+    rate = m.TOKENS_PER_S if work is m.TOKENS else a.SAMPLES_PER_S
+    return replace(run, losses=losses, step_rates=(rate, rates))
 
 
 def step_records(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -42,7 +42,10 @@ def leaderboard_figure(board: Leaderboard, number: int) -> Figure | None:
     plot.update_yaxes(
         range=[len(rows) - 0.5, -0.5],
         tickvals=list(range(len(rows))),
-        ticktext=[plot_text(entry.trial.name, 40) + (" *" if entry.holds else "") for entry in rows],
+        ticktext=[
+            plot_text(entry.trial.name, 40) + (" (proxy)" if entry.trial.proxy else "") + (" *" if entry.holds else "")
+            for entry in rows
+        ],
         showgrid=False,
         ticks="",
     )

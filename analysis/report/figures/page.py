@@ -1,21 +1,19 @@
 """The figures of a report, in the order of its page; captions define what is shown and start with the hardware.
 
-The breakdown of wall time and the losses are drawn here; the other figures have files of their own. No file is written.
+The breakdown of wall time is drawn here; the other figures have files of their own. No file is written.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import plotly.graph_objects as go
-
-from analysis.formatting import plot_text, plural, shown, title
+from analysis.formatting import plural
 from analysis.parsers import log_metrics as a
 from analysis.report.digest import Digest
 from analysis.report.figures.bars import by_line, names_of, stacked
 from analysis.report.figures.benchmarks import benchmark_figures
+from analysis.report.figures.curves import loss_curves, running_curves
 from analysis.report.figures.goodput import goodput_bars
 from analysis.report.figures.layouts import side_by_side
 from analysis.report.figures.over_ranks import of, over_ranks
@@ -23,18 +21,12 @@ from analysis.report.figures.profile import profile_bars
 from analysis.report.figures.serving import serving_figures
 from analysis.report.figures.startup import startup_bars
 from analysis.report.figures.step_times import step_time_boxes
-from analysis.report.figures.style import Figure, Style, empty_plot, legend, styles_of, word
-from analysis.run import RunResult
-from analysis.scaling.groups import RATES, WEAK, Group, Point
+from analysis.report.figures.style import Figure, Style, styles_of, word
+from analysis.scaling.groups import RATES, WEAK, Group
 from analysis.scaling.laws import best_fits
 from jobs import metrics as m
 from jobs.metrics import Metric
 
-MOST_CURVE_POINTS = 100_000
-# A browser draws no more of them in the time that a reader waits.
-MOST_CURVES = 500
-# A legend of more lines leaves no room for the curves in half of the page's width.
-MOST_LINES_OF_HALF = 6
 BEFORE_STEP_TIME = {a.TIME_TO_TRAIN: "Time to train"}
 STEP_TIME, MEMORY = {m.STEP_TIME_MEDIAN: "Step time"}, {m.MEMORY_PEAK: "Memory per rank"}
 AFTER_STEP_TIME = {
@@ -46,8 +38,13 @@ AFTER_STEP_TIME = {
 
 
 def figures(digest: Digest) -> list[Figure]:
-    """Return the figures in the order of the page: of trainings, of benchmarks in logs, of served loads."""
-    return [*of_trainings(digest), *benchmark_figures(digest), *serving_figures(digest)]
+    """Return the figures in the order of the page: of running runs, trainings, benchmarks in logs, served loads."""
+    return [
+        *running_curves(digest.running),
+        *of_trainings(digest),
+        *benchmark_figures(digest),
+        *serving_figures(digest),
+    ]
 
 
 def of_trainings(digest: Digest) -> list[Figure]:
@@ -125,11 +122,11 @@ def time_split(groups: Sequence[Group]) -> Iterator[Figure]:
     """Yield the parts of the wall time, if recorded: one bar per point, of the run with the median throughput."""
     name, heading = "time-split", "Breakdown of wall time"
     points = [(group, point) for group in groups for point in group.points]
-    timed = [item for item in points if m.STEADY_TIME in typical(item[1]).values]
+    timed = [item for item in points if m.STEADY_TIME in item[1].typical.values]
     if not timed:
         return
     bars = by_line(timed)
-    plot = stacked([typical(point) for _, point in bars], names_of(bars), PARTS)
+    plot = stacked([point.typical for _, point in bars], names_of(bars), PARTS)
     plot.update_xaxes(title_text="Wall time of a run (s)")
     caption = (
         f"{word(groups)}: from the start of rank 0's process to its recorded end, by the definitions below. One bar a "
@@ -145,70 +142,3 @@ def time_split(groups: Sequence[Group]) -> Iterator[Figure]:
         wide=True,
         metrics=[part for part, *_ in PARTS],
     )
-
-
-def typical(point: Point) -> RunResult:
-    """Return the repeat with the median throughput (the lower one of two)."""
-    middle = statistics.median_low(run.values[point.rate] for run in point.runs)
-    return next(run for run in point.runs if run.values[point.rate] == middle)
-
-
-def loss_curves(groups: Sequence[Group], styles: dict[str, Style]) -> Iterator[Figure]:
-    """Yield loss over steps, if counted: one line per run in the colour of its group, or one a point with many runs."""
-    points = [(group, point) for group in groups for point in group.points]
-    runs = [(group, point, run) for group, point in points for run in point.repeats if run.steps_are_numbered]
-    uncounted = len([run for _, point in points for run in point.repeats]) - len(runs)
-    if not runs:
-        return
-    count, which = len(runs), "per run"
-    if count > MOST_CURVES:
-        points = [(group, point) for group, point in points if all(run.steps_are_numbered for run in point.repeats)]
-        runs = [(*points[i], typical(points[i][1])) for i in thinned(range(len(points)), MOST_CURVES)]
-        which = "per point, of the run with the median throughput of its repeats"
-    most = max(2, MOST_CURVE_POINTS // len(runs))
-    plot = empty_plot()
-    named: set[str] = set()
-    for group, point, run in runs:
-        steps = list(thinned(list(run.losses), most))
-        style = styles[group.label]
-        plot.add_trace(
-            go.Scatter(
-                name=plot_text(group.label),
-                legendgroup=group.label,
-                showlegend=group.label not in named,
-                x=steps,
-                y=[run.losses[step] for step in steps],
-                mode="lines+markers" if len(steps) == 1 else "lines",
-                line={"color": style.colour, "dash": style.dash, "width": 1.5},
-                hoverinfo="text",
-                hovertext=[
-                    f"{plot_text(run.name)}, {point.place}<br>step {step}: loss {shown(m.LOSS, run.losses[step])}"
-                    for step in steps
-                ],
-            )
-        )
-        named.add(group.label)
-    plot.update_layout(**legend(len(groups)))
-    plot.update_xaxes(title_text="Step")
-    plot.update_yaxes(title_text=title(m.LOSS))
-    thin = f" Lines with more than {most:,} steps are thinned." if any(len(r.losses) > most for *_, r in runs) else ""
-    thin += f" Not drawn: {plural(uncounted, 'run')} whose log does not count steps." if uncounted else ""
-    caption = (
-        f"{word(groups)}: {m.LOSS.definition} One line {which} ({left_out(len(runs), count)}), same colour and "
-        f"dash as its line in the other figures; lines that coincide agree. The axis does not start at 0.{thin}"
-    )
-    yield Figure("loss", "Loss", caption, plot, wide=len(groups) > MOST_LINES_OF_HALF)
-
-
-def left_out(drawn: int, count: int) -> str:
-    """Return the number of runs that are drawn, as text."""
-    return plural(count, "run") if drawn == count else f"{drawn:,} of {plural(count, 'run')}"
-
-
-def thinned(values: Sequence[int], most: int) -> Iterator[int]:
-    """Yield evenly spaced values, the first and the last among them."""
-    if len(values) <= most:
-        yield from values
-        return
-    for i in range(most):
-        yield values[i * (len(values) - 1) // (most - 1)]

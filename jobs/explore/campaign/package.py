@@ -54,6 +54,11 @@ def package(campaign: Path, name: str, output: Path | None) -> PackageAnswer:
         raise RunDirError(f"{campaign} has no attempt {name} with a finished baseline. Its attempts are {known}.")
     if entry.verdict in {Verdict.invalid, Verdict.too_few, Verdict.undecided}:
         raise RunDirError(f"{name} cannot be claimed: {verdict_words(entry)}. Repeat it, or package another attempt.")
+    if entry.trial.proxy is not None:
+        raise RunDirError(
+            f"{name} cannot be claimed: its runs are short (--proxy {entry.trial.proxy.name}). Run it at full length "
+            "under another name, or package another attempt."
+        )
     place = output or Path(f"package-{board.path.name}-{name}")
     if place.exists():
         raise ConfigError(f"{place} exists. Remove it, or choose another directory: --output DIR")

@@ -19,11 +19,13 @@ from analysis.compare.expectations import Expected, State, of_entry
 from analysis.formatting import percent, plural
 from analysis.intervals import FEWEST_FOR_MEAN, log_deviation
 from analysis.load.discover import read_runs
+from analysis.report.leaderboard import proxy_columns
 from analysis.report.leaderboard_text import reasons
 from analysis.sequential import pairs_until
 from jobs.answers import NoiseAnswer, VerdictAnswer
 from jobs.errors import ConfigError
 from jobs.explore.campaign.campaign import Campaign, opened, repeats_on_disk
+from jobs.explore.campaign.proxies import refuse_proxy
 from jobs.explore.campaign.trial import trial_points
 from jobs.explore.campaign.trial_checks import is_shared, refuse_name, refuse_repeats, refuse_until, shortage
 from jobs.plan.compose import Point
@@ -70,20 +72,24 @@ def until_verdict(
     repeats: int | None,
     changed_code: bool,
     expect: str | None = None,
+    proxy: Sequence[str] = (),
 ) -> Ended:
     """Run pairs until a verdict; `repeats` is the number of pairs of a submission, by default as few as may decide.
 
-    Raises what `submit_trial` does before anything is prepared.
+    `proxy` shortens both runs of a pair. Such an attempt has no noise floor, and without a known bias it ends as
+    undecided where its short pairs alone would decide. Raises what `submit_trial` does before anything is prepared.
     """
     refuse_name(name)
     refuse_until(name)
+    if proxy:
+        refuse_proxy(name, proxy, overrides)
     if repeats is not None:
         refuse_repeats(repeats)
     place = opened(campaign, changed_code=changed_code)
     sweep = place.sweep
     while True:
         # A wait for runs of an earlier start of the command; none is open after those of this one.
-        points = next_pairs(name, overrides, place, repeats, expect)
+        points = next_pairs(name, overrides, place, repeats, expect=expect, proxy=proxy)
         run = points[0].run
         if not run.launcher.kind.starts_runs:
             return Ended(submit_points(points, wait=False), None)
@@ -91,10 +97,12 @@ def until_verdict(
             return Ended(INTERRUPTED, sweep.path)
         board = leaderboards(read_runs([sweep.path]))[0]
         entry = next((each for each in board.entries if each.trial.name == name and each.trial.sequence), None)
-        made, noise, most = repeats_on_disk(sweep, name), noise_of(board, name), run.campaign.maximum_pairs
+        made, most = repeats_on_disk(sweep, name), run.campaign.maximum_pairs
+        noise = None if proxy else noise_of(board, name)
         points = points[: max(0, 2 * (most - made))]
-        floor = noise_pairs(overrides, place) if noise is None else []
+        floor = noise_pairs(overrides, place) if noise is None and not proxy else []
         spent = shortage(sweep, [*floor, *points]) if points else f"campaign.maximum_pairs={most} are run"
+        spent = (unknown_bias(entry) if entry else None) or spent
         if entry is not None and (entry.verdict is not Verdict.undecided or spent):
             verdict = answer_of(entry, of_entry(entry, board.rules), noise, most, spent)
             return Ended(Outcome[verdict.verdict].value, sweep.path, verdict)
@@ -108,11 +116,28 @@ def until_verdict(
 
 
 def next_pairs(
-    name: str, overrides: list[str], place: Campaign, repeats: int | None, expect: str | None
+    name: str,
+    overrides: list[str],
+    place: Campaign,
+    repeats: int | None,
+    *,
+    expect: str | None,
+    proxy: Sequence[str],
 ) -> list[Point]:
     """Return the pairs of the next submission: at first as many as a verdict takes, then one, or `repeats`."""
     count = repeats or max(1, FEWEST_FOR_MEAN - repeats_on_disk(place.sweep, name))
-    return trial_points(name, overrides, place, count, until_verdict=True, expect=expect)
+    return trial_points(name, overrides, place, count, until_verdict=True, expect=expect, proxy=proxy)
+
+
+def unknown_bias(entry: Entry) -> str | None:
+    """Return why further short pairs of a proxy without a known bias would not help; None if they may, or decide."""
+    terms, proxy = entry.trial.sequence, entry.trial.proxy
+    if terms is None or proxy is None or proxy.is_known:
+        return None
+    short = terms.verdict(entry.looks)
+    if short is Verdict.undecided:
+        return None
+    return f"{OUTCOMES[short].name.replace('_', ' ')} by proxy {proxy.name} alone, whose bias is unknown: {proxy.words}"
 
 
 def noise_pairs(overrides: Sequence[str], place: Campaign) -> list[Point]:
@@ -170,6 +195,7 @@ def answer_of(
         ratio_low=entry.interval[0] if entry.interval else None,
         ratio_high=entry.interval[1] if entry.interval else None,
         noise=noise_answer(noise, terms.minimum_effect, error, most) if noise else None,
+        **proxy_columns(entry),
         expected=expected.expectation.text if expected else None,
         expected_state=expected.state.name if expected else None,
     )
@@ -214,6 +240,12 @@ def sentences(found: VerdictAnswer) -> list[str]:
     if found.expected and found.expected_state:
         lines.append(
             f"Expected before its first run: {found.expected}. {State[found.expected_state].value.capitalize()}."
+        )
+    if found.proxy is not None and found.bias is not None:
+        lines.append(
+            f"By proxy {found.proxy}: the short ratio was {found.bias:.4f} times the long one ({found.bias_low:.4f} to "
+            f"{found.bias_high:.4f} for a further configuration), by {found.proxy_configurations} configurations that "
+            "ran at both lengths before. This is taken out of the ratio, and added to its interval."
         )
     if (noise := found.noise) is not None:
         needed = (

@@ -26,6 +26,7 @@ from jobs.explore.campaign.campaign import (
 )
 from jobs.explore.campaign.campaign_file import read_trials
 from jobs.explore.campaign.code_snapshot import refuse_mixture
+from jobs.explore.campaign.proxies import record_of, refuse_other_length, refuse_proxy, refuse_same_length
 from jobs.explore.campaign.tiers import tier_of
 from jobs.explore.campaign.trial_checks import (
     is_shared,
@@ -57,19 +58,24 @@ def submit_trial(
     changed_code: bool,
     wait: bool | None,
     expect: str | None = None,
+    proxy: Sequence[str] = (),
 ) -> tuple[int, Path | None]:
     """Compose, check and submit the repeats of a trial, all or none; return what `submitted` does.
 
-    The result that is expected (jobs.expectation) is stored in the record of each run. With `changed_code` the paired
-    baseline runs the code that the campaign began with. Raises, before anything is prepared, ConfigError for a name or
-    override that a trial cannot have and for a task that is not the baseline's, RunDirError if there is no campaign, or
-    several.
+    The result that is expected (jobs.expectation) is stored in the record of each run. `proxy` shortens both runs of a
+    pair. With `changed_code` the paired baseline runs the code that the campaign began with. Raises, before anything is
+    prepared, ConfigError for a name or override that a trial cannot have and for a task that is not the baseline's,
+    RunDirError if there is no campaign, or several.
     """
     refuse_name(name)
     refuse_repeats(repeats)
     if expect is not None:
         refuse_expectation(name)
-    points = campaign_points({name: overrides}, [], campaign, repeats, changed_code=changed_code, expect=expect)
+    if proxy:
+        refuse_proxy(name, proxy, overrides)
+    points = campaign_points(
+        {name: overrides}, [], campaign, repeats, changed_code=changed_code, expect=expect, proxy=proxy
+    )
     return submitted(points, wait=wait)
 
 
@@ -115,6 +121,7 @@ def campaign_points(
     *,
     changed_code: bool = False,
     expect: str | None = None,
+    proxy: Sequence[str] = (),
 ) -> list[Point]:
     """Return the baseline, if it is named, then the first pair of every trial, then the second, ...
 
@@ -128,7 +135,7 @@ def campaign_points(
     else:
         campaign = opened(folder, changed_code=changed_code)
     tried = [
-        trial_points(name, [*where, *changes], campaign, repeats, expect=expect)
+        trial_points(name, [*where, *changes], campaign, repeats, expect=expect, proxy=proxy)
         for name, changes in named.items()
         if name != BASELINE
     ]
@@ -172,17 +179,21 @@ def trial_points(
     *,
     until_verdict: bool = False,
     expect: str | None = None,
+    proxy: Sequence[str] = (),
 ) -> list[Point]:
     """Return the repeats of baseline and trial in the order in which they run: baseline, trial; trial, baseline; ...
 
     With `until_verdict`, or if that was asked for before, they record the terms of their verdict. They record the
-    expectation of the first one.
+    expectation of the first one, and the overrides and bias of a `proxy`.
     """
     changes = [each for each in overrides if not is_shared(each)]
     where = [each for each in overrides if is_shared(each)]
     refuse_changes(changes)
     received = campaign.is_received
     baseline = compose_one([*campaign.base, *where], BASELINE, received=received)
+    if proxy:
+        full, baseline = baseline.run, compose_one([*campaign.base, *where, *proxy], BASELINE, received=received)
+        refuse_same_length(proxy, baseline.run, full)
     tiers = baseline.run.contest.tiers if baseline.run.contest else {}
     tier = tier_of(changes, tiers, changed_code=campaign.code is not None)
     facts: dict[str, Any] = {"name": name, "changes": changes} | ({} if tier is None else {"tier": tier})
@@ -205,6 +216,10 @@ def trial_points(
         refuse_other_expectation(name, known.get("expect"), wanted)
     if wanted := wanted if known is None else known.get("expect"):
         facts["expect"] = wanted
+    if known is not None:
+        refuse_other_length(name, known.get("proxy"), proxy)
+    if proxy:
+        facts["proxy"] = record_of(campaign, proxy) if known is None else known["proxy"]
     terms = (known or {}).get("until")
     if until_verdict and terms is not None:
         refuse_other_terms(name, terms, tried.run.campaign.minimum_effect)

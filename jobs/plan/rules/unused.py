@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from jobs.engines.engine import engine_of
+from jobs.errors import Problem
 from jobs.plan.rules.native_only import typed
 from jobs.plan.rules.rule import value_at
 from jobs.schema import Run
@@ -39,16 +40,15 @@ def values_are_read(run: Run) -> str | None:
     return None
 
 
-def refusals(run: Run, overrides: Iterable[str]) -> list[str]:
+def refusals(run: Run, overrides: Iterable[str]) -> list[Problem]:
     """Return a line for each override of a section or key that the work of the run does not read."""
-    sections, lines = work_of(run).unread(run), []
+    sections, lines = work_of(run).unread(run), list[Problem]()
     for override in overrides:
         key = override.lstrip("+").partition("=")[0]
         why = next((sections[each] for each in (key, *above(key)) if each in sections), None)
         if why is not None and key not in PLACES:
-            lines.append(
-                f"{override} has no effect on job={run.job.name}: {why}. Leave {key} out, or choose another job."
-            )
+            text = f"{override} has no effect on job={run.job.name}: {why}. Leave {key} out, or choose another job."
+            lines.append(Problem(text, "unread_key", run.name))
     return lines
 
 

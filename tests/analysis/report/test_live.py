@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 import signal
 import subprocess
@@ -13,7 +15,9 @@ from types import SimpleNamespace
 import pytest
 
 from analysis.report import live
+from analysis.report.content import Live
 from analysis.report.live import rewrite
+from analysis.report.report import answered
 from jobs.cli import main
 from jobs.rundir import SweepDir, append_record
 from tests.support.fake_runs import a_run, ended, finished_run, prepared, started, step
@@ -68,6 +72,30 @@ def test_the_page_of_a_sweep_that_has_ended_is_that_of_report(tmp_path: Path) ->
         assert (tmp_path / "once" / name).read_bytes() == (tmp_path / "live" / name).read_bytes()
 
 
+def test_runs_in_progress_have_curves_that_are_no_results(tmp_path: Path) -> None:
+    finished_run(tmp_path / "s", a_run("done"))
+    run = a_run("busy<b>", steps=50)
+    directory = prepared(tmp_path / "s", run)
+    started(directory, run)
+    for number in range(1, 4):
+        step(directory, number, loss=5.0 - number, step_time_s=0.5)
+    live_state = Live("Live: 1 running", 10, frozenset({directory.path.resolve()}))
+    headline, page = answered([tmp_path / "s"], tmp_path / "live", live=live_state)
+    text = page.read_text()
+    assert '<div class="plot" id="plot-running-loss"' in text
+    assert "CPU, still running, not a result" in text
+    assert "busy&lt;b&gt; step 3 of 50" in text
+    plots = json.loads(re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', text, re.DOTALL)[0])
+    assert plots["running-loss"]["data"][0]["y"] == [4.0, 3.0, 2.0]
+    assert plots["running-tokens_per_s"]["data"][0]["y"] == [2048.0] * 3
+    assert not any("busy" in sentence for sentence in headline)
+    table = list(csv.DictReader((tmp_path / "live/runs.csv").read_text().splitlines()))
+    assert {row["name"]: bool(row["not_used_because"]) for row in table} == {"done": False, "busy<b>": True}
+    assert "still running" not in answered([tmp_path / "s"], tmp_path / "last")[1].read_text().replace(
+        "no end recorded; last seen at step 3 of 50: still running, killed, or out of time", ""
+    )
+
+
 def test_nothing_is_written_while_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = prepared(tmp_path, a_run("r"))
     started(run, a_run("r"))
@@ -84,8 +112,8 @@ def test_nothing_is_written_while_nothing_changes(tmp_path: Path, monkeypatch: p
         if looks == 8:
             ended(run, step=2)
 
-    def write(line: str | None, reload_s: int) -> tuple[list[str], Path]:
-        assert line is not None
+    def write(state: Live | None) -> tuple[list[str], Path]:
+        assert state is not None
         written.append(looks)
         return [], tmp_path
 

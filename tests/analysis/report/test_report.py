@@ -19,8 +19,9 @@ import analysis.report
 from analysis.formatting import plot_text
 from analysis.load.discover import read_runs
 from analysis.report.digest import Digest
+from analysis.report.figures.curves import MOST_CURVE_POINTS, thinned
 from analysis.report.figures.over_ranks import over_ranks
-from analysis.report.figures.page import MOST_CURVE_POINTS, figures, thinned
+from analysis.report.figures.page import figures
 from analysis.report.figures.style import styles_of
 from analysis.report.report import report
 from analysis.scaling.groups import Group, scaling_groups
@@ -405,7 +406,7 @@ def test_tables_of_very_many_rows_are_cut_and_state_it(tmp_path: Path, monkeypat
 
 def test_of_very_many_runs_a_loss_curve_a_point_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_scaling_sweep(tmp_path)
-    monkeypatch.setattr("analysis.report.figures.page.MOST_CURVES", 7)
+    monkeypatch.setattr("analysis.report.figures.curves.MOST_CURVES", 7)
     (loss,) = [
         figure for figure in figures(Digest(groups=scaling_groups(read_runs([tmp_path])))) if figure.name == "loss"
     ]

@@ -16,13 +16,17 @@ from jobs.rundir import SweepDir, provenance_of, read_records
 SOLVER = """\
 import os, random, sys
 noise = random.Random([part for part in os.getcwd().split("/") if "-r" in part][-1]).gauss(0, 0.004)
-print("time", {8: 6.0, 16: 4.0, 17: 4.0, 32: 2.0, 64: 3.0}[int(sys.argv[1])] * (1 + noise), "s")
+time_s = {8: 6.0, 16: 4.0, 17: 4.0, 32: 2.0, 64: 3.0}.get(int(sys.argv[1]), 3.0) * (1 + noise)
+# A short run flatters every block but the baseline's, by 10 % and a little more for larger ones.
+if int(sys.argv[2]) < 100:
+    time_s *= 0.1 if sys.argv[1] == "16" else 0.09 - int(sys.argv[1]) / 100_000
+print("time", time_s, "s")
 print("residual", 0.5 if sys.argv[1] != "64" else 30.0)
 """
 PROGRAM: dict[str, Any] = {
     "name": "solver",
-    "steps": {"solve": {"command": "{python} solver.py {params.nb}"}},
-    "params": {"nb": "16"},
+    "steps": {"solve": {"command": "{python} solver.py {params.nb} {params.iterations}"}},
+    "params": {"nb": "16", "iterations": "100"},
     "files": {"solver.py": SOLVER},
     "metrics": {
         "solve_s": {"pattern": r"time (\S+)", "unit": "s", "better": "low", "definition": "Time of the solution."},
@@ -118,3 +122,54 @@ def test_spent_pairs_and_a_spent_budget_leave_an_attempt_undecided_and_more_may_
     assert "budget.node_hours=1e-06 is not enough" in reply["result"]["verdict"]["because"]
     assert main(["attempt", *words, "--until", "verdict"]) == 4
     assert "Verdict on equal: no difference within 2 %." in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_a_proxy_decides_with_the_bias_of_configurations_that_ran_at_both_lengths(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = ("--proxy", "program.params.iterations=10")
+    code, reply = judged(capsys, "early", "program.params.nb=17", *short, "--expect", "speed >= 1.05 x baseline")
+    early = reply["result"]["verdict"]
+    assert (code, early["verdict"], early["pairs"], early["expected_state"]) == (5, "undecided", 3, "not_decided")
+    assert early["because"].startswith("better by proxy program.params.iterations=10 alone, whose bias is unknown")
+    assert (early["proxy"], early["proxy_configurations"], early["bias"]) == ("program.params.iterations=10", 0, None)
+    assert begun(campaign)[1:3] == ["early-baseline-r1", "early-r1"], "a proxy has no noise floor"
+
+    for block in (20, 24, 28):
+        for name, more in ((f"long{block}", ()), (f"short{block}", short)):
+            assert main(["attempt", name, f"program.params.nb={block}", *more, "--wait"]) == 0
+    code, reply = judged(capsys, "early", "program.params.nb=17", *short)
+    assert (code, reply["result"]["verdict"]["bias"]) == (5, None), "the bias is that which was known before"
+    code, reply = judged(capsys, "equal", "program.params.nb=17", *short, "campaign.maximum_pairs=4")
+    equal = reply["result"]["verdict"]
+    assert code in {4, 5}
+    assert equal["proxy_configurations"] == 3
+    assert equal["bias"] == pytest.approx(1.11, abs=0.01)
+    assert equal["ratio_low"] < 1 < equal["ratio_high"]
+    assert main(["attempt", "fast", "program.params.nb=32", *short, "--until", "verdict"]) == 0
+    out = capsys.readouterr().out
+    assert "Verdict on fast: better than the baseline." in out
+    assert "By proxy program.params.iterations=10: the short ratio was 1.1" in out
+    assert main(["package", str(campaign), "fast"]) == 2
+    assert "its runs are short (--proxy program.params.iterations=10)" in capsys.readouterr().err
+    assert main(["attempt", "fast", "program.params.nb=32", "--until", "verdict"]) == 2
+    assert "began with --proxy program.params.iterations=10" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("baseline --proxy program.params.iterations=10", "belongs to an attempt"),
+        ("fast program.params.nb=32 --proxy program.params.nb=8", "set by the attempt, and by --proxy"),
+        ("fast --proxy program.params.iterations=100", "changes nothing"),
+        ("fast --proxy ranks_per_node=2", "an attempt keeps ranks"),
+        ("fast --proxy launcher=dry", "does not shorten runs"),
+    ],
+)
+def test_a_proxy_that_no_attempt_can_have_is_refused(
+    words: str, text: str, campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["attempt", *words.split()]) == 2
+    assert text in capsys.readouterr().err
+    assert len(begun(campaign)) == 1

@@ -323,7 +323,7 @@ def typed(text: str) -> Overrides:
 def refused(run: Run) -> dict[Rule, list[str]]:
     """The refusals that a user reads, by rule: those of the first group that has any."""
     for rules in (*but_memory(run), memory.RULES):
-        if found := {rule: lines for rule in rules if (lines := list(broken([rule], run)))}:
+        if found := {rule: lines for rule in rules if (lines := list[str](broken([rule], run)))}:
             return found
     return {}
 
