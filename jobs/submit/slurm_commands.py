@@ -112,7 +112,7 @@ def beyond_one(
         return
     where = f"partition {settings['PartitionName']}"
     # Either may be the word UNLIMITED.
-    most = [int(settings[key]) for key in ("MaxNodes", "TotalNodes") if settings.get(key, "").isdigit()]
+    most = [int(settings[each]) for each in ("MaxNodes", "TotalNodes") if settings.get(each, "").isdigit()]
     if most and nodes > min(most):
         yield (
             f"{prefix}nodes={nodes}, but {where} gives a job at most {min(most)}. "
@@ -220,8 +220,8 @@ def jobs_named(names: set[str], since: datetime) -> dict[str, str]:
 
 def most_tasks() -> int:
     """Return the most tasks of a job array of the site; 1 where it has none (MaxArraySize of 0 or 1)."""
-    # Indices of tasks go from 0 to MaxArraySize - 1, so this is one task less than the limit. Slurm's default is 1001.
-    return max(1, int(configuration().get("MaxArraySize", "1001")) - 1)
+    # The indices of its tasks are below MaxArraySize, and begin with 0 here. Slurm's default is 1001.
+    return max(1, int(configuration().get("MaxArraySize", "1001")))
 
 
 def queue() -> dict[str, JobState]:
