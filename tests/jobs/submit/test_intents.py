@@ -77,7 +77,7 @@ def age_the_ledger(sweep: SweepDir) -> None:
         (socket.gethostname(), 3, True),
         ("login2", 3, False),
         ("login2", -9, False),
-        ("login2", 12, True),
+        ("login2", 14, True),
     ],
 )
 def test_an_intent_of_another_host_is_given_up_only_when_its_clock_may_not_be_behind(
