@@ -16,6 +16,7 @@ from analysis.logs.measurements import measurements
 from analysis.parsers import log_metrics as a
 from analysis.parsers.base import Kind, Text
 from analysis.report.caveats import warnings
+from analysis.report.content import build
 from analysis.report.digest import Digest
 from jobs import metrics as m
 from jobs.failure_causes import FailureCause
@@ -194,6 +195,14 @@ def timed_out(at: str) -> str:
         "600003 milliseconds "
         "before timing out.\n"
     )
+
+
+def test_the_page_names_the_rank_that_failed_first_and_its_host(tmp_path: Path) -> None:
+    steps = megatron([(step, 500.0) for step in range(1, 12)])
+    write(tmp_path / "job.out", f"{steps}{timed_out('07:10:11')}{child(1, '07:00:10')}")
+    page = build(read([tmp_path]))
+    assert "exitcode  : 1 (pid: 77) (rank 21 on gpu-b12)" in " ".join(page.warnings)
+    assert page.rows[0].run.state == "unknown (possibly code error)"
 
 
 @pytest.mark.parametrize("code", [1, 2, 3, 13, 127, -9, -6, -11, 137])
