@@ -197,6 +197,12 @@ def timed_out(at: str) -> str:
     )
 
 
+@pytest.mark.parametrize("prefix", ["[1,0]<stdout>:", "[default0]:", "[rank0]: ", "0: ", "node7: ", ""])
+def test_the_arguments_of_megatron_are_read_behind_the_prefix_of_a_launcher(tmp_path: Path, prefix: str) -> None:
+    text = "".join(f"{prefix}{line}\n" for line in megatron([(step, 500.0) for step in range(1, 9)]).splitlines())
+    assert one_run(write(tmp_path / "job.out", text)).ranks == 8
+
+
 def test_the_page_names_the_rank_that_failed_first_and_its_host(tmp_path: Path) -> None:
     steps = megatron([(step, 500.0) for step in range(1, 12)])
     write(tmp_path / "job.out", f"{steps}{timed_out('07:10:11')}{child(1, '07:00:10')}")
