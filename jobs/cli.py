@@ -6,15 +6,18 @@ The commands are the entries of `jobs/command_line/`.
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import sys
 from pathlib import Path
 
 from jobs.command_line.grammar import COMMANDS, Parser, parsed, parser
 from jobs.errors import SuiteError, interrupt_behind
-from jobs.output import exit_code_of, guarded_streams, output_is_closed
+from jobs.output import drop_unwritable_output, exit_code_of, guarded_streams, output_is_closed
 from jobs.secrets import redact
 from jobs.visible import visible
+
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,6 +29,13 @@ def main(arguments: list[str] | None = None) -> int:
             return run_command(sys.argv[1:] if arguments is None else arguments)
     except BrokenPipeError:
         output_is_closed()
+    except OSError as error:
+        # Errors of files name their file.
+        if error.filename is not None or error.errno not in UNWRITABLE:
+            raise
+        drop_unwritable_output()
+        print(f"slurmscale: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return 2
 
 
 def run_command(arguments: list[str]) -> int:

@@ -211,18 +211,35 @@ def output_is_closed() -> NoReturn:
     Raises SystemExit, which no handler of errors takes for a fault of a file, with the code of a program that SIGPIPE
     ends. What is still to be printed is dropped.
     """
+    drop_unwritable_output()
+    raise SystemExit(CLOSED_PIPE)
+
+
+def drop_unwritable_output() -> None:
+    """Drop what is still to be printed to a standard stream that cannot be written, or the exit would report it."""
     for stream in map(behind, (sys.stdout, sys.stderr)):
         try:
             stream.flush()
-        except BrokenPipeError:
+        except OSError:
             with Path(os.devnull).open("wb") as nowhere:
                 os.dup2(nowhere.fileno(), stream.fileno())
-    raise SystemExit(CLOSED_PIPE)
+
+
+def open_closed_streams() -> None:
+    """Open standard streams that the caller has closed (`>&-`), or the next file that is opened would be one of them.
+
+    What is printed there is dropped, as the caller asked for.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8"))  # noqa: SIM115, PTH123
 
 
 @contextmanager
 def guarded_streams(clean: Callable[[str], str]) -> Iterator[None]:
     """Pass the standard streams, and the traceback of an error that nothing catches, through `clean`."""
+    open_closed_streams()
     print_errors_redacted()
     out, err = Guarded(sys.stdout, clean), Guarded(sys.stderr, clean)
     with redirect_stdout(cast(TextIO, out)), redirect_stderr(cast(TextIO, err)):

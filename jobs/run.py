@@ -7,10 +7,12 @@ after these checks. A failure of any rank is recorded with rank and node before 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import faulthandler
 import os
 import signal
 import sys
+import time
 import traceback
 from contextlib import nullcontext, suppress
 from importlib import metadata
@@ -36,6 +38,48 @@ from jobs.versions import major_minor
 from jobs.work.work import work_of
 
 STDERR = 2
+# What a rank has left to do after its work takes milliseconds; a profiler that writes its results then needs longer.
+TEARDOWN_LIMIT_S = 300
+SIGEV_THREAD = 2  # timer_create(2): the timer calls a function in a thread of its own
+
+
+def run_rank(run_directory: str) -> None:
+    """Run one rank, as the whole work of this process: its end is bounded too."""
+    try:
+        main(run_directory)
+    except SystemExit as ended:
+        end_at_last(ended.code if isinstance(ended.code, int) else 1)
+        raise
+    end_at_last(0)
+
+
+def end_at_last(code: int, within_s: int = TEARDOWN_LIMIT_S) -> None:
+    """Let this process end with an exit code after some time, if its teardown does not.
+
+    On a loaded machine about one rank of a hundred hung in it: the destructors of torch and OpenMP wait for their
+    threads, where no Python thread runs any more. So the C library calls _exit(code) from a thread of its own.
+    """
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "timer_create"):  # a C library that has it in another one
+        return
+    timer = ctypes.c_void_p()
+    event = Event(value=code, notify=SIGEV_THREAD, function=ctypes.cast(libc["_exit"], ctypes.c_void_p))
+    if libc.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)) == 0:
+        # struct itimerspec: an interval of 0 and the time until the first call, each in seconds and nanoseconds.
+        libc.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 0, within_s, 0), None)
+
+
+class Event(ctypes.Structure):
+    """struct sigevent of 64-bit Linux (bits/types/sigevent_t.h)."""
+
+    _fields_ = (
+        ("value", ctypes.c_long),
+        ("signal", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("function", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("padding", ctypes.c_byte * 32),
+    )
 
 
 def main(run_directory: str) -> None:
@@ -135,4 +179,4 @@ def refuse_other_world(ranks: int, rank: Rank) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m jobs.run", description="Start one rank of a prepared run.")
     parser.add_argument("run_directory", help="the directory that `slurmscale submit` prepared")
-    main(parser.parse_args().run_directory)
+    run_rank(parser.parse_args().run_directory)

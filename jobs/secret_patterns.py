@@ -27,8 +27,8 @@ from pathlib import Path
 WORDS = (
     r"(?:(?i:token|secret|passwo?r[dt]|passw?o?r?d|passphrase|passcode|passkey|credentials?"
     r"|(?:api|access|auth|private|secret|account|signing|encryption|master|shared|license|wandb|hf)[_-]?key"
-    r"|(?:db|user|admin|root|mail|smtp|proxy|ssh|sql|redis|ftp|ldap|http|login)_pass)"
-    r"|_KEY|[A-Z0-9]_?PASS|[A-Z0-9]_PWD?)"
+    r"|(?:db|user|admin|root|mail|smtp|imap|proxy|ssh|sftp|sql|redis|ftp|ldap|bind|http|login|vnc|sudo|become)[_-]pass)"
+    r"|_KEY|[A-Z0-9]_?PASS|[A-Z0-9]_PWD?|[A-Z0-9]_JWT)"
 )
 SECRET_WORD = re.compile(rf"{WORDS}(?![A-Za-z])")
 # HF_TOKEN_PATH names a file.
@@ -53,9 +53,9 @@ def names_a_secret(name: str) -> bool:
 # --- name and value --------------------------------------------------------------------------------------------
 
 QUOTE = r"""\\*+["']"""
-# Full-width signs are those of input methods of East Asia.
+# Full-width signs are those of input methods of East Asia; signs without width come with text that was copied.
 SEPARATOR = re.compile(
-    rf"""(?:(?:{QUOTE})?+\s*+(?:\+?[=\uff1d\ufe66]{{1,3}}>?|:=|(?P<colon>[:\uff1a]))\s*+(?:[bfr](?={QUOTE}))?+
+    rf"""(?:[\u200b-\u200f\u2060\ufeff\xad]*+(?:{QUOTE})?+\s*+(?:\+?[=\uff1d\ufe66]{{1,3}}>?|:=|(?P<colon>[:\uff1a]))\s*+(?:[bfr](?={QUOTE}))?+
     | {QUOTE},\s*+b?+(?={QUOTE}))""",
     re.VERBOSE,
 )
@@ -138,10 +138,12 @@ def separator_after(text: str, name: re.Match[str], *, certain: bool) -> re.Matc
 BETWEEN = r"[^\n;|&]{0,300}?"
 WORD = r"""(?:"(?![$`])[^"\n]{1,500}"|'[^'\n]{1,500}'|(?![$`"'\\-]|\[redacted)[^\s"',;}\]\)\\|]{1,2000}+)"""
 READERS = r"(?:kinit|sudo|su|chpasswd|passwd|docker|podman|helm|cryptsetup|gpg2?|wandb|gh|glab|hf|openssl|ssh-add)"
+# What stands before the credentials of the header Authorization.
+SCHEMES = r"(?:bearer|basic|token|api-?key|digest|negotiate|bot|key|oauth|jwt|pat|splunk|ssws|genie-?key|sso-key|hawk)"
 # Commands, headers and URLs that contain a password or key without naming it.
 COMMAND = re.compile(
     rf"""(?P<before>
-      (?i:\bauthorization(?:\\*+["'])?+[:=,][ ]*+(?:\\*+["'])?+)(?i:(?:token|api-?key|digest|negotiate|bot|key)[ ]++)?+
+      (?i:\bauthorization(?:\\*+["'])?+[:=,][ ]*+(?:\\*+["'])?+)(?i:{SCHEMES}[ ]++)?+
     | [?&;](?i:sig|signature|x-amz-signature|x-goog-signature|key|code|auth|apikey|pass|pw)=
     | \bmachine\s++\S++\s++login\s++\S++\s++password\s++
     | \bwandb\s++login\s++(?>(?:--?+(?!key[ =])[\w-]++(?:=\S++|[ ]https?://\S++)?+\s++)*+)
@@ -156,13 +158,13 @@ COMMAND = re.compile(
     | \bssh-keygen\b{BETWEEN}\s-N[ ]*+
     | \bopenssl\b{BETWEEN}\s(?:-passin|-passout|-pass|-k|-K)[ ]++(?:pass:)?+
     | \bhtpasswd\b[ ](?:-\w++[ ]++){{0,8}}(?:\S{{1,300}}+[ ]++){{1,2}}(?=\S++\s*+(?:$|[;&|\n]))
-    | \b(?:kinit|sudo|chpasswd|passwd)\b[^\n;|&<]{{0,200}}<<<[ ]*+
+    | \b(?:kinit|sudo|su|chpasswd|passwd)\b[^\n;|&<]{{0,200}}<<<[ ]*+
     | \bsmbclient\b{BETWEEN}\s(?:-U|--user)[ =]*+["']?[^\s:"'$%]{{1,200}}+%
     | \blftp\b{BETWEEN}\s-u[ ]*+["']?[^\s:"'$,]{{1,200}}+,
     | \bcurl\b{BETWEEN}\s(?:-u|--user|-U|--proxy-user)[ =]*+["']?[^\s:"'$]{{1,200}}+:
     | (?i:\bidentified[ ]++by[ ]++)
     | (?i:(?<![a-z])auth\\*+["']\s*+:\s*+)(?=\\*+["'][A-Za-z0-9+/]{{8}})
-    | (?<![\w.-])(?i:key)(?:\\*+["'])?+\s*+[:=]\s*+(?=(?:\\*+["'])?+[A-Fa-f0-9]{{32}}\b)
+    | (?<![\w.-])(?i:key)(?:\\*+["'])?+\s*+[:=]\s*+(?=(?:\\*+["'])?+[A-Fa-f0-9]{{32,64}}+\b)
     )(?P<value>{WORD}|\\++"[^"\n]{{1,500}}")
     | (?P<header>(?i:\bcookie:[ ]*+))(?!\[redacted)[^\s"'][^\r\n"']*+
     | (?P<proxy>(?:(?i:proxy)(?:\\*+["'])?+\s?[=:,\s]\s?|\bcurl\b{BETWEEN}\s-x[ ]?)(?:\\*+["'])?+)
@@ -177,7 +179,7 @@ COMMAND_WORDS = (
     "mariadb", "ldap", "redis", "mongo", "sqlcmd", "ipmitool", "zip", "7z", "openssl", "htpasswd", "<<<", "smbclient",
     "lftp", "curl", "echo", "printf",
 )  # fmt: skip
-NAME_WORDS = ("token", "secret", "pass", "pw", "key", "credential", "psk", "_auth")
+NAME_WORDS = ("token", "secret", "pass", "pw", "key", "credential", "psk", "_auth", "jwt")
 PREFIXES = ("before", "header", "proxy", "piped")
 
 
@@ -203,7 +205,12 @@ def shapes() -> re.Pattern[str]:
             prefixes[row["characters"], row["least"]].append(row["prefix"])
     tokens = "|".join(f"(?:{'|'.join(p)})[{characters}]{{{least},}}+" for (characters, least), p in prefixes.items())
     return re.compile(
-        rf"""(?<![A-Za-z0-9])(?:{tokens})
+        # First a token, or user:password, in a URL, in which a path has one slash: https:/user:password@host
+        rf"""(?<=://)(?=[^\s/:@]{{0,300}}\d)[^\s/:@]{{20,}}+(?=@)
+        | (?:(?<=://)|(?<=[A-Za-z]:/)(?!/)|(?<=[\s"'=]//))[^\s/:@]{{0,300}}+:[^\s/]{{1,2000}}(?=@(?!sha256:))
+        # A password with a slash. A number before the slash is a port.
+        | (?<=://)[^\s/:@]{{1,200}}+:(?!\d+/)[^\s@"'<>,;()\[\]{{}}|]{{1,200}}+(?=@(?!sha256:))
+        | (?<![A-Za-z0-9])(?:{tokens})
         | (?i:\bbearer[ ]++)[\w.~+/-]{{12,}}+=*+
         | (?i:\bauthorization:[ ]*+basic[ ]++)[A-Za-z0-9+/]{{8,}}+=*+
         # A block of keys, also one without its end; it is searched up to the next beginning only.
@@ -214,11 +221,6 @@ def shapes() -> re.Pattern[str]:
         # Hashes of passwords, as in shadow and of htpasswd.
         | \$(?:apr1|[156]|2[abxy]?|y|gy|7|argon2\w{{1,3}}|scrypt|pbkdf2[\w-]{{0,20}})\$[\w./$=,+-]{{20,}}+
         | \{{S?SHA\d{{0,3}}\}}[A-Za-z0-9+/]{{20,}}+=*+
-        # A token, or user:password, in a URL, in which a path has one slash: https:/user:password@host
-        | (?<=://)(?=[^\s/:@]{{0,300}}\d)[^\s/:@]{{20,}}+(?=@)
-        | (?:(?<=://)|(?<=[A-Za-z]:/)(?!/)|(?<=[\s"'=]//))[^\s/:@]{{0,300}}+:[^\s/]{{1,2000}}(?=@(?!sha256:))
-        # A password with a slash. A number before the slash is a port.
-        | (?<=://)[^\s/:@]{{1,200}}+:(?!\d+/)[^\s@"'<>,;()\[\]{{}}|]{{1,200}}+(?=@(?!sha256:))
         """,
         re.VERBOSE,
     )

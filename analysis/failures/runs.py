@@ -53,7 +53,11 @@ class Failure:
     @classmethod
     def of(cls, file: str, verdict: Verdict) -> Failure:
         """Return the failure of the log with this name; the proof may be in another file."""
-        proof = f"{verdict.file or file}:{verdict.line}: {short(verdict.proof or '', LONGEST_PROOF)}"
+        line = verdict.proof or ""
+        proof = f"{verdict.file or file}:{verdict.line}: {short(line, LONGEST_PROOF)}"
+        if verdict.rank is not None and not re.search(rf"\brank[ :=]*{verdict.rank}\b", line, re.IGNORECASE):
+            where = "" if verdict.host is None or verdict.host in line else f" on {verdict.host}"
+            proof += f" (rank {verdict.rank}{where})"
         return cls(verdict.cause, proof, verdict.advice, verdict.possible)
 
     @property

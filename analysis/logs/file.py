@@ -15,7 +15,7 @@ from analysis.logs.quotes import quotes
 from analysis.parsers.base import Kind, Record, Text
 from analysis.parsers.cluster import launcher
 from analysis.parsers.detect import read_log
-from analysis.parsers.search import blocks
+from analysis.parsers.search import blocks, torn_number
 from jobs.failure_causes import FailureCause
 from jobs.metrics import Better, Metric
 
@@ -50,6 +50,8 @@ class LogFile:
     """Numbers from a facts.yaml, which override `settings`."""
     note: str | None = None
     """A warning about its relation to other files: the attempts of its training, or why it was not merged."""
+    torn: str = ""
+    """The number at its end that is not read, because it may be cut off; empty if there is none."""
     unread: str = ""
     """The reason that it was not read; such a file has no content."""
 
@@ -112,7 +114,8 @@ def read_log_file(path: Path) -> LogFile:
     quoted = len(numbers) <= MOST_QUOTED_STEPS and quotes(path, numbers or [verdict.line or 0])
     if quoted:
         verdict = Verdict(FailureCause.unknown)
-    return LogFile(path, tuple(formats), settings, texts, records, last, verdict, quoted)
+    torn = torn_number(path) if formats else ""
+    return LogFile(path, tuple(formats), settings, texts, records, last, verdict, quoted, torn=torn)
 
 
 def is_binary(path: Path) -> bool:

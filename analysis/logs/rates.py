@@ -63,7 +63,8 @@ def measured(
     for metric, latest in ((m.LOSS, m.FINAL_LOSS), (m.MEMORY_PEAK, m.MEMORY_PEAK)):
         reported = [step.values[metric] for step in run.steps if metric in step.values]
         values |= {latest: max(reported) if metric is m.MEMORY_PEAK else reported[-1]} if reported else {}
-    if not is_finite(run.steps, m.LOSS):
+    if not (is_finite(run.steps, m.LOSS) and is_finite(run.steps, m.GRADIENT_NORM)):
+        # Of a norm that stays NaN the weights are NaN too, whatever loss is printed: transformers prints 0.0.
         values.pop(m.FINAL_LOSS, None)
     for metric in (a.FLOPS_PER_S_PER_RANK, a.MODEL_FLOPS_UTILIZATION):
         # The program's own figures, which analysis.metrics.mfu shows next to ours.

@@ -397,7 +397,7 @@ def standing(run: LogRun, values: Mapping[Metric, float], trust: Trust) -> tuple
     verdict = run.file.verdict
     if verdict and died_first(run.file):
         return cause_words(verdict), DIED_FIRST
-    state = "as far as logged" if verdict is None or verdict.cause is FailureCause.unknown else verdict.cause.word
+    state = cause_words(verdict) if verdict and verdict.is_failure else "as far as logged"
     if stops:
         state = "succeeded"
     if trust.useless:

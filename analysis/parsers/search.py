@@ -15,7 +15,7 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -58,6 +58,20 @@ SEPARATORS = (b" ", b"\t", b"\r", b"\n", b"|", b";", b"=")
 # A number that ends with one of these may go on: 123, 1,234., 12:0, 1e-.
 DIGIT = re.compile(rb"[0-9]")
 MAY_GO_ON = tuple(b"%c" % each for each in b"0123456789.,:eE+-")
+NUMBER = re.compile(rb"[+-]?[0-9][0-9.,:eE+-]*")
+DIGITS = re.compile(rb"[0-9]+")
+SIGNS = b"+-"
+BLANKS = re.compile(rb"[ \t]+")
+# C and Python print exponents of at least two digits, and none of a measurement has three.
+EXPONENT = re.compile(rb"[0-9][eE][+-][0-9]{2,}$")
+THOUSANDS = re.compile(rb"[+-]?[0-9]{1,3}(,[0-9]{3})*,?[0-9]{0,3}(\.[0-9]*)?")
+# Lines before the last one that show how the program prints its last number.
+LOOKED_BACK_BYTES = 1 << 18
+# A float of 64 bits has 15 to 17 digits; without the last of them it differs by less than 1e-12.
+DIGITS_ENOUGH = 12
+DIGITS_OF_ONE = 2
+# An integer without its last digit is a tenth.
+LARGEST_STEP = 3
 
 
 def blocks(path: Path) -> Iterator[bytes]:
@@ -81,22 +95,85 @@ def blocks(path: Path) -> Iterator[bytes]:
 
 
 def without_torn_number(content: Iterable[bytes]) -> Iterator[bytes]:
-    """Return blocks without a number at the end of the last line, if that line has no line end and others have one.
-
-    Its program was killed or is still writing: 123 may be the beginning of 1234.5. A file of one line is complete, and
-    so is a last line that ends with a unit, a bracket or a space.
-    """
-    several, last = False, b""
+    """Return blocks without a number that may be cut off at their end: see `torn_number`."""
+    before, last = b"", b""
     for block in content:
         if last:
             yield last
-        several, last = several or b"\n" in block, block
-    if several and last.endswith(MAY_GO_ON):
-        begin = max(map(last.rfind, SEPARATORS)) + 1
-        if DIGIT.search(last, begin):
-            last = last[:begin]
-    if last:
+        before, last = (before + last)[-LOOKED_BACK_BYTES:], block
+    if last := last[: len(last) - torn_bytes(before, last)]:
         yield last
+
+
+def torn_number(path: Path) -> str:
+    """Return the number at the end of a file that is not read, because it may be cut off; empty if it is whole.
+
+    Raise OSError if the file cannot be read.
+    """
+    before, last = b"", b""
+    for block in blocks(path):
+        before, last = (before + last)[-LOOKED_BACK_BYTES:], block
+    return last[len(last) - torn_bytes(before, last) :].decode(errors="replace")
+
+
+def torn_bytes(before: bytes, last: bytes) -> int:
+    """Return the length of the number that ends the last line, if it may be cut off; else 0.
+
+    A line without a line end is that of a program that was killed or is still writing, 123 the beginning of 1234.5; or
+    it was copied without its end. A number is whole in a file of one line, and if it has the form of those that end
+    the lines with the same words before it: 0.50 below 1.25 and 0.75 is, 0.5 is not.
+    """
+    earlier, _, line = (before + last).rpartition(b"\n")
+    if not earlier or not line.endswith(MAY_GO_ON):
+        return 0
+    words, number = worded_number(line)
+    if not DIGIT.search(number) or EXPONENT.search(number):
+        return 0
+    lines = [worded_number(each.rstrip()) for each in earlier.split(b"\n")]
+    if is_whole(last_cell(number), [last_cell(other) for its_words, other in lines if its_words == words]):
+        return 0
+    return len(number)
+
+
+def worded_number(line: bytes) -> tuple[bytes, bytes]:
+    """Return the words of a line before its last number, with all other numbers and blanks alike, and that number.
+
+    The cells of a row with commas but no blanks are one number; its words are the number of its cells.
+    """
+    begin = max(map(line.rfind, SEPARATORS)) + 1
+    cells = line.count(b",") if begin == 0 else 0
+    words = b"%d" % cells if cells else line[:begin]
+    return BLANKS.sub(b" ", NUMBER.sub(b"0", words)), line[begin:]
+
+
+def last_cell(number: bytes) -> bytes:
+    """Return the last cell of a row with commas, with the comma before an empty one; a number as it is: 1,234."""
+    return number if THOUSANDS.fullmatch(number) else number[number.rfind(b",", 0, -1) + 1 :]
+
+
+def is_whole(number: bytes, others: Sequence[bytes]) -> bool:
+    """Return True if a number has the form of others, and by these nothing is missing at its end.
+
+    The form is the number with one digit for each row of digits, 0.0 of 12.75. One other of as many digits is enough,
+    or two of no more digits; an integer must not be far below them, either.
+    """
+    form = DIGITS.sub(b"0", number.lstrip(SIGNS))
+    forms = [DIGITS.sub(b"0", other.lstrip(SIGNS)) for other in others]
+    alike = [other for other, its_form in zip(others, forms, strict=True) if its_form == form]
+    if not alike or any(each != form and each.startswith(form) for each in forms):
+        return False
+    digits, longest = len(last_digits(number)), max(len(last_digits(other)) for other in alike)
+    if number == b"0":
+        return True
+    if form == b"0" and int(number) < max(map(int, alike)) / LARGEST_STEP:
+        return False
+    enough = digits >= min(longest, DIGITS_ENOUGH)
+    return enough and (len(alike) > 1 or (digits == longest >= DIGITS_OF_ONE))
+
+
+def last_digits(number: bytes) -> bytes:
+    """Return the digits at the end of a number."""
+    return number[len(number.rstrip(b"0123456789")) :]
 
 
 def whole_lines(path: Path, longest: int) -> Iterator[tuple[int, bytes]]:

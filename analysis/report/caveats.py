@@ -14,6 +14,7 @@ from analysis.compare.loss import loss_gaps
 from analysis.failures.runs import Failure
 from analysis.formatting import listed, plural
 from analysis.logs.facts import SWITCHES
+from analysis.logs.file import LogFile
 from analysis.metrics.mfu import EITHER
 from analysis.metrics.shared_nodes import side_by_side
 from analysis.parsers import log_metrics as a
@@ -73,6 +74,7 @@ def warnings(digest: Digest) -> list[str]:
         + formulas_differ(used)
         + [text for rule in rules for text in rule(own)]
         + [text for rule in of_logs for text in rule(logs)]
+        + cut_off(digest.logs)
         + [
             text
             for rule in (
@@ -231,6 +233,18 @@ def several_attempts(runs: list[RunResult]) -> list[str]:
 def remarked(runs: list[RunResult]) -> list[str]:
     """Report what else the reader of the rate of a log must know."""
     return first_of([text for run in runs for text in run.remarks], "Further such remarks on logs")
+
+
+def cut_off(logs: Iterable[LogFile]) -> list[str]:
+    """Report logs whose last number may be cut off and was not read, with what to do if it is whole."""
+    torn = [log for log in logs if log.torn]
+    if not torn:
+        return []
+    named = listed([f"{log.torn} of {log.path.name}" for log in torn], MOST_HOSTS)
+    return [
+        f"The last line of {plural(len(torn), 'log')} has no line end, so its last number may be cut off and is not "
+        f"read: {named}. If it is whole, add a line end to the file."
+    ]
 
 
 def derived(runs: list[RunResult]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -121,10 +122,10 @@ def show_leaderboard(directory: Path) -> int:
 
 
 def campaign_of(directory: Path) -> Path:
-    """Return the directory of a campaign, given it or a run in it."""
+    """Return the directory of a campaign, given it, a run in it, or a link to either."""
     from jobs.submit.sweep_at import is_run
 
-    return directory.absolute().parent if is_run(directory) else directory
+    return Path(os.path.realpath(directory)).parent if is_run(directory) else directory
 
 
 def package(options: argparse.Namespace) -> int:

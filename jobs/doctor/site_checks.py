@@ -72,10 +72,10 @@ def unusable_nodes(site: Site) -> Iterator[Finding]:
 
 def sweeps(site: Site) -> Finding:
     """Check the limits on jobs that are submitted at once."""
-    tasks = max(0, int(site.config.get("MaxArraySize", "1001")) - 1)
+    tasks = int(site.config.get("MaxArraySize", "1001"))
     queued = site.config.get("MaxJobCount")
     found = f"arrays of at most {tasks} runs (MaxArraySize), {queued} jobs of all users (MaxJobCount)"
-    if tasks < 1:
+    if tasks < 2:
         return Finding(
             "sweeps", found, Verdict.warning, "Each run is a job of its own; launcher.max_running needs arrays."
         )

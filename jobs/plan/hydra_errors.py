@@ -38,8 +38,11 @@ def hydra_refusals(overrides: list[str]) -> Iterator[None]:
 def explain(error: Exception, overrides: list[str]) -> str:
     """Return the innermost message, where it is, and what to set."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
-        group, _, name = str(error.missing_cfg_file).rpartition("/")
-        near = meant(f"{group}={name}") or nearest_names(name, error.options)
+        missing = str(error.missing_cfg_file)
+        # A name with a slash is no group below: model=meta-llama/Llama-2-7b.
+        group = max((each for each in GROUPS if missing.startswith(f"{each}/")), key=len, default=missing)
+        name = missing[len(group) + 1 :]
+        near = meant(f"{group}={name}") or nearest_names(name.rpartition("/")[2], error.options)
         return f"{group}={name}: there is no such choice.{did_you_mean(near)} {set_one_of(group, error.options)}"
     if isinstance(error, OverrideParseException):
         return unreadable(error)
@@ -89,6 +92,8 @@ def explain(error: Exception, overrides: list[str]) -> str:
 def unreadable(error: OverrideParseException) -> str:
     """Return why Hydra's grammar cannot read an override, and its quoted spelling."""
     key, equals, value = error.override.partition("=")
+    if plain := slip(key, equals, value):
+        return f"{error.override!r} cannot be read: {plain}"
     reason = next(line for line in error.message.splitlines() if not line.startswith("Error parsing override"))
     if "LexerNoViableAltException" in reason:
         # A line of the message points at the character; line breaks in the override shift it to another line.
@@ -102,6 +107,20 @@ def unreadable(error: OverrideParseException) -> str:
         f"{error.override!r} cannot be read: {reason}. Write KEY=VALUE; a value with = ( ) [ ] {{ }} , # ~ or letters "
         f"with accents needs two kinds of quotes: {quoted}."
     )
+
+
+def slip(key: str, equals: str, value: str) -> str:
+    """Return what is wrong with an override that is no value to be quoted, and what to write; empty for another one."""
+    name, colon, rest = key.partition(":")
+    if not equals and colon and not set(key) & set("{['\""):
+        return f"a key and its value are joined by an equals sign. Write {name}={rest.strip()}."
+    if not equals:
+        return f"it has no value. Write {key.strip() or 'KEY'}=VALUE."
+    if value.startswith("=") and not set(value) & set("{['\""):
+        return f"it has two equals signs. Write {key}={value.lstrip('= ')}."
+    if (bare := value.strip()) and bare.strip(",") and bare != bare.strip(","):
+        return f"a comma stands between two values. Write {key}={bare.strip(',')}."
+    return ""
 
 
 def as_default(group: str) -> str:

@@ -12,8 +12,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
 from enum import Enum
+from functools import cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 import yaml
@@ -199,8 +201,9 @@ def full_attention_every(windows: Sequence[int] | None) -> int:
     return list(windows).index(0) + 1 if windows and 0 in windows else 0
 
 
-def litgpt_config(name: str) -> Any:
-    """Return LitGPT's configuration of a name."""
+@cache
+def litgpt_table() -> ModuleType:
+    """Return the module of LitGPT's table of models, executed once; raise ConfigError where LitGPT is missing."""
     package = find_spec("litgpt")
     if package is None or package.origin is None:
         raise ConfigError(
@@ -212,10 +215,15 @@ def litgpt_config(name: str) -> Any:
     assert spec is not None
     assert spec.loader is not None
     # In sys.modules, because @dataclass looks its class's module up there to resolve annotations.
-    table = sys.modules.setdefault(spec.name, module_from_spec(spec))
+    table = sys.modules[spec.name] = module_from_spec(spec)
     spec.loader.exec_module(table)
+    return table
+
+
+def litgpt_config(name: str) -> Any:
+    """Return LitGPT's configuration of a name."""
     try:
-        return table.Config.from_name(name)
+        return litgpt_table().Config.from_name(name)
     except ValueError as error:
         raise ConfigError(
             f"{name} is neither a file nor a name in LitGPT's table. Set a name that `litgpt download list` prints "
@@ -225,7 +233,8 @@ def litgpt_config(name: str) -> Any:
 
 def compare_with_litgpt(model: Model, name: str) -> None:
     """Raise ConfigError if the arithmetic of a model differs from LitGPT's of that name."""
-    theirs, ours = litgpt_config(name), type(litgpt_config(name))(**litgpt_fields(model))
+    theirs = litgpt_config(name)
+    ours = type(theirs)(**litgpt_fields(model))
     # Its table leaves the number that Gemma adds to the variance at a default, which is not Gemma's.
     left_out = NAMES | {"norm_eps"} if "Gemma" in name else NAMES
     wrong = [

@@ -47,7 +47,7 @@ def with_interval(interval: Interval | EstimateAnswer, unit: float = 1.0) -> str
 
 def shown(value: float) -> str:
     """Return a number with two digits, and the whole part of a large one."""
-    return f"{value:,.2g}" if value < 100 else f"{value:,.0f}"
+    return f"{value:,.2g}" if value < 99.5 else f"{value:,.0f}"
 
 
 def predicted_table(runs: list[Run]) -> FittedTable | None:

@@ -13,7 +13,7 @@ from jobs.errors import ConfigError
 from jobs.plan.choices import choices, set_one_of
 from jobs.plan.keys import GROUPS
 
-PATH = re.compile(r"[/~]|\.\.?/|.*/.*\.ya?ml$")
+PATH = re.compile(r"[/~]|\.\.?/|.*\.(?:ya?ml|json|jsonl|parquet)$")
 # The remedy of an override of Hydra's own settings, by the first beginning that fits; empty if it has an effect.
 HYDRA_SETTINGS = {
     "hydra.searchpath": "",
@@ -65,6 +65,8 @@ def refuse_key_or_choice(override: Override) -> None:
 
 def site_for(group: str, file: Path) -> str:
     """Return a sentence on how a file becomes a choice of a group."""
+    if group == "data" and file.suffix not in {".yaml", ".yml"}:
+        return f"Set data=alpaca, or the choice that describes its records, and data.path={file}."
     if group == "model" and file.suffix != ".yaml":
         return f"Run `slurmscale model {file} --output DIR/model/NAME.yaml`, set SLURMSCALE_SITE=DIR and model=NAME."
     if file.parent.name == group:

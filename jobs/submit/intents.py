@@ -28,6 +28,8 @@ from jobs.submit.submissions import Intent, intents, is_own_job, own_mark, scrip
 
 # sbatch and qsub end after COMMAND_TIMEOUT_S, also if their caller was killed; a busy server may show the job later.
 VOID_AFTER_S = 3 * scheduler_call.COMMAND_TIMEOUT_S
+# Slurm's munge accepts five minutes between the clocks of a host and of the server, so ten between two hosts.
+CLOCKS_APART_S = 600.0
 
 
 def run_task(directory: RunDir, **more: float | str) -> dict[str, Any]:
@@ -109,11 +111,17 @@ def settle_in(sweep: SweepDir, unsettled: list[Intent]) -> list[str]:
         job_id = intent.job_id or jobs.get(intent.mark)
         if job_id is not None:
             lines.append(adopt(sweep, intent, job_id))
-        elif time.time() - times[intent.mark].timestamp() > VOID_AFTER_S:
+        elif age_s(intent) > VOID_AFTER_S:
             append_record(sweep.submissions, event_record("void", mark=intent.mark))
             scheduler = scheduler_of(intent.launcher)
             lines.append(f"{intent.mark} never reached {scheduler}: its submission was interrupted")
     return lines
+
+
+def age_s(intent: Intent) -> float:
+    """Return the least age of an intent in seconds: the clock of another host, which wrote its time, may be behind."""
+    apart_s = 0.0 if intent.host == socket.gethostname() else CLOCKS_APART_S
+    return time.time() - datetime.fromisoformat(intent.time).timestamp() - apart_s
 
 
 def adopt(sweep: SweepDir, intent: Intent, job_id: str) -> str:

@@ -226,7 +226,7 @@ class RankController(Controller):
 
 def rank_main(run_directory: str) -> None:
     """Run a local rank."""
-    entry.main(run_directory)
+    entry.run_rank(run_directory)
     # submitit would write a result file, which nothing reads and a full disk refuses.
     sys.exit()
 

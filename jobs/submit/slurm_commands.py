@@ -30,8 +30,11 @@ QUEUED = re.compile(
     r"(?P<id>[0-9]+(?:_[0-9]+)?)\|(?P<state>[A-Z_]+)\|(?P<start>[^|]*)\|(?P<reason>[^|]*)"
     r"(?:\|(?P<own>[0-9]+))?(?:\|(?P<described>.*))?"
 )
+# --parsable prints ID, or ID;CLUSTER; some wrappers leave that option out.
+SUBMITTED = re.compile(r"^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?\s*$", re.MULTILINE)
 # The GPUs of a node of a job.
 GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")
+DEFAULT_ARRAY_SIZE = 1001
 # Jobs that are looked up one by one, since squeue does not list them.
 MOST_ASKED_ALONE = 20
 # sbatch --test-only expects a job on idle nodes within seconds.
@@ -127,7 +130,7 @@ def beyond_one(
         return
     where = f"partition {settings['PartitionName']}"
     # Either may be the word UNLIMITED.
-    most = [int(settings[key]) for key in ("MaxNodes", "TotalNodes") if settings.get(key, "").isdigit()]
+    most = [int(settings[each]) for each in ("MaxNodes", "TotalNodes") if settings.get(each, "").isdigit()]
     if most and nodes > min(most):
         yield (
             f"{prefix}nodes={nodes}, but {where} gives a job at most {min(most)}. "
@@ -216,11 +219,11 @@ def submit_script(script: Path) -> str:
     Lines that a site's wrapper of sbatch prints are skipped. Raises NoAnswerError if the job may be in the queue.
     """
     printed = answered_or_unknown("sbatch", "--parsable", str(script)).stdout
-    # --parsable prints ID, or ID;CLUSTER.
-    job_id = re.search(r"^(\d+)(?:;\S+)?$", printed, flags=re.MULTILINE)
-    if job_id is None:
-        raise NoAnswerError(f"sbatch printed no job id: {message(printed)}")
-    return job_id[1]
+    found = set(SUBMITTED.findall(printed))
+    if len(found) != 1:
+        # Among several numbers the job is known by its name, as after an interruption.
+        raise NoAnswerError(f"sbatch printed {'several job ids' if found else 'no job id'}: {message(printed)}")
+    return str(found.pop())
 
 
 def jobs_named(names: set[str], since: datetime) -> dict[str, str]:
@@ -240,8 +243,9 @@ def jobs_named(names: set[str], since: datetime) -> dict[str, str]:
 
 def most_tasks() -> int:
     """Return the most tasks of a job array of the site; 1 where it has none (MaxArraySize of 0 or 1)."""
-    # Indices of tasks go from 0 to MaxArraySize - 1, so this is one task less than the limit. Slurm's default is 1001.
-    return max(1, int(configuration().get("MaxArraySize", "1001")) - 1)
+    # The indices of its tasks are below MaxArraySize, and begin with 0 here.
+    size = configuration().get("MaxArraySize", "").strip()
+    return max(1, int(size)) if size.isdigit() else DEFAULT_ARRAY_SIZE
 
 
 def queue() -> dict[str, JobState]:
@@ -294,6 +298,8 @@ def shown_tasks(job_id: str) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for line in ask("scontrol", "--all", "--oneliner", "show", "job", job_id).splitlines():
         job = fields_of(line)
+        if "JobState" not in job:  # a line that a site's wrapper prints
+            continue
         tasks = f"{job['ArrayJobId']}_{job['ArrayTaskId']}" if "ArrayTaskId" in job else job.get("JobId", "")
         several = f"{job.get('ArrayJobId')}_[{job.get('ArrayTaskId')}]"
         found |= dict.fromkeys(tasks_of(several if JOB_TASKS.fullmatch(several) else tasks), job)

@@ -17,6 +17,7 @@ from jobs.files import exists, is_directory
 from jobs.plan.rules.rule import counted, some
 from jobs.rundir import RunDir, SweepDir
 from jobs.submit.submissions import shell_clusters, submissions_on_record
+from jobs.submit.trust.own_sweeps import is_own
 
 # Sweeps are looked for so deep: sweep=a/b makes runs/a/b, and a folder of `slurmscale tune` holds two.
 DEEPEST = 2
@@ -91,14 +92,35 @@ def refuse_links_on_the_way(path: Path) -> None:
 
 
 def refuse_link_out(path: Path) -> None:
-    """Raise RunDirError for a link that leads out of its folder: whoever made the folder chose what a command ends."""
-    if path.is_symlink() and exists(path):
-        target, folder = Path(os.path.realpath(path)), Path(os.path.realpath(path.parent))
-        if not target.is_relative_to(folder):
-            raise RunDirError(
-                f"{path} is a link out of its folder, which somebody else may have made, and leads to {target}. "
-                f"Pass {shlex.quote(str(target))} if you mean that."
-            )
+    """Raise RunDirError for a link out of its folder, unless this user made it; follow that one by one.
+
+    Whoever made the folder may otherwise choose what a command ends.
+    """
+    if not (path.is_symlink() and exists(path)):
+        return
+    target, folder = Path(os.path.realpath(path)), Path(os.path.realpath(path.parent))
+    if target.is_relative_to(folder):
+        return
+    if not is_own_link(path):
+        raise RunDirError(
+            f"{path} is a link out of its folder, which somebody else may have made, and leads to {target}. "
+            f"Pass {shlex.quote(str(target))} if you mean that."
+        )
+    following = folder / path.readlink()
+    refuse_links_on_the_way(following)
+    refuse_link_out(following)
+
+
+def is_own_link(path: Path) -> bool:
+    """Return True for a link of this user in the home directory, or in a folder where this user has sweeps.
+
+    An unpacked folder belongs to this user, too, with all links in it; but nothing was submitted in it.
+    """
+    if path.lstat().st_uid != os.geteuid():
+        return False
+    if os.path.realpath(path.parent) == os.path.realpath(os.path.expanduser("~")):  # noqa: PTH111 (no error without one)
+        return True
+    return any(is_own(sweep) for sweep in listed(path.parent))
 
 
 def is_run(path: Path) -> bool:

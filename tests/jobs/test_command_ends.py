@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import slurmscale
-from tests.support.fake_runs import a_run, prepared
+from tests.support.fake_runs import a_run, finished_run, prepared
 from tests.support.waiting import limit_s
 
 HERE = Path(slurmscale.HERE)
@@ -120,3 +121,27 @@ def test_each_dependency_has_its_module_among_the_required() -> None:
     modules = metadata.packages_distributions()
     found = {name.lower().replace("-", "_") for module in slurmscale.REQUIRED for name in modules.get(module, [])}
     assert names <= found
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_a_command_with_closed_streams_does_its_work_and_writes_into_no_other_file(closed: str, tmp_path: Path) -> None:
+    program = f"{shlex.join([sys.executable, '-m', 'slurmscale', 'status', 's'])} {closed}"
+    finished_run(tmp_path / "s", a_run("r", steps=1))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    ended = subprocess.run(
+        ["bash", "-c", program],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(HERE)},
+        capture_output=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_output_that_a_full_disk_refuses_is_an_error_in_one_line() -> None:
+    program = [sys.executable, "-m", "slurmscale", "explain", "job.steps"]
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(program, cwd=HERE, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr == "slurmscale: the output cannot be written: No space left on device\n"

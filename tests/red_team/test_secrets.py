@@ -227,6 +227,13 @@ NAMED = [
     f"x-api-key: {PLAIN}",
     f"passwort: {PLAIN}",
     f"az login -u u -p {PLAIN}",
+    f"git -c http.extraheader='AUTHORIZATION: bearer {PLAIN[:8]}-{PLAIN}' clone x",
+    f"Authorization: Splunk {PLAIN}",
+    f"s3://{'AKIA' + 'ABCD2345' * 2}:{PLAIN}@bucket",
+    f"rclone --sftp-pass {PLAIN}",
+    f"SLURM_JWT={PLAIN}",
+    f"HF_TOKEN\u200b={PLAIN}",
+    f"su root <<< {PLAIN}",
     PUTTY_KEY,
     PUTTY_KEY.partition("Private-MAC")[0],
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 import subprocess
 import sys
@@ -90,6 +91,30 @@ def test_the_own_server_answers_at_its_port_whatever_address_it_binds(tmp_path: 
         wait_until(lambda: server.becomes_ready("/health"), 30)
         assert is_answered_by(other.piece.process.pid, host, server.ports[0]) is False, "another program, the same user"
         assert server.starts == 1
+
+
+@pytest.mark.parametrize(("engine", "door"), [("docker", "127.0.0.1"), ("podman", "0.0.0.0")])
+def test_a_container_of_a_daemon_is_refused_with_the_way_that_is_supported(
+    tmp_path: Path, engine: str, door: str
+) -> None:
+    # As docker-proxy and rootlessport do: the port is held by a process outside of the session of the command.
+    program = tmp_path / engine
+    listens = " ".join(map(shlex.quote, [sys.executable, "-c", SERVER]))
+    program.write_text(f'#!/bin/sh\n(setsid {listens} "$1" "$2" 0 & echo $! > {tmp_path}/pid)\nsleep 600\n')
+    program.chmod(0o755)
+
+    def start(ports: Sequence[int]) -> Piece:
+        return Piece("replica 0", [str(program), door, str(ports[0])], tmp_path / "log", {}, "")
+
+    with ExitStack() as stack:
+        server = Listener(stack, [Door("127.0.0.1", door)], start)
+        wait_until(partial(is_healthy, server.url, "/health", 1), 30)
+        with pytest.raises(
+            KnownCauseError, match=r"has taken port .*; a container of docker or podman does not run in "
+        ):
+            server.becomes_ready("/health")
+        assert server.starts == 1, "it would hold each port"
+        psutil.Process(int((tmp_path / "pid").read_text())).kill()
 
 
 class Thief:

@@ -36,7 +36,7 @@ MEMORY = re.compile(
 DETECTED = re.compile(r"\| MnRtt/Rnk: (\d{1,9}\.\d+)ms/(\d{1,6}) \| MxRtt/Rnk: (\d{1,9}\.\d+)ms/(\d{1,6}) \|")
 FASTEST_RANK, SLOWEST_RANK = "fastest rank", "slowest rank"
 EFFECTIVE = re.compile(r"\bEffective Tera Flops per GPU: ([\d.]{1,12}) and total parameters ([\d.]{1,12}) B\b")
-ARGUMENT = re.compile(r"(?:^|\] : )  (\w+) \.{3,} (\S+)\s*$")
+ARGUMENT = re.compile(r"(?:^ ?|\] :  ) (\w+) \.{3,} (\S+)\s*$")  # the prefix of a rank may have taken a blank
 VALUES: Names = {
     "consumed samples": (a.SAMPLES_DONE, 1),
     "consumed tokens": (a.TOKENS_DONE, 1),

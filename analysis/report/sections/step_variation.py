@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from analysis.formatting import listed, per_second, plural, short, shown
+from analysis.formatting import listed, per_second, plural, short, shown, significant
 from analysis.metrics.step_variation import slow_steps
 from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
@@ -46,7 +46,7 @@ def far_out_in_words(run: RunResult) -> str:
     return (
         f"({listed(steps, MOST_NAMED_STEPS)} against a median of "
         f"{shown(m.STEP_TIME_MEDIAN, run.values[m.STEP_TIME_MEDIAN])} s) is not in its rate, which would be "
-        f"{-100 * run.far_out_share:+.2g} % with it"
+        f"{'-' if run.far_out_share > 0 else '+'}{significant(abs(100 * run.far_out_share), 2)} % with it"
     )
 
 

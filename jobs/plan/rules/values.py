@@ -28,10 +28,13 @@ from jobs.schema import (
     Precision,
     Run,
     ScalingMode,
+    Source,
 )
 from jobs.secrets import config_holds_no_secret
 from jobs.work.work import work_of
 
+# Their samples are made, or are Python's own files.
+WITHOUT_PATH = frozenset({Source.random, Source.stdlib, Source.docstrings})
 # Volta and Turing have units for float16 only (CUDA C++ Programming Guide, table of features by compute capability).
 BFLOAT16_CAPABILITY = (8, 0)
 LEAST_FOR_BFLOAT16 = float(".".join(map(str, BFLOAT16_CAPABILITY)))
@@ -414,6 +417,35 @@ def local_runs_need_no_site(run: Run) -> str | None:
     return None
 
 
+def launcher_reads_its_keys(run: Run) -> str | None:
+    """Warn of settings of another launcher than that of the run."""
+    starter, launcher = run.starter, run.launcher
+    given = {
+        "cluster.pbs": bool(run.cluster.pbs) and starter.scheduler == "Slurm",
+        "launcher.max_running": launcher.max_running is not None
+        and not (starter.has_arrays or starter.one_job or starter.in_own_job),
+        "launcher.pilot_nodes": launcher.pilot_nodes is not None and not starter.one_job,
+        "launcher.pilot_wall_time_min": launcher.pilot_wall_time_min is not None and not starter.one_job,
+    }
+    keys = [key for key, is_unread in given.items() if is_unread]
+    if not keys:
+        return None
+    those = {"cluster.pbs": "pbs", "launcher.max_running": "slurm, pilot or here"}.get(keys[0], "pilot")
+    return f"{' and '.join(keys)} {'has' if len(keys) == 1 else 'have'} no effect with launcher={starter.name}. " + (
+        f"Leave {'it' if len(keys) == 1 else 'them'} out, or set launcher={those}."
+    )
+
+
+def path_is_read(run: Run) -> str | None:
+    """Warn of a path of data that are not read from one, such as random tokens."""
+    if run.data.path is None or run.data.source not in WITHOUT_PATH:
+        return None
+    return (
+        f"data.path={run.data.path} has no effect with data.source={run.data.source.name}: nothing is read from it. "
+        "Set data=text, alpaca, dolly, pubmedqa or megatron_binary, or leave it out."
+    )
+
+
 def one_sample_is_no_pack(run: Run) -> str | None:
     """Warn of packing with one sample per micro-batch, unless it keeps attention within the documents of text."""
     if run.job.batching is Batching.packed and run.job.micro_batch_size == 1 and run.data.source not in TEXTS:
@@ -543,6 +575,8 @@ WARNINGS: tuple[Rule, ...] = (
     rate_never_reaches_its_peak,
     only_the_last_checkpoint,
     local_runs_need_no_site,
+    launcher_reads_its_keys,
+    path_is_read,
     tuning_is_a_command,
     one_sample_is_no_pack,
     whole_rows_need_no_buckets,

@@ -126,12 +126,10 @@ class Trainer(Trains):
             total += loss.detach()
         gradients = [each.grad for each in self.network.parameters() if each.grad is not None]
         norm = nn.utils.get_total_norm(gradients) / scale
-        factor = 1 / scale
-        if job.clip_norm is not None:
-            # As torch's clip_grad_norm_; unscaling and clipping are one pass over the gradients.
-            factor *= min(1.0, job.clip_norm / (float(norm) + 1e-6))
-        if factor != 1:
-            torch._foreach_mul_(gradients, factor)
+        if job.clip_norm is not None or scale != 1:
+            # As torch's clip_grad_norm_; unscaling and clipping are one pass over the gradients, on the device.
+            limit = torch.inf if job.clip_norm is None else job.clip_norm
+            torch._foreach_mul_(gradients, (limit / (norm + 1e-6)).clamp(max=1.0) / scale)
         rate = learning_rate(job, step - (self.loss_scale.skipped if self.loss_scale else 0), self.data.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate

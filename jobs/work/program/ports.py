@@ -16,6 +16,7 @@ LISTEN = "0A"
 """State of a listening socket in /proc/net/tcp."""
 SOCKET = re.compile(r"socket:\[(\d+)\]")
 ANY = ("0.0.0.0", "::")  # noqa: S104 (compared, not bound)
+CONTAINER_ENGINES = {"docker", "podman", "nerdctl"}
 LOOKS_AFTER_S = (0.0, 0.1, 0.4)
 """Pauses before each look at a socket that nobody of ours holds."""
 
@@ -52,6 +53,27 @@ def is_answered_by(session: int, host: str, port: int) -> bool | None:
         if set(sockets) <= held_by(session) if all_readable(session) else set(sockets.values()) == {os.getuid()}:
             return True
     return False
+
+
+def contained_elsewhere(session: int) -> str:
+    """Return why a port that a container holds is not proven to be that of its session; empty without such a container.
+
+    Docker's containers are children of its daemon, and podman's of a process that leaves the session; docker-proxy and
+    rootlessport hold their ports. Those of pyxis and apptainer are children of their command, in the node's network.
+    """
+    if not any(name_of(process) in CONTAINER_ENGINES for process in members(session)):
+        return ""
+    return (
+        "; a container of docker or podman does not run in the session of its command, so nothing proves that the port "
+        "is its own, and it may outlive the run. Start the program by apptainer exec, or set cluster.container"
+    )
+
+
+def name_of(process: Path) -> str:
+    """Return the name of a process; empty if it has ended."""
+    with suppress(OSError):
+        return (process / "comm").read_text().strip()
+    return ""
 
 
 def listening(host: str, port: int) -> dict[int, int]:

@@ -19,7 +19,7 @@ from jobs.settings.program import Ready
 from jobs.work.program.names import program_of, servers_of
 from jobs.work.program.piece import Piece
 from jobs.work.program.places import ranks_of
-from jobs.work.program.ports import is_answered_by, url_of
+from jobs.work.program.ports import contained_elsewhere, is_answered_by, url_of
 from jobs.work.program.probe import PROBE_LIMIT_S, is_healthy
 
 Ports = Mapping[str, int]
@@ -46,10 +46,11 @@ class Server:
             return re.search(self.sign.line, self.piece.printed(), re.MULTILINE) is not None
         own = is_answered_by(self.piece.process.pid, self.address, self.port)
         if own is False:
+            remedy = contained_elsewhere(self.piece.process.pid) or ". The next start takes another port"
             raise KnownCauseError(
                 FailureCause.launch_failure,
                 f"another program on {node_name()} listens at {self.address}, port {self.port}, which was chosen for "
-                f"step {self.step}. The next start takes another port",
+                f"step {self.step}{remedy}",
             )
         if own is None or self.sign.path is None:
             return own is True

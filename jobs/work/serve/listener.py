@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from jobs.failure_causes import FailureCause, KnownCauseError
 from jobs.ranks import node_name
 from jobs.work.program.piece import Piece
-from jobs.work.program.ports import is_answered_by, reserved_port, url_of
+from jobs.work.program.ports import contained_elsewhere, is_answered_by, reserved_port, url_of
 from jobs.work.program.probe import PROBE_LIMIT_S, is_healthy
 
 MOST_STARTS = 4
@@ -69,7 +69,7 @@ class Listener:
         lost = theft
         if theft is None and self.piece.ended() and IN_USE.search(self.piece.printed()):
             lost = f"{self.piece.name} on {node_name()} found a port in use"
-        if lost is not None and self.starts < MOST_STARTS:
+        if lost is not None and self.starts < MOST_STARTS and not self._contained():
             print(
                 f"{lost}. It starts again at other ports, start {self.starts + 1} of {MOST_STARTS} at most", flush=True
             )
@@ -77,14 +77,14 @@ class Listener:
             self._begin()
             return False
         if theft is not None:
-            raise taken(theft)
+            raise self._taken(theft)
         self.piece.check()
         return self.answers(health)
 
     def answers(self, health: str) -> bool:
         """Return True if the program answers; raise KnownCauseError if another one would, in its place."""
         if theft := self._theft(0):
-            raise taken(theft)
+            raise self._taken(theft)
         return self._is_own(0) is True and is_healthy(self.url, health, PROBE_LIMIT_S)
 
     def _theft(self, number: int) -> str | None:
@@ -96,12 +96,13 @@ class Listener:
             f"which was chosen for {self.piece.name}"
         )
 
+    def _contained(self) -> str:
+        return contained_elsewhere(self.piece.process.pid)
+
+    def _taken(self, theft: str) -> KnownCauseError:
+        """Return the error for a port where another program listens."""
+        remedy = self._contained() or ". Nothing that it answers is measured; the next start takes another port"
+        return KnownCauseError(FailureCause.launch_failure, f"{theft}{remedy}")
+
     def _is_own(self, number: int) -> bool | None:
         return is_answered_by(self.piece.process.pid, self.doors[number].address, self.ports[number])
-
-
-def taken(theft: str) -> KnownCauseError:
-    """Return the error for a port where another program listens."""
-    return KnownCauseError(
-        FailureCause.launch_failure, f"{theft}. Nothing that it answers is measured; the next start takes another port"
-    )

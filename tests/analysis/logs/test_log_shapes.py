@@ -14,9 +14,11 @@ from analysis.failures.verdict import verdict_on
 from analysis.load.discover import read
 from analysis.logs.measurements import measurements
 from analysis.parsers import log_metrics as a
-from analysis.parsers.base import Text
+from analysis.parsers.base import Kind, Text
 from analysis.report.caveats import warnings
+from analysis.report.content import build
 from analysis.report.digest import Digest
+from jobs import metrics as m
 from jobs.failure_causes import FailureCause
 from tests.support.measured_runs import one_run
 from tests.support.megatron_logs import megatron, write
@@ -29,6 +31,20 @@ def test_a_torn_last_line_takes_nothing_from_the_run(tmp_path: Path, cut: int) -
     run = one_run(write(tmp_path / "job.out", whole + torn))
     assert run.plan["global_batch_size"] == 24
     assert run.values[a.SAMPLES_PER_S] == pytest.approx(48.0)
+
+
+def test_a_log_that_was_copied_without_its_last_line_end_loses_no_step_and_one_that_was_cut_off_is_named(
+    tmp_path: Path,
+) -> None:
+    lines = [f"s:{step} trl:{3 - step / 10:.4f}" for step in range(1, 11)]
+    losses, said = {}, {}
+    for name, text in {"whole": "\n".join(lines), "torn": "\n".join(lines)[:-2]}.items():
+        found = read([write(tmp_path / name / "main.log", text)])
+        losses[name] = [each.values[m.LOSS] for each in found.logs[0].of(Kind.step)][-1]
+        said[name] = [text for text in warnings(Digest(runs=found.runs, logs=found.logs)) if "no line end" in text]
+    assert losses == {"whole": 2.0, "torn": 2.1}
+    assert said["whole"] == []
+    assert "trl:2.00 of main.log" in said["torn"][0]
 
 
 @pytest.mark.parametrize(
@@ -179,6 +195,20 @@ def timed_out(at: str) -> str:
         "600003 milliseconds "
         "before timing out.\n"
     )
+
+
+@pytest.mark.parametrize("prefix", ["[1,0]<stdout>:", "[default0]:", "[rank0]: ", "0: ", "node7: ", ""])
+def test_the_arguments_of_megatron_are_read_behind_the_prefix_of_a_launcher(tmp_path: Path, prefix: str) -> None:
+    text = "".join(f"{prefix}{line}\n" for line in megatron([(step, 500.0) for step in range(1, 9)]).splitlines())
+    assert one_run(write(tmp_path / "job.out", text)).ranks == 8
+
+
+def test_the_page_names_the_rank_that_failed_first_and_its_host(tmp_path: Path) -> None:
+    steps = megatron([(step, 500.0) for step in range(1, 12)])
+    write(tmp_path / "job.out", f"{steps}{timed_out('07:10:11')}{child(1, '07:00:10')}")
+    page = build(read([tmp_path]))
+    assert "exitcode  : 1 (pid: 77) (rank 21 on gpu-b12)" in " ".join(page.warnings)
+    assert page.rows[0].run.state == "unknown (possibly code error)"
 
 
 @pytest.mark.parametrize("code", [1, 2, 3, 13, 127, -9, -6, -11, 137])

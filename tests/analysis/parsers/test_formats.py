@@ -19,7 +19,7 @@ from analysis.parsers.base import DocumentFormat, Kind, LineFormat
 from analysis.parsers.benchmarks import all_reduce_bench
 from analysis.parsers.cluster import nccl_info, nvidia_smi, sacct
 from analysis.parsers.detect import FORMATS
-from analysis.parsers.search import without_torn_number
+from analysis.parsers.search import torn_number, without_torn_number
 from tests.analysis.parsers.reading import SAMPLE_NAMES, SAMPLES, in_words, parsed, read
 from tests.support.paths import ROOT
 
@@ -73,9 +73,9 @@ CUT_OFF = ["nanotron.txt", "nemo.txt", "hpl.txt", "perf_analyzer.csv", "torchtun
 
 
 def values_in(path: Path) -> set[tuple[str, Kind, int, str, float]]:
-    """Return every measured number in a file with its place; settings may be counts of lines."""
+    """Return every measured number in a file with its place, to ten digits; settings may be counts of lines."""
     return {
-        (form, row.kind, row.line, metric.name, value)
+        (form, row.kind, row.line, metric.name, float(f"{value:.10g}"))
         for form, rows in read(path).items()
         for row in rows
         if row.kind is not Kind.setting
@@ -118,6 +118,43 @@ def test_a_last_line_without_an_end_is_whole_unless_it_ends_with_a_number_below_
 def test_a_last_number_goes_with_all_that_may_belong_to_it(text: str, kept: str) -> None:
     first, last = text.split("\n")
     assert b"".join(without_torn_number([f"{first}\n".encode(), last.encode()])).decode() == kept
+
+
+@pytest.mark.parametrize(
+    ("lines", "last", "is_read"),
+    [
+        (["step 1 loss 2.50", "step 2 loss 2.41"], "step 10 loss 2.32", True),
+        (["step 1 loss 2.50", "step 2 loss 2.41"], "step 10 loss 2.3", False),
+        (["step 1 loss 2.50", "step 2 loss 12.41"], "step 10 loss -2.32", True),
+        (["step 1 loss 2.50"], "step 10 loss 2.32", True),
+        (["step 1 loss 2.5"], "step 10 loss 2.3", False),
+        (["loss 2.25", "loss 2.5", "loss 3"], "loss 2.41", True),
+        (["loss 2.25", "loss 2.5", "loss 3"], "loss 2", False),
+        (["loss 2.25", "norm 0.50"], "val loss 2.41", False),
+        (["lr 1e-4 t 1.0", "x 3"], "x 1.25e-05", True),
+        (["lr 0.00012", "lr 0.00011"], "lr 9.9", False),
+        (["tps: 12,345", "tps: 9,800"], "tps: 12,401", True),
+        (["tps: 12,345", "tps: 12,800"], "tps: 12,40", False),
+        (["tps: 12,345", "tps: 12,800"], "tps: 12", False),
+        (["p99 98749", "p99 99772"], "p99 105229", True),
+        (["p99 98749", "p99 99772"], "p99 10522", False),
+        (["32 1.5 0", "64 1.6 0"], "128 1.7 0", True),
+        (["step,loss,s", "1,2.5,0.50", "2,2.4,0.51"], "3,2.3,0.52", True),
+        (["step,loss,s", "1,2.5,0.50", "2,2.4,0.51"], "3,2.3,0.5", False),
+        (["step,loss,s", "1,2.5,0.50", "2,2.4,0.51"], "3,2.3", False),
+        (["loss 2.345678901234567", "loss 2.34567890123456"], "loss 2.3456789012345", True),
+        (["end 12:30:05", "end 12:31:17"], "end 12:32:01", True),
+        (["end 12:30:05", "end 12:31:17"], "end 12:32:0", False),
+    ],
+)
+def test_a_last_number_is_read_if_it_has_the_form_of_those_of_the_same_lines(
+    lines: list[str], last: str, is_read: bool, tmp_path: Path
+) -> None:
+    before = "".join(f"{line}\n" for line in lines)
+    kept = b"".join(without_torn_number([before.encode(), last.encode()])).decode()
+    assert (kept == before + last) is is_read
+    (tmp_path / "log").write_text(before + last)
+    assert (torn_number(tmp_path / "log") == "") is is_read
 
 
 JOBS = "JobID|State|ExitCode|Elapsed|NodeList\n"

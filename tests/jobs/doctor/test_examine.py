@@ -197,7 +197,7 @@ def test_a_real_slurm_is_described_and_a_run_that_fits_is_accepted(capsys: pytes
     for fact in (
         "partition gpu the default; 4 nodes (4 idle); 8 GPUs, 32 CPUs, 250 GiB a node; up to 02:00:00",
         "partition debug 2 nodes (2 idle); 8 GPUs, 32 CPUs, 250 GiB a node; a job gets at most 1; up to 00:30:00",
-        "arrays of at most 1000 runs",
+        "arrays of at most 1001 runs",
         "ok accounting accounting_storage/slurmdbd",
         "account research QOS high,normal,short",
         "QOS short MaxWall=00:05:00",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -12,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
-from jobs.rundir import SweepDir, read_records
+from jobs.rundir import SweepDir, append_record, read_records
+from jobs.submit.intents import settle
 from jobs.submit.stage_states import stage_states
 from jobs.submit.states import State, states
+from jobs.submit.submissions import intents
 from tests.support.cli import printed, run_cli, small
 from tests.support.interrupted import dying_shell
 from tests.support.slurm.cluster import SlurmCluster
@@ -65,6 +68,28 @@ def age_the_ledger(sweep: SweepDir) -> None:
     long_ago = (datetime.now(UTC) - timedelta(hours=1)).isoformat(timespec="milliseconds")
     records = [record | {"time": long_ago} for record in read_records(sweep.submissions)]
     sweep.submissions.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+@pytest.mark.parametrize(
+    ("host", "age_min", "is_given_up"),
+    [
+        (socket.gethostname(), 1, False),
+        (socket.gethostname(), 3, True),
+        ("login2", 3, False),
+        ("login2", -9, False),
+        ("login2", 14, True),
+    ],
+)
+def test_an_intent_of_another_host_is_given_up_only_when_its_clock_may_not_be_behind(
+    host: str, age_min: float, is_given_up: bool, tmp_path: Path
+) -> None:
+    sweep = SweepDir(tmp_path)
+    written = (datetime.now(UTC) - timedelta(minutes=age_min)).isoformat(timespec="milliseconds")
+    task = {"event": "submitted", "run": "r", "events_before": 1}
+    append_record(sweep.submissions, {"event": "intended", "mark": "s-0a1b2c3d", "launcher": "slurm", "host": host,
+                                      "time": written, "tasks": [task], "array": False})  # fmt: skip
+    assert bool(settle(sweep)) is is_given_up
+    assert bool(intents(sweep)) is not is_given_up
 
 
 # --- a shell that dies ---------------------------------------------------------------------------------------

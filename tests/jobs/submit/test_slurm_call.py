@@ -235,6 +235,36 @@ ODD_LINES = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("printed", "job_id"),
+    [
+        ("123", "123"),
+        ("123;second", "123"),
+        ("Checking your budget ...\\n123", "123"),
+        ("Submitted batch job 123", "123"),
+        ("Submitted batch job 123 on cluster second", "123"),
+        ("Submitted batch job 123\\n123", "123"),
+        ("2026\\n123", None),
+        ("account 12 has 3 hours", None),
+    ],
+)
+def test_the_job_id_of_sbatch_is_read_among_the_lines_of_a_wrapper_or_found_by_its_name(
+    printed: str, job_id: str | None, command: Command
+) -> None:
+    command("sbatch", f"printf '{printed}\\n'")
+    if job_id is None:
+        with pytest.raises(NoAnswerError, match=r"several job ids|no job id"):
+            slurm_commands.submit_script(Path("job.sbatch"))
+    else:
+        assert slurm_commands.submit_script(Path("job.sbatch")) == job_id
+
+
+@pytest.mark.parametrize(("size", "most"), [("1001", 1001), ("2", 2), ("1", 1), ("0", 1), ("(null)", 1001), ("", 1001)])
+def test_an_array_has_as_many_tasks_as_the_site_allows(size: str, most: int, command: Command) -> None:
+    command("scontrol", f"echo 'MaxArraySize            = {size}'")
+    assert slurm_commands.most_tasks() == most
+
+
 @pytest.mark.parametrize("odd", ODD_LINES)
 def test_a_line_of_a_wrapper_hides_no_job(odd: str, command: Command) -> None:
     quoted = odd.replace("'", "'\\''")

@@ -197,6 +197,61 @@ def test_a_link_within_its_folder_and_one_of_mine_on_the_way_are_followed(
     assert sweep_at(received / "inside run").path.resolve() == (received / "own").resolve()
 
 
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home directory with links to a sweep of mine and its run, and to links of a received folder."""
+    home, mine = tmp_path / "home/me", SweepDir(tmp_path / "disk/mine")
+    home.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(home)
+    for name in ("r1", "r2"):
+        prepared(mine.path, a_run(name))
+    own(mine)
+    prepared(tmp_path / "received", a_run("theirs"))
+    for link, target in {
+        home / "current": mine.path,
+        home / "relative": Path("../../disk/mine"),
+        home / "twice": Path("current"),
+        home / "run": mine.path / "r1",
+        home / "theirs": tmp_path / "received/sweep",
+        home / "their run": tmp_path / "received/sweep/r1",
+        home / "work": tmp_path / "received",
+        mine.path.parent / "beside": Path("../disk/../disk/mine"),
+        tmp_path / "received/sweep": mine.path,
+    }.items():
+        link.symlink_to(target)
+    return home
+
+
+@pytest.mark.parametrize(
+    ("given", "run"),
+    [
+        ("~/current", None),
+        ("current/", None),
+        ("../me/relative", None),
+        ("~/twice", None),
+        ("~/twice/r2", "r2"),
+        ("run/", "r1"),
+        ("~/run/..", None),
+        ("../../disk/beside", None),
+        ("~/relative/../../disk/mine", None),
+    ],
+)
+def test_a_link_of_mine_in_the_home_directory_is_followed(given: str, run: str | None, home: Path) -> None:
+    found = sweep_at(Path(given))
+    assert (found.path.resolve(), found.only) == (home.parent.parent / "disk/mine", run)
+
+
+@pytest.mark.parametrize("given", ["~/theirs", "theirs/r1", "~/their run", "work/sweep", "~/work/sweep/r2"])
+def test_a_link_of_mine_to_a_link_of_somebody_else_is_not_followed(
+    given: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cancel", given]) == 2
+    assert f"is a link out of its folder, which somebody else may have made, and leads to {home.parent.parent}" in (
+        printed(capsys)
+    )
+
+
 def test_a_received_sweep_whose_run_is_a_link_is_neither_cloned_nor_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
