@@ -69,7 +69,7 @@ class Speed:
 
     @cached_property
     def step_time_s(self) -> Interval:
-        """Return the step time; with divided experts its interval also has loads from equal ones to the most unequal."""
+        """Return the step time; with divided experts its interval has loads from equal to very unequal ones."""
         step = self.known.interval(lambda constants: step_time_s(self.work, constants))
         if self.work.imbalance == 1:
             return step
