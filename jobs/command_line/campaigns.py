@@ -242,7 +242,7 @@ COMMANDS = (
             "attempt baseline model=tiny job.micro_batch_size=1 sweep=camp",
             "attempt mbs2 job.micro_batch_size=2 --wait",
             "attempt mbs2 job.micro_batch_size=2 --until verdict",
-            "attempt mbs4 job.micro_batch_size=4 --until verdict --proxy job.steps=50",
+            "attempt mbs4 job.micro_batch_size=4 --proxy job.steps=50",
         ),
         manual="jobs/explore/README.md#campaigns",
         answer=Answered(SubmittedCampaign, attempted, Effect.submits),
