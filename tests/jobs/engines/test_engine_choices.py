@@ -157,7 +157,7 @@ def test_how_the_optimizer_loops_and_weights_are_gathered_does_not_change_the_lo
 
 
 def test_every_layer_gathers_the_next_ones_and_in_backward_the_ones_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Unit:
+    class Unit(torch.nn.Module):
         def set_modules_to_forward_prefetch(self, modules: list[Unit]) -> None:
             self.after = modules
 
