@@ -230,6 +230,8 @@ def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text. Raise ValueError for any other text."""
     if isinstance(text, bytes):
         text = text.decode()
+    # A byte-order mark, as programs of Windows write it; a parser may ignore it (RFC 8259, section 8.1).
+    text = text.removeprefix("\ufeff")
     try:
         value = JSON.decode(text)
     except RecursionError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,12 @@ def test_a_config_json_of_transformers_5_gives_the_same_model(tmp_path: Path) ->
         (tmp_path / "config.json").write_text(json.dumps(config))
         models.append(from_config_json(tmp_path / "config.json"))
     assert models[0] == models[1]
+
+
+def test_a_config_json_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    for name, encoding in (("a", "utf-8"), ("b", "utf-8-sig")):
+        (tmp_path / name).write_text(json.dumps(LLAMA), encoding=encoding)
+    assert from_config_json(tmp_path / "b") == replace(from_config_json(tmp_path / "a"), source=str(tmp_path / "b"))
 
 
 TINY = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
