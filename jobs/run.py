@@ -56,7 +56,7 @@ def run_rank(run_directory: str) -> None:
 def end_at_last(code: int, within_s: int = TEARDOWN_LIMIT_S) -> None:
     """Let this process end with an exit code after some time, if its teardown does not.
 
-    On a loaded machine one of 92 runs under load hung in it: the destructors of torch and OpenMP wait for their
+    On a loaded machine one of 92 runs hung in it: the destructors of torch and OpenMP wait for their
     threads, where no Python thread runs any more. So the C library calls _exit(code) from a thread of its own.
     """
     libc = ctypes.CDLL(None)
