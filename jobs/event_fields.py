@@ -11,6 +11,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+from jobs.metrics import RECOVERY_TIME
+
 # The id of a job, or of a task of a job array; also the process id of a local queue.
 JOB_ID = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?")
 # Several tasks of a job array in Slurm's notation: 12_[0,2-5%4].
@@ -86,7 +88,7 @@ FIELDS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("time", "fault_time"), is_time),
     "runs": is_list_of_texts,
     "tasks": of_type(list),
-    "recovery_time_s": of_type(float),
+    RECOVERY_TIME.name: of_type(float),
     "array": of_type(bool),
     "process_started": of_type(float),
     "scheduler": of_type(str),
@@ -96,7 +98,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "stopped": ("reason",),
     "failed": ("error",),
     "requeued": ("cause",),
-    "recovered": ("recovery_time_s",),
+    "recovered": (RECOVERY_TIME.name,),
     "prepare_failed": ("error",),
     "evaluate_failed": ("error",),
     "report_failed": ("error",),

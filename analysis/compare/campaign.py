@@ -109,7 +109,7 @@ class Trial:
     @functools.cached_property
     def proxy(self) -> Proxy | None:
         """The terms on which its runs are short; None for those of full length."""
-        return proxy_of(self.first)
+        return proxy_of(self.first) if self.runs else None
 
     @property
     def used(self) -> list[RunResult]:

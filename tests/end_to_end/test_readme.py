@@ -83,10 +83,12 @@ def test_the_refusals_shown_are_what_mistakes_print(tmp_path: Path) -> None:
 
 
 def test_the_predictions_shown_are_what_plan_prints(tmp_path: Path) -> None:
-    (command,) = [block for block in blocks("sh") if "cluster=xe9680_h100 model=llama3_8b" in block and "-m" in block]
-    (shown,) = [block for block in blocks("") if "predicted (90 %)" in block]
-    printed = run(command, tmp_path).stdout.splitlines()
-    assert [line.rstrip() for line in printed[: len(shown.splitlines())]] == shown.splitlines()
+    pair = r"^```sh\n(slurmscale plan [^`]*?)^```\n```\n([^`]*predicted \(90 %\)[^`]*?)^```$"
+    shown = re.findall(pair, README, flags=re.MULTILINE | re.DOTALL)
+    assert len(shown) == 2, "of trainings and of a server"
+    for command, table in shown:
+        printed = "\n".join(line.rstrip() for line in run(command, tmp_path).stdout.splitlines())
+        assert table.rstrip() in printed
 
 
 @pytest.mark.long

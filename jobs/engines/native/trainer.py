@@ -138,7 +138,7 @@ class Trainer(Trains):
         self.optimizer.zero_grad(set_to_none=True)
         # 4. Sum the losses of all ranks; those without the model's head contribute 0.
         dist.all_reduce(total)
-        loss, norm_found, *self.imbalance = on_host(total, norm, *self.loads())
+        loss, norm_found, *self.imbalance = on_host(total, norm, *self.expert_loads())
         return loss / (batch.labels * self.equal_losses), None if skipped else norm_found, rate
 
     def begin_balance(self, loss_scale: float) -> None:
@@ -149,7 +149,7 @@ class Trainer(Trains):
         for mixture in self.mixtures.values():
             mixture.load, mixture.balance = None, job.expert_balance_loss * loss_scale * self.averaged / rows
 
-    def loads(self) -> list[Tensor]:
+    def expert_loads(self) -> list[Tensor]:
         """Return the imbalance of experts in this step, if the model has any; every rank calls it."""
         model, loads = (
             self.run.model,

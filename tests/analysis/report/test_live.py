@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,14 +34,6 @@ def first_line(page: Path) -> str:
     return found[1]
 
 
-def wait_for(page: Path) -> None:
-    """Wait until a page exists."""
-    end = time.monotonic() + limit_s(180)
-    while not page.exists():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def test_a_page_is_live_while_runs_run_and_after_ctrl_c_it_is_the_ordinary_one(tmp_path: Path) -> None:
     sweep = tmp_path / "runs/s"
     line = [*SMALL, "launcher=local", "ranks_per_node=1", f"runs_dir={tmp_path}/runs", "sweep=s", "job.steps=100000"]
@@ -50,14 +41,14 @@ def test_a_page_is_live_while_runs_run_and_after_ctrl_c_it_is_the_ordinary_one(t
     try:
         command = ["env", "--default-signal=INT", sys.executable, "-m", "jobs.cli", "report", str(sweep), "--live"]
         seen = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        wait_for(sweep / "report.html")
+        assert seen.stdout is not None
+        assert "Ctrl-C ends that" in seen.stdout.readline()
         assert re.match(r"Live: 1 run: 1 (running|queued); written \d{4}-\d\d-\d\d ", first_line(sweep / "report.html"))
         assert RELOADS in (sweep / "report.html").read_text()
         seen.send_signal(signal.SIGINT)
-        out, err = seen.communicate(timeout=limit_s(180))
+        _, err = seen.communicate(timeout=limit_s(180))
         assert seen.returncode == 130
         assert "the runs continue" in err
-        assert "Ctrl-C ends that" in out
         assert first_line(sweep / "report.html") == "Skip to the result"
         assert RELOADS not in (sweep / "report.html").read_text()
     finally:

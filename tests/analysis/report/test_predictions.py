@@ -64,9 +64,10 @@ def test_the_plan_of_a_run_on_gpus_has_its_predictions_and_one_on_cpus_has_none(
     assert memory["basis"].startswith("uncalibrated")
     assert speed["basis"].startswith("uncalibrated")
     device, terms = memory["device_bytes"], memory["terms_bytes"].values()
-    for end in ("low", "point", "high"):
-        assert device[end] == pytest.approx(sum(term[end] for term in terms), abs=len(terms))
-    assert device["low"] < device["point"] < device["high"]
+    sums = {end: sum(term[end] for term in terms) for end in ("low", "point", "high")}
+    assert device["point"] == pytest.approx(sums["point"], abs=len(terms))
+    # Fragments and the framework's memory are off independently of the tensors: the interval is narrower than the sum.
+    assert sums["low"] < device["low"] < device["point"] < device["high"] < sums["high"]
     step = speed["step_time_s"]
     assert step["point"] == pytest.approx(sum(speed["terms_s"].values()), rel=0.01)
     assert step["low"] < step["point"] < step["high"]
