@@ -80,7 +80,7 @@ class Heard(io.TextIOBase):
 
     @property
     def text(self) -> str:
-        """What was written."""
+        """Return all that was written."""
         return "".join(self.lines).strip()
 
     def write(self, text: str) -> int:

@@ -50,6 +50,18 @@ def layer_parameters(model: Model) -> int:
     return size(layer_weights(model))
 
 
+def parameters_met(model: Model, tokens: float = 1) -> float:
+    """Return the weights that some tokens are multiplied by: of experts those that any of the tokens is sent to.
+
+    A lookup multiplies nothing. A tied embedding counts, because it is also the head's matrix. Routing is equal: an
+    expert is missed by all tokens with the probability (1 - experts per token / experts) ^ tokens.
+    """
+    looked_up = 0 if model.tie_embeddings else embedding_parameters(model)
+    experts = model.layers * model.experts * gated_parameters(model.hidden_size, model.inner_size)
+    missed = float((1 - model.experts_per_token / model.experts) ** tokens) if model.experts else 0.0
+    return parameters(model) - looked_up - missed * experts
+
+
 def gated_parameters(width: int, hidden: int) -> int:
     """Return the weights of a gated feed-forward, or of one expert: gate, up and down."""
     return 3 * width * hidden

@@ -26,8 +26,8 @@ Array = NDArray[np.float64]
 TAIL = 4
 """Degrees of freedom of Student's t in the fit: the fewer, the less a run far from all others pulls."""
 DISTURBED = 5.0
-"""Measured over predicted by default constants from where a run is measured again before it counts. Of nanotron's rows
-that are as slow, nearly all were disturbed: their twins are not (tests/README.md)."""
+"""A run that takes this many times its prediction by default constants is measured again before it counts. Nearly all
+rows of nanotron's sweep that are as slow were disturbed: their twins are not (tests/README.md)."""
 FAULT = 0.5
 """Largest logarithmic residual that counts: what is further off is a fault of that run, not the model's error."""
 UNCERTAIN, START = 0.8, 2.0

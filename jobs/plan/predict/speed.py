@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jobs.engines.engine import engine_of
 from jobs.metrics import STEP_TIME
-from jobs.plan.cost import checkpoint_bytes, embedding_parameters, gated_parameters, parameters
+from jobs.plan.cost import checkpoint_bytes, parameters_met
 from jobs.plan.predict.activations import with_rows
 from jobs.plan.predict.calibration import STEP_TIME_PRIOR, Fit, basis, calibration_of
 from jobs.plan.predict.constants import StepTimeConstants
@@ -151,14 +151,9 @@ def expected_s(seconds: float, chance: float) -> float:
 def model_flops(run: Run) -> float:
     """Return the FLOPs of a token as MFU counts them: 6 N + 12 L a s (analysis.metrics.mfu)."""
     model = run.model
-    # A lookup multiplies nothing. A tied embedding counts, because it is also the head's matrix.
-    looked_up = 0 if model.tie_embeddings else embedding_parameters(model)
-    # A token's FLOPs are those of the experts that it meets.
-    idle = max(0, model.experts - model.experts_per_token)
-    idle_weights = model.layers * idle * gated_parameters(model.hidden_size, model.inner_size)
     per_weight = FLOPS_PER_WEIGHT if run.job.trains_all_weights else FLOPS_PER_FROZEN_WEIGHT
     entries = model.heads * model.head_size * attended_by(run)
-    return per_weight * (parameters(model) - looked_up - idle_weights) + FLOPS_PER_ATTENDED * entries
+    return per_weight * parameters_met(model) + FLOPS_PER_ATTENDED * entries
 
 
 def stops_s(run: Run, steps: int) -> Interval:

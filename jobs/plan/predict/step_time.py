@@ -72,7 +72,7 @@ class StageWork:
     pipeline: c.Exchange
     shard: c.ShardExchange
     expert_shard: c.ShardExchange
-    """Of the experts that EP divides, which other ranks shard."""
+    """Traffic of FSDP for the experts that EP divides: only the ranks with the same experts shard them."""
     replica: c.Exchange
     """Once per step."""
     overlap: Overlap

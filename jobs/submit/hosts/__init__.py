@@ -1,1 +1,1 @@
-"""What the runs of a site say about its hosts: which fail, which are slow, which are good."""
+"""Failing, slow and good hosts of a site, by the records of its runs."""

@@ -45,7 +45,7 @@ class Fault:
 
 @dataclass
 class Evidence:
-    """What the runs of a cluster recorded about one host."""
+    """The records of one host in the runs of a cluster."""
 
     host: str
     starts: int = 0

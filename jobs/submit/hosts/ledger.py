@@ -31,7 +31,7 @@ MOST_NAMED = 3
 
 
 class Standing(Enum):
-    """What the evidence says about a host."""
+    """The judgement of a host."""
 
     failing = "failing"
     slow = "slow"

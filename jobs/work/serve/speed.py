@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 
 from jobs.layout import layout_of
 from jobs.parallelism import TP
-from jobs.plan.cost import embedding_parameters, gated_parameters, parameters
+from jobs.plan.cost import parameters_met
 from jobs.plan.predict.activations import WIDTHS
 from jobs.plan.predict.communication import Exchange, group_of, links_of, seconds
 from jobs.plan.predict.constants import StepTimeConstants
@@ -23,14 +23,14 @@ from jobs.plan.predict.flops import FORWARD_FLOPS_PER_ATTENDED, FORWARD_FLOPS_PE
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.states import kv_bytes_per_token
 from jobs.plan.predict.step_time import matmul_flops_per_s, peak_flops_per_s
-from jobs.schema import Mlp, Run
+from jobs.schema import Run
 from jobs.work.serve.replicas import replicas_of
 from jobs.work.serve.rules import kv_tokens
 
 UNCALIBRATED = "uncalibrated: by published rows of other servers, not fitted to runs on this cluster"
 MEMORY_SHARE = 0.75
-"""Part of the memory bandwidth that decode reaches. With the next two constants 15 published rows have 0.8 to 1.3 times
-the predicted time of a token (tests/README.md, Predicted servers)."""
+"""Part of the memory bandwidth that decode reaches. With the next two constants the predicted throughput of 12
+published rows is 0.82 to 1.35 times the measured one (tests/README.md, Predicted servers)."""
 ALL_REDUCE_S = 20e-6
 """Time of one small all-reduce of TP in a node, two of which a layer waits for."""
 SCHEDULER_S = 1e-3
@@ -65,16 +65,6 @@ class Replica:
     memory_bytes_per_s: float
     flops_per_s: float
 
-    def parameters_met(self, tokens: float) -> float:
-        """Return the weights that some tokens meet: of experts those that any of them is sent to."""
-        model = self.run.model
-        dense = parameters(model) - (0 if model.tie_embeddings else embedding_parameters(model))
-        if model.mlp is not Mlp.LLaMAMoE:
-            return dense
-        each = model.layers * gated_parameters(model.hidden_size, model.inner_size)
-        missed = float((1 - model.experts_per_token / model.experts) ** tokens)
-        return dense - each * model.experts * missed
-
     def step_s(self, requests: float) -> float:
         """Return the time in which each of some requests at once gets one token: the sum over pipeline stages."""
         run, tensor = self.run, self.run.parallelism.tensor
@@ -83,8 +73,8 @@ class Replica:
         batch = max(1.0, requests / run.parallelism.pipeline)
         length = run.serving.input_tokens + run.serving.output_tokens / 2
         cached = batch * length * kv_bytes_per_token(run) * run.parallelism.pipeline
-        weights = self.parameters_met(batch) * WIDTHS[run.job.precision] / tensor
-        flops = FORWARD_FLOPS_PER_WEIGHT * self.parameters_met(1) * batch / tensor
+        weights = parameters_met(run.model, batch) * WIDTHS[run.job.precision] / tensor
+        flops = FORWARD_FLOPS_PER_WEIGHT * parameters_met(run.model) * batch / tensor
         read_s = (cached + weights) / (MEMORY_SHARE * self.memory_bytes_per_s)
         return read_s + flops / self.flops_per_s + self.exchange_s(batch) + SCHEDULER_S
 
@@ -95,9 +85,9 @@ class Replica:
         model, tokens = run.model, run.serving.input_tokens
         # A token attends to half of the prompt in the mean.
         attended = model.layers * model.heads * model.head_size * tokens / 2
-        each = FORWARD_FLOPS_PER_WEIGHT * self.parameters_met(1) + FORWARD_FLOPS_PER_ATTENDED * attended
+        each = FORWARD_FLOPS_PER_WEIGHT * parameters_met(run.model) + FORWARD_FLOPS_PER_ATTENDED * attended
         flops = tokens * each / tensor
-        weights = self.parameters_met(tokens) * WIDTHS[run.job.precision] / tensor
+        weights = parameters_met(run.model, tokens) * WIDTHS[run.job.precision] / tensor
         read_s = weights / (MEMORY_SHARE * self.memory_bytes_per_s)
         return max(flops / self.flops_per_s, read_s) + self.exchange_s(tokens)
 
@@ -137,10 +127,9 @@ def server_speed(run: Run) -> ServerSpeed | None:
     rate = matmul_flops_per_s(run, peak) * StepTimeConstants().matrix_share
     replica, count = Replica(run, memory * 1e9, rate), replicas_of(run)
     sent = load.concurrency / count
-    if (tokens := kv_tokens(run)) is None:
-        at_once = sent
-    else:
-        at_once = max(1.0, min(sent, tokens // (load.input_tokens + load.output_tokens)))
+    # A cache that is too small for a request of the mean length still holds a shorter one.
+    held = None if (tokens := kv_tokens(run)) is None else max(1, tokens // (load.input_tokens + load.output_tokens))
+    at_once = sent if held is None else min(sent, held)
     if load.requests_per_s is not None:
         at_once = replica.requests_for(load.requests_per_s / count, at_once)
         sent = at_once

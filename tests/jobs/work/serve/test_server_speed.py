@@ -42,6 +42,13 @@ def test_more_requests_at_once_give_more_tokens_and_each_token_takes_longer() ->
     assert (few.requests_at_once, many.requests_at_once) == (8, 64)
 
 
+def test_replicas_without_a_request_add_nothing() -> None:
+    two, one_of_two = (predicted("serving.concurrency=" + n) for n in ("2", "1"))
+    assert one_of_two.requests_at_once == 1
+    assert one_of_two.output_tokens_per_s.point == pytest.approx(two.output_tokens_per_s.point / 2, rel=0.05)
+    assert one_of_two.time_to_first_token_s.point == pytest.approx(two.time_to_first_token_s.point, rel=0.05)
+
+
 def test_requests_beyond_the_kv_cache_wait_and_add_no_throughput() -> None:
     run = one(*SERVER, "serving.concurrency=2000").run
     tokens = kv_tokens(run)
