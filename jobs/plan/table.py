@@ -196,10 +196,10 @@ def spare_notes(run: Run) -> list[str]:
     """Return what spare nodes cost, and where a run goes on after one has taken the place of another."""
     if not run.launcher.spare_nodes:
         return []
-    place = "its last checkpoint" if checkpoint_bytes(run) else "the beginning, since it saves no checkpoint"
+    goes_on = "goes on from its last checkpoint" if checkpoint_bytes(run) else "begins again: it saves no checkpoint"
     return [
-        f"the job asks for {run.job_nodes} nodes and pays for all of them; when one of its {run.nodes} fails, the run "
-        f"goes on from {place} on a spare one, in the same job"
+        f"the job asks for {run.job_nodes} nodes and pays for all of them; when one of its {run.nodes} fails, a spare "
+        f"one takes its place in the same job, and the run {goes_on}"
     ]
 
 

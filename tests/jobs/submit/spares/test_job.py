@@ -52,7 +52,7 @@ def test_a_job_asks_and_pays_for_its_spare_nodes_and_outlives_a_lost_one(
     assert main(["plan", *SLURM, *gpus, "data=random", "job.steps=6", "job.checkpoint_every_steps=2"]) == 0
     shown = printed(capsys)
     assert " 2 + 1 " in shown
-    where = "the run goes on from its last checkpoint on a spare one, in the same job"
+    where = "a spare one takes its place in the same job, and the run goes on from its last checkpoint"
     assert f"the job asks for 3 nodes and pays for all of them; when one of its 2 fails, {where}" in shown
     assert main(["plan", *SLURM, *gpus, "data=random", "job.steps=6"]) == 0
     assert "goes on from the beginning, since it saves no checkpoint" in printed(capsys)
