@@ -55,7 +55,7 @@ def test_a_job_asks_and_pays_for_its_spare_nodes_and_outlives_a_lost_one(
     where = "a spare one takes its place in the same job, and the run goes on from its last checkpoint"
     assert f"the job asks for 3 nodes and pays for all of them; when one of its 2 fails, {where}" in shown
     assert main(["plan", *SLURM, *gpus, "data=random", "job.steps=6"]) == 0
-    assert "goes on from the beginning, since it saves no checkpoint" in printed(capsys)
+    assert "and the run begins again: it saves no checkpoint" in printed(capsys)
 
 
 def test_the_exit_of_a_rank_that_lost_its_peer_is_not_the_cause(tmp_path: Path) -> None:
