@@ -74,6 +74,7 @@ class DisplayUnit(NamedTuple):
 
 PERCENT = DisplayUnit("%", 0.01)
 MILLION = DisplayUnit("million", 1e6)
+BILLION = DisplayUnit("billion", 1e9)
 HOUR = DisplayUnit("h", 3600.0)
 HOUR_PER_BILLION_TOKENS = DisplayUnit("h per 1e9 tokens", 3600.0 / 1e9)
 HOUR_PER_MILLION_TOKENS = DisplayUnit("h per 1e6 tokens", 3600.0 / 1e6)

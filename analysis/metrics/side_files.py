@@ -16,14 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from analysis.metrics.energy import epoch_s
 from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
 from analysis.untrusted import as_list, moment, printed_number
 from jobs.files import exists, read_lines, reason
-from jobs.metrics import Better, DisplayUnit, Metric, declared
+from jobs.metrics import PERCENT, Better, DisplayUnit, Metric, declared
 from jobs.settings.report import UNITS, is_side_file
 
 TIME, NODE = "time", "node"
@@ -36,8 +35,8 @@ LONGEST_HEADING = 60
 HOUR_S = 3600
 # Time zones are from -12 to +14 hours.
 ZONES_H = sorted(range(-26, 27), key=abs)
-QUANTITIES = {each.name: each for each in (a.STORAGE_CPU_BUSY, a.STORAGE_OPERATIONS)}
-"""Counters that are published."""
+QUANTITIES = {a.STORAGE_CPU_BUSY: PERCENT, a.STORAGE_OPERATIONS: DisplayUnit("1", 1.0)}
+"""Counters that are published, and the unit of a column whose heading names none."""
 DEFINITION = "Mean over the time of the run of a counter that another machine recorded."
 
 
@@ -194,23 +193,27 @@ def elsewhere(name: str, times_s: Sequence[float], spans: Sequence[tuple[float, 
 
 def counter(run: RunResult, heading: str) -> tuple[Metric, float]:
     """Return the metric of a column, and the size of its unit: a quantity of the study with its heading, or its own."""
-    bare = heading.rstrip("%() ").strip()
     words = run.setting("report.words")
-    for name, metric in QUANTITIES.items():
-        shown = words.get(name) if isinstance(words, Mapping) else None
-        if bare and bare in {name, shown}:
-            return metric, unit_of(run, metric).size
+    bare, named = split_unit(heading.strip())
+    for metric, usual in QUANTITIES.items():
+        names = {metric.name, words.get(metric.name) if isinstance(words, Mapping) else None}
+        unit = UNITS[metric.unit].get(named) if named else usual
+        if bare in names and unit is not None:
+            return metric, unit.size
     # Its unit is part of its heading, and no metric of a run has this unit.
     return declared(heading, "", DEFINITION, Better.low), 1.0
 
 
+def split_unit(heading: str) -> tuple[str, str]:
+    """Return the heading of a column and its unit, if it names one: `CPU (%)`, `CPU %`, `NFS Ops/node (million)`."""
+    bare, unit = heading, ""
+    if heading.endswith("%"):
+        bare, unit = heading[:-1], "%"
+    elif heading.endswith(")"):
+        bare, _, unit = heading[:-1].rpartition("(")
+    return bare.strip(), unit.strip()
+
+
 def is_counter(metric: Metric) -> bool:
     """Return True for a counter of another machine."""
-    return metric in QUANTITIES.values() or metric.definition == DEFINITION
-
-
-def unit_of(run: RunResult, metric: Metric) -> DisplayUnit:
-    """Return the unit in which the study shows a quantity."""
-    units: Any = run.setting("report.units")
-    chosen = str(units.get(metric.name)) if isinstance(units, Mapping) else ""
-    return UNITS.get(metric.unit, {}).get(chosen, metric.display)
+    return metric in QUANTITIES or metric.definition == DEFINITION

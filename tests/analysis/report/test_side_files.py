@@ -41,7 +41,7 @@ def test_table_6_and_its_conclusions_are_made_from_the_file_of_the_filer(tmp_pat
     study = section(content, "Images from storage, as table 6 of H20044")
     cells = [dict(zip(study.headings, row, strict=True)) for row in study.rows]
     assert [row["CPU (%)"] for row in cells] == ["13.6", "8.10"]
-    assert [row["NFS Ops/node"] for row in cells] == ["2,500,000,000", "1,200,000,000"]
+    assert [row["NFS Ops/node (billion)"] for row in cells] == ["2.50", "1.20"]
     (headline,) = [line for line in content.headlines if line.startswith("By the side files")]
     assert "images.storage=8 storage nodes takes 52.0 % less storage operations/node than" in headline
     assert (
@@ -53,13 +53,28 @@ def test_table_6_and_its_conclusions_are_made_from_the_file_of_the_filer(tmp_pat
         "Run",
         "File",
         "CPU of storage (%)",
-        "Storage operations/node",
+        "Storage operations/node (billion)",
         "Time covered",
         "Remark",
     ]
     assert found.figure is not None
     assert found.figure.plot is not None
     assert len(found.figure.plot.data) == 4
+
+
+@pytest.mark.parametrize(
+    ("cpu", "operations", "size"),
+    [("CPU (%)", "NFS Ops/node (million)", 1e6), ("CPU%", "storage_operations_per_node (billion)", 1e9)],
+)
+def test_a_column_may_name_its_unit(tmp_path: Path, cpu: str, operations: str, size: float) -> None:
+    def text(line: str, _: int) -> str:
+        if line.startswith("time"):
+            return f"time,node,{cpu},{operations}"
+        *others, count = line.split(",")
+        return ",".join([*others, f"{float(count) / size}"])
+
+    (*_, first), (*_, second) = [row[2:4] for row in section(two_filers(tmp_path, text), "Side files").rows]
+    assert (first, second) == ("2.500", "1.200")
 
 
 @pytest.mark.parametrize(
