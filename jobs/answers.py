@@ -22,7 +22,7 @@ class Reason:
     run: str | None
     """The run of a sweep that it is about."""
     key: str | None
-    """The configuration key, or the option, that it is about; null if it is about none, or several."""
+    """The configuration key, the option or the argument that it is about; null if it is about none, or several."""
     value: str | None
     """The value that was given."""
     allowed: str | None
@@ -51,6 +51,7 @@ class Reply:
     """The one JSON document of a command."""
 
     command: str
+    """Its name; empty if there is no such command."""
     exit_code: int
     result: Any = None
     """The answer of the command; null if it was refused."""

@@ -5,13 +5,12 @@ The commands are the entries of `jobs/command_line/`.
 
 from __future__ import annotations
 
-import difflib
 import errno
 import os
 import sys
 from pathlib import Path
 
-from jobs.command_line.grammar import COMMANDS, Parser, parsed, parser
+from jobs.command_line.grammar import COMMANDS, Parser, parsed, parser, refuse_unknown_command
 from jobs.errors import SuiteError, interrupt_behind
 from jobs.output import drop_unwritable_output, exit_code_of, guarded_streams, output_is_closed
 from jobs.secrets import redact
@@ -41,12 +40,12 @@ def main(arguments: list[str] | None = None) -> int:
 def run_command(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     top = parser()
-    if answer_about_itself(top, arguments):
-        return 0
     if asks_for_json(arguments):
         from jobs.command_line.as_json import print_as_json
 
         return print_as_json(top, arguments, refusal_of)
+    if answer_about_itself(top, arguments):
+        return 0
     options = parsed(top, arguments)
     try:
         return COMMANDS[options.command].function(options)
@@ -59,10 +58,15 @@ def run_command(arguments: list[str]) -> int:
 
 
 def asks_for_json(arguments: list[str]) -> bool:
-    """Return whether a command that has an answer is asked for it; argparse takes the beginning of an option too."""
-    command = COMMANDS.get(arguments[0])
+    """Return whether a reply is asked for, from a command that has an answer or from one that does not exist.
+
+    argparse takes the beginning of an option too.
+    """
     asked = any("--json".startswith(each) and len(each) > len("--") for each in arguments)
-    return asked and command is not None and command.answer is not None and not {"-h", "--help"} & set(arguments)
+    if not asked or arguments[0] == "help" or {"-h", "--help"} & set(arguments):
+        return False
+    command = COMMANDS.get(arguments[0])
+    return command is None or command.answer is not None
 
 
 def refusal_of(error: BaseException) -> tuple[str, int] | None:
@@ -80,22 +84,18 @@ def refusal_of(error: BaseException) -> tuple[str, int] | None:
 
 
 def answer_about_itself(top: Parser, arguments: list[str]) -> bool:
-    """Print help or version and return True if the arguments request them; refuse an unknown command."""
+    """Print help or version and return True if the arguments request them."""
     if arguments in ([], ["help"]):
         top.print_help()
         return True
     if arguments == ["--version"]:
         print(f"slurmscale {version()}")
         return True
-    name = arguments[1] if arguments[0] == "help" else arguments[0]
-    if name not in top.commands and not name.startswith("-"):
-        near = difflib.get_close_matches(name, top.commands, n=2)
-        hint = f"Did you mean {' or '.join(near)}?" if near else f"The commands are {', '.join(top.commands)}."
-        override = " An override follows a command, as in slurmscale plan nodes=2." if "=" in name else ""
-        top.error(f"there is no command {name!r}. {hint}{override}")
     if arguments[0] == "help":
-        top.commands[name].print_help()
-    return arguments[0] == "help"
+        refuse_unknown_command(top, arguments[1])
+        top.commands[arguments[1]].print_help()
+        return True
+    return False
 
 
 def version() -> str:

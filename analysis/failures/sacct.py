@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,9 +110,12 @@ def stronger(log: Verdict, job: Verdict) -> Verdict:
 def accounted(logs: Mapping[Path, Verdict], tables: Iterable[Path]) -> dict[Path, Verdict]:
     """Return the verdicts on these logs, each combined with the accounting of the job that wrote the log.
 
-    Raises OSError if a file cannot be read.
+    A file that has gone since its verdict was read adds nothing.
     """
-    accounts = {job: (table.name, rows) for table in tables for job, rows in read_jobs(table).items()}
+    accounts: dict[str, tuple[str, list[Record]]] = {}
+    for table in tables:
+        with suppress(OSError):
+            accounts |= {job: (table.name, rows) for job, rows in read_jobs(table).items()}
     found = dict(logs)
     for path, log in logs.items():
         job = job_of(path, accounts) if accounts else None
@@ -122,10 +126,7 @@ def accounted(logs: Mapping[Path, Verdict], tables: Iterable[Path]) -> dict[Path
 
 
 def job_of(log: Path, known: Collection[str]) -> str | None:
-    """Return the one known job that wrote a log, by the log's name or else by Slurm's messages in it; else None.
-
-    Raises OSError.
-    """
+    """Return the one known job that wrote a log, by the log's name or else by Slurm's messages in it; else None."""
     named = {each for found in LOG_NAME.finditer(log.name) for each in found.groups() if each in known}
     if not named:
         named = job_ids(log) & set(known)
@@ -133,5 +134,7 @@ def job_of(log: Path, known: Collection[str]) -> str | None:
 
 
 def job_ids(log: Path) -> set[str]:
-    """Return the ids of Slurm jobs in Slurm's own lines of a log. Raises OSError if it cannot be read."""
-    return {found[1] for line in OWN_ID.lines(blocks(log)) for found in LOG_ID.finditer(line.text)}
+    """Return the ids of Slurm jobs in Slurm's own lines of a log; empty if it cannot be read."""
+    with suppress(OSError):
+        return {found[1] for line in OWN_ID.lines(blocks(log)) for found in LOG_ID.finditer(line.text)}
+    return set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -72,10 +73,14 @@ LONGEST_SPEED = 120
 
 
 def unread_speed(path: Path) -> str:
-    """Return the first line of a file that states a speed; empty without one, and for lines of NCCL about its links."""
-    for line in SPEEDS.lines(blocks(path)):
-        if "NCCL" not in line.text and SPEED.search(line.text):
-            return short(f"line {line.number}: {line.text.strip()}", LONGEST_SPEED)
+    """Return the first line of a file that states a speed; empty without one, and for lines of NCCL about its links.
+
+    The file may have gone since it was read.
+    """
+    with suppress(OSError):
+        for line in SPEEDS.lines(blocks(path)):
+            if "NCCL" not in line.text and SPEED.search(line.text):
+                return short(f"line {line.number}: {line.text.strip()}", LONGEST_SPEED)
     return ""
 
 

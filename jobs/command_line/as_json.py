@@ -60,7 +60,7 @@ def replies(
         with redirect_stderr(told):
             answers = answer.changes(options) if follows and answer.changes else [answer.function(options)]
         for result, code in answers:
-            partly = refusal("partial", told.text) if code == USAGE else None
+            partly = refusal("partial", told.text, options=options) if code == USAGE else None
             yield Reply(name, code, result, partly, next_commands=next_commands(options, result, code))
     except SystemExit:
         yield Reply(name, USAGE, refusal=refusal("usage", options.grammar.complaint))
@@ -69,7 +69,7 @@ def replies(
             raise
         text, code = refused
         kind = type(error).__name__ if isinstance(error, (SuiteError, PermissionError)) else "interrupted"
-        yield Reply(name, code, refusal=refusal(kind, text, error, getattr(options, "overrides", ())))
+        yield Reply(name, code, refusal=refusal(kind, text, error, options))
 
 
 class Heard(io.TextIOBase):

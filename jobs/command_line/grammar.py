@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import shutil
 import textwrap
 from typing import Any, NoReturn
@@ -97,6 +98,7 @@ def listing() -> str:
 
 def parsed(top: Parser, arguments: list[str]) -> argparse.Namespace:
     """Return the options of one command; overrides may stand before, between and after options."""
+    refuse_unknown_command(top, arguments[0])
     refuse_options_of_hydra(top, arguments)
     options, rest = top.parse_known_args(arguments)
     takes_overrides = "overrides" in options
@@ -107,6 +109,16 @@ def parsed(top: Parser, arguments: list[str]) -> argparse.Namespace:
         # argparse accepts positional arguments in one place only, and returns those of other places as unknown.
         options.overrides += rest
     return options
+
+
+def refuse_unknown_command(top: Parser, name: str) -> None:
+    """End with the nearest command, or all of them, unless there is a command of this name."""
+    if name in top.commands or name.startswith("-"):
+        return
+    near = difflib.get_close_matches(name, top.commands, n=2)
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"The commands are {', '.join(top.commands)}."
+    override = " An override follows a command, as in slurmscale plan nodes=2." if "=" in name else ""
+    top.error(f"there is no command {name!r}. {hint}{override}")
 
 
 def refuse_options_of_hydra(top: Parser, arguments: list[str]) -> None:

@@ -6,8 +6,9 @@ brackets, and tests hold these texts; what a key allows is read from the schema.
 
 from __future__ import annotations
 
+import argparse
 import re
-from collections.abc import Iterable
+from pathlib import PurePath
 
 from jobs.answers import Reason, Refusal
 from jobs.errors import ConfigError, Problem
@@ -15,9 +16,10 @@ from jobs.errors import ConfigError, Problem
 FIRST = re.compile(r"'?([+~]*)([a-z]\w*(?:[./]\w+)*)(?:=('[^']*'|\[[^]]*\]|\S*?))?(?=[:,;]?(?:\s|$)|[.]$)")
 IN_BRACKETS = re.compile(r"\(key: ([\w.]+)\)")
 OF_OPTION = re.compile(r"argument ([^:\s]+(?:/[^:\s]+)*): ")
-GIVEN = re.compile(r"(?:value|choice): '([^']*)'")
+GIVEN = re.compile(r"(?:value|choice): '([^']*)'|there is no command '([^']*)'")
 MEANT = re.compile(r"Did you mean ([\w.]+(?: or [\w.]+)*)\?")
 CHOICES = re.compile(r"\(choose from (.*?)\)")
+WITH_OPTION = re.compile(r"(--[a-z][a-z-]*)(?:[ =]([^:\s]+))?: ")
 # The code of a text that comes from no rule, by words that it has.
 CODES = (
     ("is not a configuration key", "unknown_key"),
@@ -34,14 +36,16 @@ CODES = (
 )
 
 
-def refusal(kind: str, text: str, error: BaseException | None = None, overrides: Iterable[str] = ()) -> Refusal:
-    """Return a refusal with its reasons."""
+def refusal(
+    kind: str, text: str, error: BaseException | None = None, options: argparse.Namespace | None = None
+) -> Refusal:
+    """Return a refusal of a command with these options, with its reasons."""
     if kind == "usage":
         return Refusal(kind, text, [], [of_usage(text)])
     if not isinstance(error, ConfigError):
-        return Refusal(kind, text, [], [Reason(snake(kind), None, None, None, None, text, [])])
-    given = list(overrides)
-    found = [of_problem(problem, given) for problem in error.problems or lines_of(text)]
+        key, value = argument_and_value(text, options)
+        return Refusal(kind, text, [], [Reason(snake(kind), None, key, value, None, text, [])])
+    found = [of_problem(problem, options) for problem in error.problems or lines_of(text)]
     # The line with the nearest that can run belongs to the whole text.
     return Refusal(kind, text, remedies_in(text), found)
 
@@ -61,9 +65,11 @@ def lines_of(text: str) -> list[Problem]:
     ]
 
 
-def of_problem(problem: Problem, overrides: list[str]) -> Reason:
+def of_problem(problem: Problem, options: argparse.Namespace | None) -> Reason:
     """Return a line of a ConfigError as data."""
-    key, value = key_and_value(problem, overrides)
+    key, value = key_and_value(problem, getattr(options, "overrides", None) or [])
+    if key is None:
+        key, value = argument_and_value(problem, options)
     found = remedies_in(problem) or (meant(problem, key, value) if key and value else [])
     return Reason(problem.code, problem.run, key, value, allowed(key), str(problem), found)
 
@@ -113,6 +119,20 @@ def allowed(key: str | None) -> str | None:
     return f"{known.type_name}{f'; {limits.in_words}' if limits is not None else ''}"
 
 
+def argument_and_value(text: str, options: argparse.Namespace | None) -> tuple[str | None, str | None]:
+    """Return the option that a text begins with, else the argument whose value it names: the longest one."""
+    if begins := WITH_OPTION.match(text):
+        return begins[1], begins[2]
+    given = [
+        (name, str(value))
+        for name, values in (vars(options) if options else {}).items()
+        for value in (values if isinstance(values, list | tuple) else [values])
+        if isinstance(value, str | PurePath) and name not in {"command", "overrides"}
+    ]
+    named = [(name, value) for name, value in given if value and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text)]
+    return max(named, key=lambda each: len(each[1]), default=(None, None))
+
+
 def of_usage(text: str) -> Reason:
     """Return a refusal of the command line's grammar as data; the key is the option."""
     option, given, listed = (pattern.search(text) for pattern in (OF_OPTION, GIVEN, CHOICES))
@@ -120,7 +140,7 @@ def of_usage(text: str) -> Reason:
         "usage",
         None,
         option[1] if option else None,
-        given[1] if given else None,
+        given[1] or given[2] if given else None,
         f"one of {listed[1]}".replace("'", "") if listed else None,
         text,
         [],

@@ -295,6 +295,35 @@ def test_each_reason_of_each_point_names_its_run(capsys: pytest.CaptureFixture[s
     assert {reason["key"] for reason in found} == {"nodes", "job.steps"}
 
 
+@pytest.mark.parametrize(
+    ("line", "key", "value"),
+    [
+        ("status nowhere", "sweep", "nowhere"),
+        ("report ./not-there", "paths", "not-there"),
+        ("report runs/first --format tex", "--format", "tex"),
+        ("report runs/first --cost-of many", "--cost-of", "many"),
+        ("model ./no-such-model", "what", "./no-such-model"),
+        ("skills cook-a-meal", "name", "cook-a-meal"),
+        ("attempt x --until never", "--until", "never"),
+        ("attempt x", None, None),
+    ],
+)
+def test_a_refusal_of_no_key_names_the_argument(
+    line: str, key: str | None, value: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (reason,) = reply(capsys, line)["refusal"]["reasons"]
+    assert (reason["key"], reason["value"]) == (key, value)
+
+
+@pytest.mark.parametrize("line", ["reprot runs/first --json", "--json", "nodes=2 --json"])
+def test_a_command_that_does_not_exist_is_refused_as_data(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    schema = schema_of(capsys, "plan") | {"properties": schema_of(capsys, "plan")["properties"] | {"command": True}}
+    code = main(line.split())
+    found = checked(capsys.readouterr().out, code, schema)
+    assert (code, found["command"], found["refusal"]["kind"]) == (2, "", "usage")
+
+
 def test_what_was_not_done_is_a_reason_beside_the_result(capsys: pytest.CaptureFixture[str]) -> None:
     found = reply(capsys, "cancel runs/first")
     assert (found["exit_code"], found["refusal"]["kind"]) == (2, "partial")

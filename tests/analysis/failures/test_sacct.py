@@ -150,3 +150,11 @@ def test_a_table_of_a_real_slurm_is_read() -> None:
     assert verdict_on_job(jobs["31803"]).cause is FailureCause.time_limit
     assert verdict_on_job(jobs["31808"]).cause is FailureCause.node_failure
     assert verdict_on_job(jobs["31801"]).cause is FailureCause.cancelled
+
+
+def test_a_file_that_has_gone_since_it_was_read_adds_nothing(tmp_path: Path) -> None:
+    log, accounts = tmp_path / "log", table(tmp_path, "12|train|TIMEOUT|0:0|node01")
+    log.write_text("ValueError: no\n")
+    found = {log: verdict_on(log)}
+    log.unlink()
+    assert accounted(found, [accounts, tmp_path / "gone"]) == found
