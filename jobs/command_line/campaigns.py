@@ -96,12 +96,12 @@ def campaign(options: argparse.Namespace) -> int:
 def trial_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options that attempt and campaign share."""
     repeats = 3 if options.repeats is None else options.repeats
-    return chosen(options, "campaign", "changed_code", "wait") | {"repeats": repeats}
+    return chosen(options, "campaign", "changed_code", "wait", "proxy") | {"repeats": repeats}
 
 
 def one_trial(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options of attempt."""
-    return trial_options(options) | chosen(options, "expect", "proxy")
+    return trial_options(options) | chosen(options, "expect")
 
 
 def and_leaderboard(options: argparse.Namespace, code: int, started: Path | None) -> int:
@@ -262,10 +262,11 @@ COMMANDS = (
         (
             Argument("file", type=given_path, metavar="FILE", help="a YAML file of lines NAME: [OVERRIDE, ...]"),
             overrides("only launcher=... and its keys, for all attempts"),
+            PROXY,
             *TRIAL,
         ),
         heading=HEADING,
-        examples=("campaign attempts.yaml --repeats 5",),
+        examples=("campaign attempts.yaml --repeats 5", "campaign attempts.yaml --proxy job.steps=50"),
         manual="jobs/explore/README.md#campaigns",
         answer=Answered(SubmittedCampaign, all_attempted, Effect.submits),
         exit_codes={1: "with --wait: a run did not finish"},

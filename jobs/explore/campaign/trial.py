@@ -80,15 +80,25 @@ def submit_trial(
 
 
 def submit_trials(
-    file: Path, overrides: list[str], *, campaign: Path | None, repeats: int, changed_code: bool, wait: bool | None
+    file: Path,
+    overrides: list[str],
+    *,
+    campaign: Path | None,
+    repeats: int,
+    changed_code: bool,
+    wait: bool | None,
+    proxy: Sequence[str] = (),
 ) -> tuple[int, Path | None]:
     """Compose, check and submit the repeats of all trials of a file, all or none, as `submit_trial` does.
 
-    The overrides set the launcher and the budget, and nothing else.
+    The overrides set the launcher and the budget, and nothing else. `proxy` shortens the pairs of all trials, and not
+    the baseline of the file.
     """
     named = read_trials(file)
     for name, changes in named.items():
         refuse_name(name)
+        if proxy and name != BASELINE:
+            refuse_proxy(name, proxy, changes)
         if name != BASELINE and (started := [each for each in changes if is_shared(each)]):
             raise ConfigError(
                 f"{file}: {started[0]} of {name} belongs to the whole campaign, not to one attempt of a file. "
@@ -100,7 +110,8 @@ def submit_trials(
             f"{task[0]} belongs to an attempt: write it into {file}. The command line accepts only settings of the "
             "whole campaign: launcher=..., launcher.KEY=..., budget.KEY=..., campaign.KEY=..."
         )
-    return submitted(campaign_points(named, overrides, campaign, repeats, changed_code=changed_code), wait=wait)
+    points = campaign_points(named, overrides, campaign, repeats, changed_code=changed_code, proxy=proxy)
+    return submitted(points, wait=wait)
 
 
 def submitted(points: list[Point], *, wait: bool | None) -> tuple[int, Path | None]:

@@ -31,7 +31,7 @@ from jobs.explore.campaign.campaign_file import read_trials
 from jobs.explore.campaign.trial import baseline_points, campaign_points, trial_points
 from jobs.explore.campaign.trial_checks import refuse_over_budget
 from jobs.plan.compose import Point, compose
-from jobs.rundir import RunDir, SweepDir, append_record, event_record, load_run, read_records
+from jobs.rundir import RunDir, SweepDir, append_record, event_record, load_run, provenance_of, read_records
 from jobs.schema import Budget, Contest, Counted, LauncherKind, Run
 from jobs.submit.code_store import PACKAGES
 from tests.benchmarks.false_crowns import Scenario, kept_sources, quietest, rates
@@ -573,6 +573,22 @@ def test_the_trials_of_a_file_take_turns_with_the_baseline_and_with_each_other(t
     assert sorted(each.name for each in path.glob("ddp-r*")) == ["ddp-r1", "ddp-r2"]
     # The launcher is not one of its changes: a later attempt may have another one.
     assert opened(path).base == base
+
+
+def test_a_proxy_shortens_all_pairs_of_a_file_and_not_its_baseline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, path = tmp_path / "attempts.yaml", tmp_path / "campaign"
+    base = ["model=tiny", "data=random", "job.steps=4", "ranks_per_node=2"]
+    file.write_text(f"baseline: {json.dumps(base)}\nddp: [parallelism=fsdp_full]\n")
+    words = ["campaign", str(file), "launcher=dry", "--campaign", str(path), "--repeats", "1", "--proxy"]
+    assert main([*words, "job.steps=2"]) == 0
+    names = ("baseline-r1", "ddp-baseline-r1", "ddp-r1")
+    assert [load_run(path / name / "config.yaml").job.steps for name in names] == [4, 2, 2]
+    assert provenance_of(RunDir(path / "ddp-r1"))["attempt"]["proxy"] == {"overrides": ["job.steps=2"], "biases": {}}
+    capsys.readouterr()
+    assert main([*words, "launcher=local"]) == 2
+    assert "--proxy launcher=local does not shorten runs" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
