@@ -149,6 +149,7 @@ def test_the_record_is_as_complete_as_any_engines_and_reported_beside_them(whole
         m.MEMORY_RESERVED_PEAK.name,
         m.PROFILED.name,
         m.DATA_WAIT_TIME.name,
+        m.EXPERT_IMBALANCE.name,
     }
     for row in steps(whole):
         saved = {m.CHECKPOINT_TIME.name} if row["step"] % 3 else set()
