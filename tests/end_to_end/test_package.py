@@ -79,7 +79,11 @@ def test_a_wheel_holds_the_module_and_its_packages_and_works_from_another_direct
                    capture_output=True)  # fmt: skip
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {*OURS, "slurmscale.py"}
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {
+        *OURS,
+        "slurmscale.py",
+        "slurmscale-stubs",
+    }
     assert {"conf/model/tiny.yaml", "sbatch/train.sbatch", "jobs/submit/trust/integrity.sh", "jobs/secret_shapes.csv",
             "analysis/report/page.html.j2", "analysis/report/page.js", "analysis/report/plotly.js/plotly-basic.min.js",
             "analysis/report/plotly.js/LICENSE",
@@ -102,6 +106,20 @@ def test_a_wheel_holds_the_module_and_its_packages_and_works_from_another_direct
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --nodes=1" in done.stdout
     assert (tmp_path / "runs/s/r/code/jobs/run.py").exists()
+
+    # A type checker knows the API of the installed package, without any of its dependencies.
+    (site / "dependencies.pth").unlink()
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import slurmscale\nslurmscale.plan('nodes=2').runs[0].ranks + 1\nslurmscale.compose(multirun='yes')\n"
+    )
+    checker = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--python-executable", python, program]
+    done = subprocess.run(checker, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
+        'program.py:3: error: Argument "multirun" to "compose" has incompatible type "str"; '
+        'expected "bool"  [arg-type]',
+        "Found 1 error in 1 file (checked 1 source file)",
+    ]
 
 
 @pytest.mark.parametrize(
