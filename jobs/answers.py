@@ -83,6 +83,9 @@ class RunAnswer:
     """Expected start of a waiting job, in Slurm's local time."""
     cause: str | None
     """The cause that the record of a failed run names."""
+    decision: str | None
+    """What another start of a failed run is worth: STOP, RESTART, or RESTART elsewhere, without the suspect node."""
+    decision_reason: str | None
     detail: str | None
 
 

@@ -13,6 +13,7 @@ from jobs.answers import ListAnswer, ListedSweep, RunAnswer, StageAnswer, SweepA
 from jobs.failure_causes import end_of, latest_attempt, recorded_cause
 from jobs.run_events import events_or_failure
 from jobs.submit.commands import FAILED, POLL_S, QUEUE_POLL_S, look
+from jobs.submit.decision.decide import decision_on
 from jobs.submit.note import note_of
 from jobs.submit.progress import last_step, steps_planned
 from jobs.submit.stage_states import StageState, stage_states
@@ -79,9 +80,8 @@ def counts(found: Sequence[RunState]) -> dict[str, int]:
 
 def run_answer(found: RunState) -> RunAnswer:
     """Return the state of a run."""
-    cause = (
-        recorded_cause(end_of(latest_attempt(events_or_failure(found.run))) or {}) if found.state in FAILED else None
-    )
+    events = events_or_failure(found.run) if found.state in FAILED else []
+    cause, decision = recorded_cause(end_of(latest_attempt(events)) or {}), decision_on(found.run, events)
     return RunAnswer(
         name=found.run.name,
         directory=str(found.run.path),
@@ -94,6 +94,8 @@ def run_answer(found: RunState) -> RunAnswer:
         host=found.host,
         expected_start=found.expected_start,
         cause=cause.name if cause else None,
+        decision=decision.name if decision else None,
+        decision_reason=decision.reason if decision else None,
         detail=found.detail or None,
     )
 

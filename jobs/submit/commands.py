@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from jobs.run_events import events_or_failure
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import LauncherKind, Run
 from jobs.submit.backlog import launchable, submit_backlog, submit_waiting
+from jobs.submit.decision.decide import decision_on
 from jobs.submit.intents import settle
 from jobs.submit.launch import launch
 from jobs.submit.launchers import by_launcher, launcher_of
@@ -45,6 +46,7 @@ POLL_S = 1.0
 QUEUE_POLL_S = 10.0
 # For a longer sweep `submit` shows the first runs, `status` only those that may need attention.
 MOST_ROWS = 50
+NAMED_RUNS = 3
 FAILED = {State.failed, State.lost}
 QUIET = {State.finished, State.queued, State.waiting, State.prepared, State.cancelled}
 
@@ -182,6 +184,8 @@ def status(path: Path, *, everything: bool = False, nodes: bool = False, check: 
         print(f"{not_shown(found, shown)}; `slurmscale status --all {sweep.quoted}` shows every run")
     for line in lines_of_nodes(shown) if nodes else []:
         out.print(plain(line), soft_wrap=True)
+    for line in decisions(shown):
+        out.print(plain(line), soft_wrap=True)
     out.print(summary(found))
     if text := note_of(sweep):
         out.print(plain(f"note: {text}"), soft_wrap=True)
@@ -192,6 +196,17 @@ def status(path: Path, *, everything: bool = False, nodes: bool = False, check: 
         out.print(line, soft_wrap=True)
     ends = [item.state for item in found] + [item.state for item in around]
     return int(check and not FAILED.isdisjoint(ends))
+
+
+def decisions(found: Iterable[RunState]) -> Iterator[str]:
+    """Yield what another start of the failed runs would be worth: a line for each decision, with their names."""
+    names: dict[str, list[str]] = {}
+    for item in found:
+        if item.state in FAILED and (decision := decision_on(item.run, events_or_failure(item.run))):
+            names.setdefault(decision.words, []).append(item.run.name)
+    for words, runs in names.items():
+        more = f" and {len(runs) - NAMED_RUNS:,} more" if len(runs) > NAMED_RUNS else ""
+        yield f"{words} ({', '.join(runs[:NAMED_RUNS])}{more})"
 
 
 def state_cell(state: State, *, stands_out: bool = False) -> Text:

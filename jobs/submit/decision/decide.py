@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs import metrics as m
-from jobs.failure_causes import FailureCause, Retry, recorded_cause
+from jobs.failure_causes import FailureCause, Retry, end_of, latest_attempt, recorded_cause
 from jobs.rundir import RunDir, read_records
 
 REASONS: Mapping[FailureCause, str] = {
@@ -48,9 +48,14 @@ class Decision:
     reason: str
 
     @property
+    def name(self) -> str:
+        """STOP, RESTART or RESTART elsewhere."""
+        return f"{'RESTART' if self.restart else 'STOP'}{' elsewhere' if self.elsewhere else ''}"
+
+    @property
     def words(self) -> str:
         """The decision as text."""
-        return f"{'RESTART' if self.restart else 'STOP'}{' elsewhere' if self.elsewhere else ''}: {self.reason}"
+        return f"{self.name}: {self.reason}"
 
 
 def decide(cause: FailureCause, repeated_step: int | None = None) -> Decision:
@@ -61,6 +66,12 @@ def decide(cause: FailureCause, repeated_step: int | None = None) -> Decision:
             False, False, f"two starts ended by {cause.name} after step {repeated_step}: it follows the run"
         )
     return Decision(restart, cause.retry is Retry.elsewhere, REASONS[cause])
+
+
+def decision_on(run: RunDir, events: Sequence[Mapping[str, Any]]) -> Decision | None:
+    """Return the decision on the last end of a run by its events; None if that has no cause."""
+    cause = recorded_cause(end_of(latest_attempt(events)) or {})
+    return None if cause is None else decide(cause, repeated_step(run, events))
 
 
 def repeated_step(run: RunDir, events: Sequence[Mapping[str, Any]]) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import shutil
 import subprocess
@@ -105,6 +106,28 @@ def test_status_has_an_exit_code_for_a_failed_run_if_asked(end: str, code: int, 
     event(run, end, step=4, error="boom")
     assert main(["status", str(tmp_path)]) == 0
     assert main(["status", "--check", str(tmp_path)]) == code
+
+
+def test_what_another_start_of_failed_runs_is_worth_is_said_once_for_each_decision(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    causes = {"a": "out_of_gpu_memory", "b": "out_of_gpu_memory", "c": "hardware", "d": "code", "e": None}
+    for name, cause in causes.items():
+        run = prepared(tmp_path, a_run(name))
+        started(run, a_run(name))
+        event(run, "failed", rank=0, node="n", error="boom", **({"cause": cause} if cause else {}))
+    finished_run(tmp_path, a_run("f"))
+    assert main(["status", str(tmp_path)]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith(("STOP", "RESTART"))] == [
+        "STOP: the same step needs the same memory again (a, b)",
+        "RESTART elsewhere: the node is at fault, and another one is not (c)",
+        "STOP: the program would raise it again (d)",
+    ]
+    assert main(["status", str(tmp_path), "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out)["result"]["runs"]
+    found = {each["name"]: (each["decision"], each["decision_reason"]) for each in runs}
+    assert found["c"] == ("RESTART elsewhere", "the node is at fault, and another one is not")
+    assert found["f"] == (None, None)
 
 
 @pytest.mark.parametrize("name", ["run/metrics.jsonl", "run/status.jsonl", "run", "submissions.jsonl"])
