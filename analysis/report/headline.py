@@ -230,7 +230,7 @@ def result(groups: Sequence[Group], start: str) -> str:
     best = fastest(groups)
     if best is None:
         of = "" if names_model(start, groups[0]) else f" for {groups[0].named}"
-        return capitalized(f"{start}no result{of}, because the losses of all runs are doubtful; see the warnings.")
+        return capitalized(f"{start}no result{of}, because all runs are doubtful; see the warnings.")
     group, point = best
     points = comparable(point, [each for line in groups for each in line.points])
     rate = f"{shown(point.rate, point.throughput.median)} {per_second(point.rate)}"
@@ -389,4 +389,5 @@ def doubts_of(task: Sequence[Group], beside: Mapping[Path, RunResult]) -> Iterat
         if why:
             yield f"{line.label}: {why}"
         if lost := [point for point in line.points if point.doubtful]:
-            yield f"{line.label}: the loss on {listed([point.place for point in lost], MOST_SOURCES)} is not believed"
+            places = listed([point.place for point in lost], MOST_SOURCES)
+            yield f"{line.label}: the training on {places} is not believed"
