@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections.abc import Mapping
 from datetime import datetime
@@ -15,8 +14,10 @@ from jobs.metrics import Metric
 
 # No quantity is larger; squares and sums of smaller numbers stay finite.
 LARGEST = 1e150
-# C, C++, Python, Fortran, the C runtime of Windows and progress bars: -nan(ind), Infinity, 1.#QNAN, nan.0.
-NOT_FINITE = re.compile(r"[-+]?(?:nan(?:\.0|\(\w*\))?|inf(?:inity)?|1\.#(?:[qs]?nan|ind|inf)\d*)", re.IGNORECASE)
+# C, C++, Python, Fortran, the C runtime of Windows, progress bars: -nan(ind), Infinity, 1.#QNAN, nan.0, ∞.
+NOT_FINITE = re.compile(
+    r"[-+\u2212]?(?:nan(?:\.0|\(\w*\))?|inf(?:inity)?|1\.#(?:[qs]?nan|ind|inf)\d*|∞)", re.IGNORECASE
+)
 
 
 def number(record: Mapping[str, Any], metric: Metric) -> float | None:
@@ -40,10 +41,15 @@ def printed_number(text: str) -> float | None:
 
 
 def is_not_finite(printed: object) -> bool:
-    """Return True if a value is NaN or infinite, printed or as a number."""
+    """Return True if a value is NaN or infinite, printed or as a number, or larger than any quantity."""
     if isinstance(printed, str):
-        return NOT_FINITE.fullmatch(printed.strip()) is not None
-    return type(printed) is float and not math.isfinite(printed)
+        if NOT_FINITE.fullmatch(printed.strip()):
+            return True
+        try:
+            printed = float(printed)
+        except ValueError:
+            return False
+    return type(printed) in {float, int} and as_number(printed) is None
 
 
 def count(record: Mapping[str, Any], key: str) -> int | None:

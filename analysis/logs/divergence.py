@@ -1,5 +1,7 @@
 """Steps of a log that did not train: losses and gradient norms that are NaN or infinite, and skipped updates.
 
+A loss that every step reports and then none does may have been printed in a way that is not read, such as `None`.
+
 A loss that is not finite is a doubt wherever it stands. A gradient norm that is not finite is normal while dynamic loss
 scaling searches its scale, for such an update is skipped and a later norm is finite again; a norm that stays so has
 diverged. Work of skipped steps is thrown away: a run that skipped most of its steady steps has no useful rate.
@@ -24,6 +26,8 @@ from jobs.metrics import Metric
 
 # Shares of the steady steps. In the steady state of dynamic loss scaling, fewer than one of 100 updates overflows.
 DOUBTFUL_SHARE, USELESS_SHARE = 0.05, 0.5
+# Steps with a loss before, and steps without one after: the last line of a killed job is torn.
+FEWEST_SILENT = 3
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class Trust:
     """The reasons not to believe a log by its own lines; each is empty without one."""
 
     diverged: str = ""
+    silent: str = ""
+    """The step from which on no loss can be read, although every step before reports one."""
     skipped: str = ""
     useless: str = ""
     """The reason that its rates are not those of a training."""
@@ -38,7 +44,7 @@ class Trust:
     @property
     def doubt(self) -> str:
         """Return the reasons as one clause."""
-        return "; ".join(filter(None, (self.diverged, self.useless or self.skipped)))
+        return "; ".join(filter(None, (self.diverged or self.silent, self.useless or self.skipped)))
 
 
 def trust_in(run: LogRun, counted: Sequence[LogStep]) -> Trust:
@@ -48,6 +54,7 @@ def trust_in(run: LogRun, counted: Sequence[LogStep]) -> Trust:
     words = f"{skipped:,.0f} of {plural(round(steps), 'steady step')} skipped their update (overflow)"
     return Trust(
         diverged(run),
+        silent(run),
         words if share > DOUBTFUL_SHARE else "",
         f"{words}, so no throughput of it is useful" if share >= USELESS_SHARE else "",
     )
@@ -57,6 +64,22 @@ def is_finite(steps: Sequence[LogStep], metric: Metric) -> bool:
     """Return True if the last step that reports a loss or a norm reports a number, or if none reports it."""
     last = next((step for step in reversed(steps) if {metric, DIVERGING[metric]} & step.values.keys()), None)
     return last is None or DIVERGING[metric] not in last.values
+
+
+def steps_without_loss(steps: Sequence[LogStep]) -> Sequence[LogStep]:
+    """Return the last steps if none of them reports a loss and every step before does; else none."""
+    reports = [not {m.LOSS, a.LOSS_NOT_FINITE}.isdisjoint(step.values) for step in steps]
+    first = sum(takewhile(bool, reports))
+    last = steps[first:]
+    return () if any(reports[first:]) or min(first, len(last)) < FEWEST_SILENT else last
+
+
+def silent(run: LogRun) -> str:
+    """Return where the losses of a log end before its steps do; empty if they do not."""
+    if not (last := steps_without_loss(run.steps)):
+        return ""
+    of_all = f"{len(last):,} of {plural(len(run.steps), 'logged step')}"
+    return f"no loss can be read from {name_of(last[0], run)} on ({of_all})"
 
 
 def diverged(run: LogRun) -> str:

@@ -11,7 +11,7 @@ from analysis.logs.batches import batch_by_counts
 from analysis.logs.blocks import DERIVED as OF_BLOCKS
 from analysis.logs.blocks import evaluating, throughput_of_blocks
 from analysis.logs.clock import timed_by_clock
-from analysis.logs.divergence import is_finite
+from analysis.logs.divergence import is_finite, steps_without_loss
 from analysis.logs.epochs import epoch_times, throughput_of_epochs
 from analysis.logs.step import LogStep
 from analysis.logs.steps import LogRun
@@ -63,7 +63,8 @@ def measured(
     for metric, latest in ((m.LOSS, m.FINAL_LOSS), (m.MEMORY_PEAK, m.MEMORY_PEAK)):
         reported = [step.values[metric] for step in run.steps if metric in step.values]
         values |= {latest: max(reported) if metric is m.MEMORY_PEAK else reported[-1]} if reported else {}
-    if not (is_finite(run.steps, m.LOSS) and is_finite(run.steps, m.GRADIENT_NORM)):
+    believed = is_finite(run.steps, m.LOSS) and is_finite(run.steps, m.GRADIENT_NORM)
+    if not believed or steps_without_loss(run.steps):
         # Of a norm that stays NaN the weights are NaN too, whatever loss is printed: transformers prints 0.0.
         values.pop(m.FINAL_LOSS, None)
     for metric in (a.FLOPS_PER_S_PER_RANK, a.MODEL_FLOPS_UTILIZATION):

@@ -169,7 +169,13 @@ def result(run: LogRun, root: Path) -> RunResult:
         disbelieved=trust.doubt,
         remarks=[
             f"{name_below(root, run.file.path)}: {each}."
-            for each in (segments, *padded(run), *other_batch(run, ranks), *lasting_change(values, step_times_s, rates))
+            for each in (
+                segments,
+                *untimed(run),
+                *padded(run),
+                *other_batch(run, ranks),
+                *lasting_change(values, step_times_s, rates),
+            )
             if each
         ],
         reservations=contradicted(run),
@@ -185,6 +191,17 @@ def other_batch(run: LogRun, ranks: int | None) -> list[str]:
     return [
         f"a step has {counted:,} samples ({ranks:,} ranks x micro-batch {size:,.0f} x {counted / ranks / size:,.0f} "
         f"micro-batches), not the {stated:,.0f} of its global_batch_size, which older LitGPT takes for one node"
+    ]
+
+
+def untimed(run: LogRun) -> list[str]:
+    """Return a clause on printed times that no step takes; the first step of a log may have none."""
+    impossible = sum(a.TIME_NOT_POSITIVE in step.values for step in run.steps[1:])
+    if not impossible:
+        return []
+    return [
+        f"{impossible:,} of {plural(len(run.steps) - 1, 'logged step')} after the first print a time of 0 or less, or "
+        "none that is finite, and have no rate"
     ]
 
 
@@ -416,6 +433,8 @@ def standing(run: LogRun, values: Mapping[Metric, float], trust: Trust) -> tuple
 
 def unmeasured(run: LogRun) -> str:
     """Return why no throughput follows from the steps of a log."""
+    if impossible := untimed(run):
+        return impossible[0]
     timed = sum(step.time_s is not None for step in run.steps)
     if not timed:
         return "it reports neither step time nor throughput"

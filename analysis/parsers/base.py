@@ -198,13 +198,16 @@ DIVERGING: Mapping[Metric, Metric] = {
 
 
 def value_of(metric: Metric, printed: object, unit: float = 1.0) -> dict[Metric, float]:
-    """Return a printed number in base units under its metric; a NaN or inf of a loss or a norm as a metric of its own.
+    """Return a printed number in base units under its metric.
 
-    Empty for an unknown number.
+    A loss or a norm that is NaN or infinite, and a time that no step takes, have a metric of their own. Empty for an
+    unknown number.
     """
     number = printed_number(printed) if isinstance(printed, str) else as_number(printed)
     if number is None and metric in DIVERGING and is_not_finite(printed):
         return {DIVERGING[metric]: 1.0}
+    if metric is m.STEP_TIME and (is_not_finite(printed) if number is None else number <= 0):
+        return {a.TIME_NOT_POSITIVE: 1.0}
     if number is None or (number <= 0 and metric.unit in POSITIVE_UNITS):
         return {}
     value = as_number(number * unit)

@@ -108,6 +108,9 @@ SKIPPED_STEPS = Metric(
 SKIPPED_STEPS_SO_FAR = Metric(
     "skipped_steps_so_far", "1", "Steps without an update since the run began.", Better.low, 9
 )
+TIME_NOT_POSITIVE = Metric(
+    "time_not_positive", "1", "1 where a printed step time is 0, negative, NaN or infinite.", Better.low
+)
 LOSS_NOT_FINITE = Metric("loss_not_finite", "1", "1 where a printed loss is NaN or infinite.", Better.low)
 NORM_NOT_FINITE = Metric("norm_not_finite", "1", "1 where a printed gradient norm is NaN or infinite.", Better.low)
 NAN_STEPS = Metric("nan_steps", "1", "Steps since the previous line whose loss was NaN.", Better.low)

@@ -19,7 +19,7 @@ from analysis.metrics.mfu import EITHER
 from analysis.metrics.shared_nodes import side_by_side
 from analysis.parsers import log_metrics as a
 from analysis.report.digest import Digest
-from analysis.report.doubts import beyond_ideal, first_of, repeats_apart, shared_nodes
+from analysis.report.doubts import beyond_ideal, first_of, references_loaded, repeats_apart, shared_nodes
 from analysis.report.sections.node_use import nodes_differ
 from analysis.report.sections.step_variation import steps_are_slow, steps_drift, steps_far_out, summary_differs
 from analysis.report.sections.stragglers import ranks_straggle
@@ -65,6 +65,7 @@ def warnings(digest: Digest) -> list[str]:
     return (
         work_differs(groups)
         + beyond_ideal(groups, beside)
+        + references_loaded(groups)
         + repeats_apart(groups)
         + shared_nodes(used, beside)
         + scores_lag(digest.systems)

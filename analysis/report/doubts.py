@@ -221,6 +221,28 @@ def beyond_ideal(groups: Iterable[Group], beside: Mapping[Path, RunResult]) -> l
     return first_of(sentences, "Further points above 100 % efficiency")
 
 
+def references_loaded(groups: Iterable[Group]) -> list[str]:
+    """Report lines whose reference had less of its machine than points that ideal scaling does not exclude."""
+    sentences = []
+    for group in groups:
+        found = {
+            point.place: load
+            for point in group.points
+            if group.reference
+            and point is not group.reference
+            and not is_beyond_ideal(group, point)
+            and (load := load_words(group.reference.runs, point.runs))
+        }
+        if found and group.reference:
+            sides = "; ".join(f"{load} on {place}" for place, load in found.items())
+            sentences.append(
+                f"{group.label}: at the reference, {group.reference.place}, {sides}. The reference is slower for that, "
+                "so speedup and efficiency may be too high. Repeat the points while nothing else runs on their "
+                "nodes."
+            )
+    return first_of(sentences, "Further lines whose reference had less of its machine")
+
+
 # --- repeats ---------------------------------------------------------------------------------------------------
 
 

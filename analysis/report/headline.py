@@ -62,12 +62,18 @@ def results(digest: Digest, groups: Sequence[Group]) -> list[str]:
     covered = {run.path for line in scored for system in line for run in system.results}
     every = list(by_task(groups).values())
     tasks = [task for task in every if any(run.path not in covered for group in task for run in group.runs)]
+    # What scales comes first.
+    tasks.sort(key=lambda task: not any(group.reference for group in task))
     single = [task for task in tasks if fastest(task) and not any(group.reference for group in task)]
     together = single if len(single) > 1 else []
     starts = [prefix(task, name_task=len(every) > 1) for task in tasks]
     return [
         *sentences,
-        *(result(task, start) for task, start in zip(tasks, starts, strict=True) if task not in together),
+        *(
+            result(task, start, alone=len(every) == 1)
+            for task, start in zip(tasks, starts, strict=True)
+            if task not in together
+        ),
         *([unscaled(together)] if together else []),
         *choice_headlines(digest),
         *lessons(tasks),
@@ -225,12 +231,12 @@ def farthest(group: Group) -> Point | None:
 # --- the result ------------------------------------------------------------------------------------------------
 
 
-def result(groups: Sequence[Group], start: str) -> str:
-    """Return the sentence of one task: how far a line scales, and the highest point."""
+def result(groups: Sequence[Group], start: str, *, alone: bool) -> str:
+    """Return the sentence of one task, alone on the page or not: how far a line scales, and the highest point."""
     best = fastest(groups)
     if best is None:
         of = "" if names_model(start, groups[0]) else f" for {groups[0].named}"
-        return capitalized(f"{start}no result{of}, because the losses of all runs are doubtful; see the warnings.")
+        return capitalized(f"{start}no result{of}, because all runs are doubtful; see the warnings.")
     group, point = best
     points = comparable(point, [each for line in groups for each in line.points])
     rate = f"{shown(point.rate, point.throughput.median)} {per_second(point.rate)}"
@@ -239,7 +245,7 @@ def result(groups: Sequence[Group], start: str) -> str:
         why = (
             "too few rank counts of its lines have a loss that is believed"
             if any(each.reference for each in groups)
-            else "no configuration ran on several numbers of ranks"
+            else f"{'no configuration' if alone else 'none of its configurations'} ran on several numbers of ranks"
         )
         return (
             f"{start}{named_after(start, group)} reaches {rate} on {point.place} ({runs_in_words([point])})"
@@ -389,4 +395,5 @@ def doubts_of(task: Sequence[Group], beside: Mapping[Path, RunResult]) -> Iterat
         if why:
             yield f"{line.label}: {why}"
         if lost := [point for point in line.points if point.doubtful]:
-            yield f"{line.label}: the loss on {listed([point.place for point in lost], MOST_SOURCES)} is not believed"
+            places = listed([point.place for point in lost], MOST_SOURCES)
+            yield f"{line.label}: the training on {places} is not believed"

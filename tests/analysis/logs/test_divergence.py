@@ -81,7 +81,22 @@ def printed(form: str, spelling: str) -> str:
 
 
 SPELLED = {
-    "megatron": ("NAN", "nan", "NaN", "-nan", "inf", "-INF", "Infinity", "nan.0", "1.#QNAN", "-nan(ind)"),
+    "megatron": (
+        "NAN",
+        "nan",
+        "NaN",
+        "-nan",
+        "inf",
+        "-INF",
+        "Infinity",
+        "nan.0",
+        "1.#QNAN",
+        "-nan(ind)",
+        "∞",
+        "-∞",
+        "1e999",
+        "-3.5e+200",
+    ),
     "hugging_face": ("nan", "inf", "-inf", "'nan'"),
     "torchtitan": ("nan", "inf", "-inf"),
     "litgpt": ("nan", "inf"),
@@ -90,7 +105,7 @@ SPELLED = {
     "mllog": ("NaN", "Infinity", "-Infinity"),
     "nanotron": ("nan", "inf"),
     "nemo": ("nan", "inf", "nan.0"),
-    "torchtune": ("nan", "inf"),
+    "torchtune": ("nan", "inf", "∞"),
     "dllogger": ("nan", "-inf", "NaN"),
     "paddle": ("nan", "inf"),
     "aws": ("nan", "inf"),
@@ -124,6 +139,36 @@ def test_an_evaluation_without_a_label_is_no_divergence_of_litgpt(tmp_path: Path
     run = one_run(write(tmp_path / "log.out", lines))
     assert run.state != "diverged"
     assert run.values[m.FINAL_LOSS] == pytest.approx(1 + STEPS / 1000)
+
+
+@pytest.mark.parametrize("form", ["megatron", "torchtune"])
+@pytest.mark.parametrize("spelling", ["None", "null", "nan+0j", "n/a"])
+def test_losses_that_cannot_be_read_to_the_end_are_a_doubt_without_a_final_loss(
+    tmp_path: Path, form: str, spelling: str
+) -> None:
+    run = one_run(write(tmp_path / "job.out", printed(form, spelling)))
+    assert m.FINAL_LOSS not in run.values
+    assert f"no loss can be read from step {BAD} on ({STEPS - BAD + 1} of {STEPS} logged steps)" in run.disbelieved
+
+
+def test_a_last_line_without_its_loss_is_torn_and_no_doubt(tmp_path: Path) -> None:
+    text = printed("megatron", "2.5")
+    run = one_run(write(tmp_path / "job.out", text[: text.rindex("lm loss")] + "\n"))
+    assert not run.disbelieved
+    assert run.values[m.FINAL_LOSS] == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("time", ["0.0", "-3.0", "inf", "nan"])
+@pytest.mark.parametrize("share", ["some", "all"])
+def test_a_time_that_no_step_takes_is_counted_and_has_no_rate(tmp_path: Path, time: str, share: str) -> None:
+    lines = megatron([(step, 400.0) for step in range(1, 25)]).splitlines(keepends=True)
+    first = 12 if share == "some" else 0
+    torn = [re.sub(r"\(ms\): *[\d.]+", f"(ms): {time}", line) for line in lines[first:]]
+    run = one_run(write(tmp_path / "job.out", "".join([*lines[:first], *torn])))
+    sentence = "of 23 logged steps after the first print a time of 0 or less, or none that is finite, and have no rate"
+    assert sentence in " ".join([*run.remarks, run.reason or ""])
+    assert run.used is (share == "some")
+    assert run.values.get(m.STEP_TIME_MEDIAN) == (pytest.approx(0.4) if run.used else None)
 
 
 def test_a_loss_that_became_a_number_again_was_none_first_and_not_from_there_on(tmp_path: Path) -> None:

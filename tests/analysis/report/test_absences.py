@@ -136,7 +136,7 @@ def test_tasks_whose_losses_are_not_believed_are_not_said_to_have_one_rank_count
     for sentence in results:
         assert "too few rank counts of its lines have a loss that is believed" in sentence
         assert ONE_RANK_COUNT not in sentence
-    assert "the loss on 2 ranks on 1 node is not believed" in doubt
+    assert "the training on 2 ranks on 1 node is not believed" in doubt
 
 
 def test_ranks_that_a_log_of_an_unused_run_contains_are_not_denied(tmp_path: Path) -> None:

@@ -137,7 +137,13 @@ def test_a_reference_that_shared_its_machine_is_doubted_in_the_headline(tmp_path
         directory = finished_run(tmp_path, a_run(f"r{ranks}", nodes=ranks), step_time_s=1.0 / ranks)
         event(directory, "node_load", attempt=1, step=6, other_load=others, cpu_steal=0.0, cpu_throttled=0)
     expected = "DOUBTFUL: ddp: the reference had less of its machine: other work took 40.0 % against 2.00."
-    assert expected in said(tmp_path)[0][1]
+    headline, warnings = said(tmp_path)
+    assert expected in headline[1]
+    assert warnings == [
+        "ddp: at the reference, 1 rank on 1 node, other work took 40.0 % against 2.00 on 2 ranks on 2 nodes. The "
+        "reference is slower for that, so speedup and efficiency may be too high. Repeat the points while nothing else "
+        "runs on their nodes."
+    ]
 
 
 # --- side by side ----------------------------------------------------------------------------------------------

@@ -80,6 +80,17 @@ def test_tasks_of_single_points_share_a_sentence_and_a_table_instead_of_a_paragr
     assert column(content, SOURCE) == ["from0", "from0", *(f"from{i}" for i in (1, *range(2, 12)))]
 
 
+def test_what_scales_comes_before_a_task_of_one_point_whatever_their_names(tmp_path: Path) -> None:
+    a_task(tmp_path / "a", 1, 8, 500.0)
+    for ranks in (8, 16):
+        a_task(tmp_path / "z", 2, ranks, 4000.0 / ranks)
+    first, second, *_ = built(tmp_path).headlines
+    assert "model02" in first
+    assert "speeds up 2.00 times from 8 to 16 ranks" in first
+    assert "model01" in second
+    assert "; none of its configurations ran on several numbers of ranks" in second
+
+
 def test_a_score_is_the_headline_of_its_system_with_its_submitter_and_scaling(tmp_path: Path) -> None:
     system(tmp_path / "small", 1, [30.0, 30.1, 30.2, 30.3, 30.4])
     system(tmp_path / "large", 8, [5.0, 5.01, 5.02, 5.03, 5.04])

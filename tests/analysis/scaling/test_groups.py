@@ -226,9 +226,7 @@ def test_a_doubted_repeat_does_not_enter_the_median(tmp_path: Path) -> None:
 def test_two_runs_that_disagree_are_both_doubted(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run("a"), losses=RIGHT)
     finished_run(tmp_path, a_run("b", nodes=2), losses=WRONG)
-    assert answer_in(tmp_path) == (
-        "CPU: no result for tiny, because the losses of all runs are doubtful; see the warnings."
-    )
+    assert answer_in(tmp_path) == "CPU: no result for tiny, because all runs are doubtful; see the warnings."
 
 
 def test_a_doubted_reference_gives_no_speedup(tmp_path: Path) -> None:
