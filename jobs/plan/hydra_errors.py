@@ -55,7 +55,9 @@ def explain(error: Exception, overrides: list[str]) -> str:
     if not file and not isinstance(cause, OmegaConfBaseException):
         return text.strip().removeprefix("In 'config': ")
     named = re.search(r"^\s*full_key: (.*)$", text, flags=re.MULTILINE)
-    key = getattr(cause, "full_key", None) or (named[1] if named else "")
+    # Another key is read from the one that is missing.
+    unset = re.search(r"Missing mandatory value: ([\w.]+)", text)
+    key = unset[1] if unset else getattr(cause, "full_key", None) or (named[1] if named else "")
     config = file[1] if file else chosen(key.partition(".")[0], overrides)
     place = place_of(config, key)
     if config.partition("/")[0] == "experiment" and key.partition(".")[0] == "experiment":
@@ -63,6 +65,8 @@ def explain(error: Exception, overrides: list[str]) -> str:
             f"{place}an experiment sets keys of the whole run, so its first line must be `# @package _global_`; its "
             "keys are then model, job, nodes and so on."
         )
+    if unset:
+        return f"{place}{key} is not set{what_to_set(key)}"
     unknown = re.search(r"Key '([^']+)' (?:is not in struct|not in '(\w+)')", text)
     if unknown:
         full = key or unknown[1]
