@@ -18,6 +18,7 @@ from jobs.files import YAML_BYTES, read_bytes
 from jobs.plan.choices import chosen, place_of, set_one_of, site_file
 from jobs.plan.keys import GROUPS, did_you_mean, is_text, keys, nearest_keys
 from jobs.plan.synonyms import meant, nearest_names
+from jobs.visible import HIDDEN, visible
 
 
 @contextmanager
@@ -96,6 +97,11 @@ def explain(error: Exception, overrides: list[str]) -> str:
 def unreadable(error: OverrideParseException) -> str:
     """Return why Hydra's grammar cannot read an override, and its quoted spelling."""
     key, equals, value = error.override.partition("=")
+    if hidden := HIDDEN.search(error.override):
+        return (
+            f"'{visible(error.override)}' cannot be read: it contains the character {visible(hidden[0])}, which is not "
+            "seen. Leave it out."
+        )
     if plain := slip(key, equals, value):
         return f"{error.override!r} cannot be read: {plain}"
     reason = next(line for line in error.message.splitlines() if not line.startswith("Error parsing override"))
