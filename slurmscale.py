@@ -24,8 +24,16 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
     # `python -m` puts the current directory first, where anybody may have put modules.
     del sys.path[0]
 
-from importlib.machinery import PathFinder
-from pathlib import Path
+import signal
+
+# Until main() can answer an interrupt, Ctrl-C ends the command by the signal and without a traceback. A program that
+# imports the API keeps its handler, and one that was started with Ctrl-C ignored (nohup) goes on ignoring it.
+IS_COMMAND = __name__ == "__main__" or (getattr(sys, "argv", None) or [""])[0].endswith("slurmscale")
+if IS_COMMAND and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+from importlib.machinery import PathFinder  # noqa: E402 (after the answer to Ctrl-C)
+from pathlib import Path  # noqa: E402
 
 NEEDED = (3, 11)
 HERE = Path(__file__).resolve().parent
@@ -338,6 +346,8 @@ def frames(*paths: "str | Path") -> "Frames":
 def main(arguments: "list[str] | None" = None) -> int:
     """Run the command line and return its exit code."""
     try:
+        if IS_COMMAND and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         import gc
 
         # A command ends after a second and keeps nearly all that it makes: collect seldom (a tenth of its time).

@@ -21,6 +21,14 @@ def defect(directory: Path) -> str:
     return ""
 
 
+def make_private(directory: Path) -> None:
+    """Make a directory that only its owner can enter; new directories above it are not writable by others."""
+    for parent in reversed([each for each in directory.parents if not each.exists()]):
+        # parents=True would apply the umask alone to all but the last one.
+        parent.mkdir(exist_ok=True, mode=0o755)
+    directory.mkdir(exist_ok=True, mode=0o700)
+
+
 def cache_on_this_machine() -> Path:
     """Return a private directory on this machine: one for all processes of this user, unless others took its name."""
     shared = Path(tempfile.gettempdir(), f"slurmscale-{os.getuid()}")

@@ -26,7 +26,7 @@ from pathlib import Path
 # HF_TOKEN and hf.token, but not tokenizer; API_KEY, but not sort_key; DB_PASS, but not forward_pass.
 WORDS = (
     r"(?:(?i:token|secret|passwo?r[dt]|passw?o?r?d|passphrase|passcode|passkey|credentials?"
-    r"|(?:api|access|auth|private|secret|account|signing|encryption|master|shared|license|wandb|hf)[_-]?key"
+    r"|(?:api|access|auth|private|secret|account|signing|encryption|master|shared|license|wandb|hf|kaggle|openai|comet)[_-]?key"
     r"|(?:db|user|admin|root|mail|smtp|imap|proxy|ssh|sftp|sql|redis|ftp|ldap|bind|http|login|vnc|sudo|become)[_-]pass)"
     r"|_KEY|[A-Z0-9]_?PASS|[A-Z0-9]_PWD?|[A-Z0-9]_JWT)"
 )
@@ -53,9 +53,9 @@ def names_a_secret(name: str) -> bool:
 # --- name and value --------------------------------------------------------------------------------------------
 
 QUOTE = r"""\\*+["']"""
-# Full-width signs are those of input methods of East Asia; signs without width come with text that was copied.
+# Full-width signs are those of input methods of East Asia.
 SEPARATOR = re.compile(
-    rf"""(?:[\u200b-\u200f\u2060\ufeff\xad]*+(?:{QUOTE})?+\s*+(?:\+?[=\uff1d\ufe66]{{1,3}}>?|:=|(?P<colon>[:\uff1a]))\s*+(?:[bfr](?={QUOTE}))?+
+    rf"""(?:(?:{QUOTE})?+\s*+(?:\+?[=\uff1d\ufe66]{{1,3}}>?|:=|(?P<colon>[:\uff1a]))\s*+(?:[bfr](?={QUOTE}))?+
     | {QUOTE},\s*+b?+(?={QUOTE}))""",
     re.VERBOSE,
 )
@@ -138,6 +138,10 @@ def separator_after(text: str, name: re.Match[str], *, certain: bool) -> re.Matc
 BETWEEN = r"[^\n;|&]{0,300}?"
 WORD = r"""(?:"(?![$`])[^"\n]{1,500}"|'[^'\n]{1,500}'|(?![$`"'\\-]|\[redacted)[^\s"',;}\]\)\\|]{1,2000}+)"""
 READERS = r"(?:kinit|sudo|su|chpasswd|passwd|docker|podman|helm|cryptsetup|gpg2?|wandb|gh|glab|hf|openssl|ssh-add)"
+# What stands before a password in `net use` of Windows: a drive, a share, an option.
+NET_USE = (
+    r"""(?:[a-z]:|\*|\\{2,8}+\S{1,300}+|"\\{2,8}+[^"\n]{1,300}+"|/[a-z]{1,20}+(?::(?:"[^"\n]{1,200}+"|\S{1,200}+))?+)"""
+)
 # What stands before the credentials of the header Authorization.
 SCHEMES = r"(?:bearer|basic|token|api-?key|digest|negotiate|bot|key|oauth|jwt|pat|splunk|ssws|genie-?key|sso-key|hawk)"
 # Commands, headers and URLs that contain a password or key without naming it.
@@ -163,6 +167,14 @@ COMMAND = re.compile(
     | \blftp\b{BETWEEN}\s-u[ ]*+["']?[^\s:"'$,]{{1,200}}+,
     | \bcurl\b{BETWEEN}\s(?:-u|--user|-U|--proxy-user)[ =]*+["']?[^\s:"'$]{{1,200}}+:
     | (?i:\bidentified[ ]++by[ ]++)
+    | (?i:\bnet(?:\.exe)?[ ]use[ ]++(?:{NET_USE}[ ]++){{1,8}}+)(?![/*])
+    | (?i:\bnet(?:\.exe)?[ ]user[ ]++\S{{1,100}}+[ ]++)(?=[^\s/*]\S{{0,200}}+[ ][^\n]{{0,100}}?/[A-Za-z])
+    | (?i:\bconvertto-securestring[ ]++(?:-string[ ]++)?+|\bpscredential\(["'][^"'\n]{{1,100}}+["'],[ ]*+)(?=["'])
+    | (?i:\b(?:psexec(?:64)?(?:\.exe)?|winrs|bcp|osql)\b){BETWEEN}\s-[pP][ :]*+
+    | \b(?:plink|pscp|psftp|putty)\b{BETWEEN}\s-pw[ ]++
+    | (?i:\b(?:cmdkey|schtasks|[xw]freerdp)\b){BETWEEN}\s/(?i:pass:|rp[ ]++|p:)
+    | \b(?:nmcli|rclone)\b{BETWEEN}\spass(?:word)?[ ]++
+    | \bmc[ ]alias[ ]set[ ]++(?:\S{{1,300}}+[ ]++){{3}}
     | (?i:(?<![a-z])auth\\*+["']\s*+:\s*+)(?=\\*+["'][A-Za-z0-9+/]{{8}})
     | (?<![\w.-])(?i:key)(?:\\*+["'])?+\s*+[:=]\s*+(?=(?:\\*+["'])?+[A-Fa-f0-9]{{32,64}}+\b)
     )(?P<value>{WORD}|\\++"[^"\n]{{1,500}}")
@@ -177,7 +189,8 @@ COMMAND = re.compile(
 COMMAND_WORDS = (
     "authorization", "cookie", "proxy", "identified", "auth", "key", "?", "&", "machine", "login", "sshpass", "mysql",
     "mariadb", "ldap", "redis", "mongo", "sqlcmd", "ipmitool", "zip", "7z", "openssl", "htpasswd", "<<<", "smbclient",
-    "lftp", "curl", "echo", "printf",
+    "lftp", "curl", "echo", "printf", "net use", "net.exe use", "securestring", "pscredential", "psexec", "winrs",
+    "bcp", "osql", "plink", "pscp", "psftp", "putty", "cmdkey", "schtasks", "freerdp", "nmcli", "rclone", "mc alias",
 )  # fmt: skip
 NAME_WORDS = ("token", "secret", "pass", "pw", "key", "credential", "psk", "_auth", "jwt")
 PREFIXES = ("before", "header", "proxy", "piped")

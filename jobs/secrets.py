@@ -24,12 +24,25 @@ from jobs.secret_patterns import assigned, is_harmless, names_a_secret, shapes, 
 REDACTED = "[redacted]"
 # A shorter value also occurs in ordinary words.
 SHORTEST_KNOWN = 8
+# They come with text that was copied: soft hyphens, joiners, marks of direction, selectors of variants.
+WIDTHLESS = re.compile("[\xad\u034f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufe00-\ufe0f\ufeff]")
 LONG_WORD = re.compile(r"[\w+/=.-]{16}")
 
 
 def redact(text: str, known: Sequence[str] | None = None) -> str:
-    """Return the text with every secret replaced; `known` are the secrets of the environment, if already collected."""
-    for value in known_values() if known is None else known:
+    """Return the text with every secret replaced; `known` are the secrets of the environment, if already collected.
+
+    Text with a secret also loses its signs without width, which may stand within the secret or its name.
+    """
+    known = known_values() if known is None else known
+    bare = text if text.isascii() else WIDTHLESS.sub("", text)
+    shown = without_secrets(bare, known)
+    return text if shown == bare else shown
+
+
+def without_secrets(text: str, known: Sequence[str]) -> str:
+    """Return the text with REDACTED in place of known values, tokens, passwords of commands and values by name."""
+    for value in known:
         text = text.replace(value, REDACTED)
     text = shapes().sub(REDACTED, text)
     text = without_commands(text, REDACTED)

@@ -79,7 +79,7 @@ def ask_slurm() -> Site:
 def nodes_by_partition() -> dict[str, list[Node]]:
     """Return the nodes of each partition: one sinfo."""
     found: dict[str, list[Node]] = {}
-    for line in slurm_call.ask("sinfo", "-h", "-N", "-o", "%R|%N|%T|%c|%m|%G|%E").splitlines():
+    for line in slurm_call.ask("sinfo", "-a", "-h", "-N", "-o", "%R|%N|%T|%c|%m|%G|%E").splitlines():
         partition, name, state, cpus, memory, gres, reason = line.split("|", 6)
         node = Node(
             name=name,

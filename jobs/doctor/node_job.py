@@ -19,6 +19,7 @@ from jobs.errors import ConfigError, RunDirError, SubmitError
 from jobs.files import read_object, read_tail, read_text
 from jobs.network import variables
 from jobs.output import write_file
+from jobs.private import make_private
 from jobs.ranks import hosts
 from jobs.rundir import SweepDir
 from jobs.schema import LauncherKind, Run
@@ -28,7 +29,7 @@ from jobs.submit.batch_script import batch_script, environment_lines, integrity_
 from jobs.submit.cancellation import cancel_jobs
 from jobs.submit.code_store import remove_unused_code, snapshot_code
 from jobs.submit.container import rank_python
-from jobs.submit.trust.integrity import make_private, refuse_changed
+from jobs.submit.trust.integrity import refuse_changed
 
 MOST_MINUTES = 10
 DEFAULT_NODES = 2

@@ -18,6 +18,7 @@ from jobs.files import YAML_BYTES, read_bytes
 from jobs.plan.choices import chosen, place_of, set_one_of, site_file
 from jobs.plan.keys import GROUPS, did_you_mean, is_text, keys, nearest_keys
 from jobs.plan.synonyms import meant, nearest_names
+from jobs.visible import HIDDEN, visible
 
 
 @contextmanager
@@ -55,7 +56,9 @@ def explain(error: Exception, overrides: list[str]) -> str:
     if not file and not isinstance(cause, OmegaConfBaseException):
         return text.strip().removeprefix("In 'config': ")
     named = re.search(r"^\s*full_key: (.*)$", text, flags=re.MULTILINE)
-    key = getattr(cause, "full_key", None) or (named[1] if named else "")
+    # Another key is read from the one that is missing.
+    unset = re.search(r"Missing mandatory value: ([\w.]+)", text)
+    key = unset[1] if unset else getattr(cause, "full_key", None) or (named[1] if named else "")
     config = file[1] if file else chosen(key.partition(".")[0], overrides)
     place = place_of(config, key)
     if config.partition("/")[0] == "experiment" and key.partition(".")[0] == "experiment":
@@ -63,6 +66,8 @@ def explain(error: Exception, overrides: list[str]) -> str:
             f"{place}an experiment sets keys of the whole run, so its first line must be `# @package _global_`; its "
             "keys are then model, job, nodes and so on."
         )
+    if unset:
+        return f"{place}{key} is not set{what_to_set(key)}"
     unknown = re.search(r"Key '([^']+)' (?:is not in struct|not in '(\w+)')", text)
     if unknown:
         full = key or unknown[1]
@@ -92,6 +97,11 @@ def explain(error: Exception, overrides: list[str]) -> str:
 def unreadable(error: OverrideParseException) -> str:
     """Return why Hydra's grammar cannot read an override, and its quoted spelling."""
     key, equals, value = error.override.partition("=")
+    if hidden := HIDDEN.search(error.override):
+        return (
+            f"'{visible(error.override)}' cannot be read: it contains the character {visible(hidden[0])}, which is not "
+            "seen. Leave it out."
+        )
     if plain := slip(key, equals, value):
         return f"{error.override!r} cannot be read: {plain}"
     reason = next(line for line in error.message.splitlines() if not line.startswith("Error parsing override"))

@@ -298,7 +298,8 @@ def from_config_json(path: Path) -> Model:
             moe_intermediate_size=given["moe_intermediate_size"] if mixture else None,
         )
     except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, OmegaConfBaseException) as error:
-        what = f"{type(error).__name__} {error}".splitlines()[0]
+        lacks = isinstance(error, KeyError) and error.args
+        what = f"it has no {error.args[0]}" if lacks else f"{type(error).__name__} {error}".splitlines()[0]
         raise ConfigError(
             f"{path} is not the configuration of a language model: {what}. Set the config.json "
             f"of one of {', '.join(ARCHITECTURES)}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from jobs.plan.cost import checkpoint_bytes
@@ -37,7 +38,7 @@ def needed_s(run: Run) -> int:
 
 
 def limit_min(text: str) -> int | None:
-    """Convert a time limit of Slurm to whole minutes; None for UNLIMITED and other texts.
+    """Convert a time limit of Slurm to whole minutes, rounded up as Slurm does; None for UNLIMITED and other texts.
 
     Formats: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S.
     """
@@ -45,9 +46,9 @@ def limit_min(text: str) -> int | None:
     if match is None:
         return None
     days, first, second, third = (None if part is None else int(part) for part in match.groups())
-    # M and M:S begin with minutes, all other formats with hours. Seconds are dropped: Slurm's limits are whole minutes.
-    hours, minutes = (0, first) if days is None and third is None else (first, second)
-    return ((days or 0) * 24 + (hours or 0)) * 60 + (minutes or 0)
+    # M and M:S begin with minutes, all other formats with hours.
+    hours, minutes, seconds = (0, first, second) if days is None and third is None else (first, second, third)
+    return ((days or 0) * 24 + (hours or 0)) * 60 + (minutes or 0) + math.ceil((seconds or 0) / 60)
 
 
 def duration(minutes: int) -> str:

@@ -29,6 +29,7 @@ from jobs.plan.legality import warnings
 from jobs.plan.predict.memory import memory
 from jobs.plan.predict.speed import speed
 from jobs.plan.rules.memory import prediction_fits
+from jobs.private import make_private
 from jobs.rundir import RunDir, SweepDir, append_event, write_json
 from jobs.runtime.steps import Samples, samples_of
 from jobs.schema import Run
@@ -37,7 +38,7 @@ from jobs.submit.code_store import link_code, remove_unused_code, snapshot_code
 from jobs.submit.preview import gives_way, remove_preview
 from jobs.submit.provenance import provenance
 from jobs.submit.submissions import shell_clusters
-from jobs.submit.trust.integrity import make_private, refuse_changed
+from jobs.submit.trust.integrity import refuse_changed
 from jobs.submit.trust.own_sweeps import add_submitted, own_or_refuse
 from jobs.work.work import kind_of, work_of
 

@@ -131,7 +131,11 @@ def beyond_one(
     where = f"partition {settings['PartitionName']}"
     # Either may be the word UNLIMITED.
     most = [int(settings[each]) for each in ("MaxNodes", "TotalNodes") if settings.get(each, "").isdigit()]
-    if most and nodes > min(most):
+    another = f"Set another {key}, or ask the administrators."
+    if most and min(most) == 0:
+        found = ", ".join(f"{each}={settings[each]}" for each in ("MaxNodes", "TotalNodes") if each in settings)
+        yield f"{where} gives a job no nodes ({found}). {another}"
+    elif most and nodes > min(most):
         yield (
             f"{prefix}nodes={nodes}, but {where} gives a job at most {min(most)}. "
             f"Set {prefix}nodes={min(most)} or less."
@@ -142,7 +146,9 @@ def beyond_one(
             f"Set launcher.spare_nodes={min(most) - nodes}, or fewer nodes."
         )
     limit = limit_min(settings.get("MaxTime", ""))
-    if limit is not None and wall_time_min > limit:
+    if limit == 0:
+        yield f"{where} allows a job no time (MaxTime={settings['MaxTime']}). {another}"
+    elif limit is not None and wall_time_min > limit:
         yield (
             f"{prefix}wall_time_min={wall_time_min}, but {where} allows {limit} (MaxTime={settings['MaxTime']}). "
             f"Set {prefix}wall_time_min={limit} or less."
@@ -169,6 +175,8 @@ def test_script(script: str, jobs: int, partition: str | None) -> str | None:
     expected = re.search(r"to start at (\S+) .*\bon nodes (\S+)", output)
     if expected is None:
         return None
+    if closed := closed_partitions(partition):
+        return f"not known while {closed} is down"
     start, now = datetime.fromisoformat(expected[1]), datetime.now()  # noqa: DTZ005 (Slurm writes local time)
     later = start - now > STARTS_NOW
     if later and not re.search(r"^#SBATCH --begin", script, flags=re.MULTILINE) and are_idle(expected[2]):
@@ -181,6 +189,14 @@ def are_idle(nodes: str) -> bool:
     """Return True if nodes run nothing: then a test that expects a job on them later is in doubt."""
     states = ask("sinfo", "-a", "-h", "-n", nodes, "-o", "%T").split()
     return bool(states) and set(states) == {"idle"}
+
+
+def closed_partitions(partition: str | None) -> str:
+    """Return the partitions of a job if none of them starts jobs now; sbatch --test-only does not look at that."""
+    known = partitions()
+    named = [known.get(name, {}) for name in (partition or "").split(",")]
+    open_ones = [each for each in named if each.get("State", "UP") == "UP"]
+    return "" if open_ones else f"partition {','.join(each['PartitionName'] for each in named)}"
 
 
 def unavailable_nodes(partition: str | None) -> str:

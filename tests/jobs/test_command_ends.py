@@ -79,6 +79,37 @@ def test_ctrl_c_while_modules_are_imported_is_one_line(module: str, cleanup: str
     assert re.fullmatch(r"slurmscale( plan)?: interrupted\n", done.stderr)
 
 
+@pytest.mark.parametrize("how", ["from slurmscale import main", "import runpy; runpy.run_module('slurmscale')"])
+@pytest.mark.parametrize("module", ["jobs.errors", "jobs.answers"])
+def test_ctrl_c_before_the_command_can_answer_ends_it_by_the_signal_alone(
+    how: str, module: str, tmp_path: Path
+) -> None:
+    # The script of the package as pip writes it, and `python -m slurmscale`.
+    how = how.replace("('slurmscale')", "('slurmscale', run_name='__main__')")
+    (tmp_path / "slurmscale").write_text(
+        "import os, signal, sys\n"
+        "class Interrupt:\n"
+        "    @staticmethod\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        f"sys.path.insert(0, {str(HERE)!r})\n"
+        "sys.meta_path.insert(0, Interrupt)\n"
+        f"{how}\nsys.exit(main(['--version']))\n"
+    )
+    script = [sys.executable, str(tmp_path / "slurmscale")]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    ignoring = subprocess.run(
+        ["bash", "-c", f"trap '' INT; exec {shlex.join(script)}"], capture_output=True, text=True, check=False
+    )
+    assert (ignoring.returncode, ignoring.stderr) == (0, "")
+
+
+def test_a_program_that_imports_the_api_keeps_its_answer_to_ctrl_c() -> None:
+    program = "import signal, slurmscale; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    subprocess.run([sys.executable, "-c", program], cwd=HERE, check=True)
+
+
 def test_ctrl_c_at_any_early_time_leaves_no_traceback() -> None:
     entered = "import slurmscale, sys; print('entered', flush=True); sys.exit(slurmscale.main(['plan', 'model=tiny']))"
     for delay_s in (0.05, 0.3, 0.8):

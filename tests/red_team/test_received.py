@@ -17,6 +17,7 @@ from jobs.cli import main
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, append_record, event_record, now
 from jobs.submit.code_store import files_of, link_code, stored
+from jobs.submit.trust.own_sweeps import state_directory
 from jobs.submit.trust.received import executed_by
 from tests.support.cli import printed_words, small
 from tests.support.fake_runs import a_run, finished_run
@@ -302,6 +303,19 @@ def test_nothing_is_submitted_into_a_received_sweep(tmp_path: Path, capsys: pyte
     assert main(["submit", *given]) == 2
     assert f"{sweep.path} exists and was not submitted by you, or is a preview." in printed_words(capsys)
     assert not sweep.run("other").path.exists()
+
+
+def test_the_record_and_the_directories_above_it_are_not_writable_by_others_whatever_the_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home/.local/state"))
+    before = os.umask(0)
+    try:
+        made = state_directory()
+    finally:
+        os.umask(before)
+    for each in (made, *made.parents[:3]):
+        assert each.stat().st_mode & 0o022 == 0, each
 
 
 @pytest.mark.parametrize("attack", ["a link", "open to others", "of a stranger"])

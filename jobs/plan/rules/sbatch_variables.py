@@ -45,7 +45,7 @@ def agree_with_keys(run: Run) -> str | None:
         if own != setting(run, KEYS[name]):
             return (
                 f"{name}={value} of this shell contradicts {KEYS[name]}={setting(run, KEYS[name])}. "
-                f"Run `unset {name}`, or set {KEYS[name]} to the same value."
+                f"Run `unset {name}`, or set {KEYS[name]}={own}."
             )
     return None
 

@@ -31,6 +31,7 @@ from jobs.schema import (
     Source,
 )
 from jobs.secrets import config_holds_no_secret
+from jobs.visible import HIDDEN, visible
 from jobs.work.work import work_of
 
 # Their samples are made, or are Python's own files.
@@ -136,6 +137,19 @@ def names_are_file_names(run: Run) -> str | None:
             return (
                 f"name={name!r} is reserved in a sweep directory (code-..., logs, hidden, "
                 f"{', '.join(sorted(RESERVED))}). Set name=SOMETHING else."
+            )
+    return None
+
+
+def names_are_seen_whole(run: Run) -> str | None:
+    """Require names without characters that are not seen, with which two names look equal."""
+    # By default the name of a sweep begins with that of the model.
+    named = {"model.name": run.model.name, "cluster.name": run.cluster.name, "name": run.name, "sweep": run.sweep}
+    for key, name in named.items():
+        if found := HIDDEN.search(name or ""):
+            return (
+                f"{key}={visible(str(name))} contains the character {visible(found[0])}, which is not seen: two names "
+                f"would look equal. Set {key}=SOMETHING without it."
             )
     return None
 
@@ -553,6 +567,7 @@ OTHERS: tuple[Rule, ...] = (
     adapters_have_a_size,
     one_customization,
     names_are_file_names,
+    names_are_seen_whole,
     path_stays_as_it_is,
     one_of_steps_and_epochs,
     batch_fits_scaling_mode,

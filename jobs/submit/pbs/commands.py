@@ -150,7 +150,9 @@ def beyond_queue(
         yield f"{where} accepts no jobs (enabled=False). Set another cluster.partition."
     most = queue.get("resources_max", {})
     limit = seconds(str(most.get("walltime", "")))
-    if limit is not None and wanted.get("walltime", 0) > limit:
+    if limit is not None and limit < 60:
+        yield f"{where} allows a job {limit} s (resources_max.walltime). Set another cluster.partition."
+    elif limit is not None and wanted.get("walltime", 0) > limit:
         yield (
             f"wall_time_min={wanted['walltime'] // 60}, but {where} allows {limit // 60} (resources_max.walltime="
             f"{most['walltime']}). Set wall_time_min={limit // 60} or less."

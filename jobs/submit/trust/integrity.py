@@ -24,14 +24,6 @@ from jobs.submit.trust.own_sweeps import digest_of
 CHECK = (resources.files("jobs.submit.trust") / "integrity.sh").read_text().rstrip()
 
 
-def make_private(sweep: Path) -> None:
-    """Make a sweep directory that only its owner can enter; new directories above it are not writable by others."""
-    for parent in reversed([each for each in sweep.parents if not each.exists()]):
-        # parents=True would apply the umask alone to all but the last one.
-        parent.mkdir(exist_ok=True, mode=0o755)
-    sweep.mkdir(exist_ok=True, mode=0o700)
-
-
 def check_lines(sweep: Path | str, trusted_group: str | None, codes: Iterable[Path]) -> list[str]:
     """Return the shell lines that end a script if the sweep or a code snapshot in it is not as it was submitted."""
     snapshots = sorted({str(code) for code in codes})

@@ -25,7 +25,7 @@ from typing import Any
 from jobs.errors import SubmitError
 from jobs.files import read_bytes, read_object
 from jobs.output import write_file
-from jobs.private import defect
+from jobs.private import defect, make_private
 from jobs.rundir import RunDir, SweepDir, append_record, event_record, now, read_events
 from jobs.schema import LauncherKind
 
@@ -158,8 +158,7 @@ def state_directory() -> Path:
     """Return that directory, made if it is missing; raises SubmitError if it is not private or cannot be made."""
     directory = location()
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        directory.mkdir(exist_ok=True, mode=0o700)
+        make_private(directory)
     except OSError as error:
         raise unusable(directory, error.strerror or str(error)) from error
     refuse_open(directory)

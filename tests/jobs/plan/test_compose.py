@@ -382,7 +382,9 @@ def test_what_a_cluster_file_leaves_to_the_user_may_be_set_by_an_experiment_or_a
 
 def test_an_empty_file_of_a_cluster_is_refused_with_what_it_lacks(site: Path) -> None:
     (site / "cluster/mine.yaml").write_text("")
-    assert "Missing mandatory value: cluster.ranks_per_node" in refusal("cluster=mine")
+    assert "cluster/mine.yaml: cluster.ranks_per_node is not set. Set cluster.ranks_per_node=NUMBER" in refusal(
+        "cluster=mine"
+    )
 
 
 def test_a_path_as_a_choice_is_refused_with_how_to_make_it_one(site: Path) -> None:

@@ -249,7 +249,8 @@ def test_a_model_file_trains(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         (QWEN3_MOE | {"mlp_only_layers": [0]}, "mlp_only_layers=[0], dense layers"),
         (QWEN3_MOE | {"decoder_sparse_step": 2}, "decoder_sparse_step=2, dense layers"),
         (LLAMA | {"architectures": ["BertModel"]}, "architectures=BertModel, not one of LlamaForCausalLM"),
-        ({"a": 1}, "is not the configuration of a language model: KeyError 'architectures'"),
+        ({"a": 1}, "is not the configuration of a language model: it has no architectures. Set the config.json"),
+        ({k: v for k, v in LLAMA.items() if k != "hidden_size"}, "it has no hidden_size."),
     ],
 )
 def test_other_arithmetic_is_refused_in_words(

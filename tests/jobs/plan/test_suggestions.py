@@ -48,6 +48,7 @@ ILLEGAL = (
     "notify.apprise=/no/such/file",
     "name=a/b",
     "name=code-x",
+    'name="a\u00adb"',
     "sweep=a:b",
     "runs_dir=/a:b",
     "runs_dir=/a%j",

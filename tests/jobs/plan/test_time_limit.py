@@ -84,7 +84,8 @@ def test_a_time_to_save_longer_than_the_limit_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("90", 90), ("5:30", 5), ("1:30:00", 90), ("2-3", 3060), ("1-0:30", 1470), ("1-01:00:00", 1500)]
+    [("90", 90), ("5:30", 6), ("1:30:00", 90), ("2-3", 3060), ("1-0:30", 1470), ("1-01:00:00", 1500)]
+    + [("0:30", 1), ("00:00:30", 1), ("0:59:30", 60), ("0:90", 2), ("0-0:0:1", 1), ("0", 0)]
     + [(text, None) for text in ("UNLIMITED", "", "1:2:3:4", "soon")],
 )
 def test_limits_of_slurm_are_minutes_in_every_format(text: str, expected: int | None) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from jobs.cli import main
+from jobs.doctor.cluster import nodes_by_partition
 from jobs.errors import SubmitError
 from jobs.explore import tune as command_of_tuning
 from jobs.submit import scheduler_call, slurm_commands
@@ -304,7 +305,9 @@ def test_jobs_and_partitions_that_a_site_hides_are_seen(command: Command) -> Non
         'echo "PartitionName=gpu Default=YES Hidden=NO TotalNodes=4"\n'
         '[[ " $* " == *" --all "* ]] && echo "PartitionName=hid Hidden=YES TotalNodes=1"',
     )
+    command("sinfo", '[[ " $* " == *" -a "* ]] && echo "hid|node01|idle|32|256000|gpu:8|none"')
     assert slurm_commands.queue()["24"].state == "PENDING"
+    assert nodes_by_partition()["hid"][0].gpus == 8
     slurm_commands.refuse_beyond_partition("hid", 1, 10)
     with pytest.raises(SubmitError, match=r"=no does not exist here; the partitions are gpu\."):
         slurm_commands.refuse_beyond_partition("no", 1, 10)
@@ -421,7 +424,34 @@ def test_a_late_start_on_idle_nodes_is_in_doubt_and_not_reported(
 ) -> None:
     command("sbatch", f"echo 'sbatch: Job 9 to start at {begin} using 1 processors on nodes node03 in partition a' >&2")
     command("sinfo", f"printf '{nodes}'")
+    command("scontrol", "echo PartitionName=a Default=YES State=UP")
     assert slurm_commands.test_script(f"#!/bin/sh\n{script}\n", 1, None) == expected
+
+
+def test_a_job_of_a_partition_that_is_down_has_no_expected_start(command: Command) -> None:
+    command("sbatch", "echo 'sbatch: Job 9 to start at 2035-03-04T05:06:00 using 1 processors on nodes node03' >&2")
+    command("sinfo", "echo allocated")
+    command("scontrol", "echo PartitionName=a State=DOWN Default=YES; echo PartitionName=b State=UP")
+    for partition, expected in ((None, "a is down"), ("a", "a is down"), ("a,b", "05:06"), ("b", "05:06")):
+        assert expected in str(slurm_commands.test_script("#!/bin/sh\n", 1, partition))
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        ("MaxTime=00:00:00 TotalNodes=4", "partition a allows a job no time (MaxTime=00:00:00). Set another"),
+        ("MaxTime=00:01:00 MaxNodes=UNLIMITED TotalNodes=0", "partition a gives a job no nodes (MaxNodes=UNLIMITED, "
+         "TotalNodes=0). Set another cluster.partition, or ask the administrators."),
+        ("MaxTime=00:02:00 TotalNodes=4", "Set wall_time_min=2 or less."),
+    ],
+)  # fmt: skip
+def test_a_partition_that_runs_no_job_at_all_is_refused_without_a_value_that_it_would_not_take(
+    limits: str, sentence: str, command: Command
+) -> None:
+    command("scontrol", f"echo PartitionName=a Default=YES {limits}")
+    with pytest.raises(SubmitError) as refused:
+        slurm_commands.refuse_beyond_partition("a", 1, 3)
+    assert sentence in str(refused.value)
 
 
 def test_the_time_left_is_that_of_the_controllers_clock(command: Command) -> None:

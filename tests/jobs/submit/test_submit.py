@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from jobs.cli import main
+from jobs.private import make_private
 from jobs.ranks import node_name, started_after_boot_s
 from jobs.run_events import run_events
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, code_store, load_run, now, read_records
@@ -23,7 +24,6 @@ from jobs.submit.job_state import JobState
 from jobs.submit.launchers.local import LAUNCHER
 from jobs.submit.states import State, states
 from jobs.submit.submissions import Submission
-from jobs.submit.trust.integrity import make_private
 from tests.support.cli import files, printed, run_cli, script_of, small
 from tests.support.paths import ROOT
 from tests.support.real_run import SMALL, losses

@@ -148,12 +148,15 @@ def test_a_server_that_is_away_is_asked_again(
         ),
         ({}, "gpu", "cluster.partition=gpu does not exist here; the queues are normal, workq."),
         ({"walltime": 25 * 3600}, None, ""),
+        ({"walltime": 60}, "blink", "queue blink allows a job 30 s (resources_max.walltime). Set another"),
     ],
 )
 def test_a_job_beyond_its_queue_is_named_with_the_limit(
     wanted: dict[str, int], queue: str | None, words: str, pbs: PbsStandIn
 ) -> None:
-    sentences = commands.beyond_queue(commands.queues(), commands.server()["default_queue"], queue, wanted)
+    known = commands.queues()
+    known |= {"blink": {"resources_max": {"walltime": "00:00:30"}}} if queue == "blink" else {}
+    sentences = commands.beyond_queue(known, commands.server()["default_queue"], queue, wanted)
     assert "".join(sentences).startswith(words)
     assert words or not "".join(sentences)
 
