@@ -7,7 +7,7 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from jobs.parallelism import Parallelism
+from jobs.parallelism import AXES, Parallelism
 from jobs.schema import Engine, Job, Run
 
 NEMO_ONLY = {
@@ -23,7 +23,7 @@ OF_EVERY_ENGINE = {"kind", "activation_checkpointing", "compile", "parameters",
 NATIVE = {
     "engine": [field.name for field in fields(Engine) if field.name not in OF_EVERY_ENGINE],
     "job": ["batching", "bucket_batches", "optimizer", "weight_decay_on", "expert_balance_loss"],
-    "parallelism": ["prefetch", "reduce_each", "bucket_mb", "expert"],
+    "parallelism": ["prefetch", "reduce_each", "bucket_mb", *(axis.field for axis in AXES if axis.native_only)],
 }
 """Fields that only the native engine supports, by group."""
 
