@@ -1,10 +1,9 @@
 """The schema: type, unit, default and meaning of every configuration key.
 
 The YAML files under conf/ hold the values. Hydra merges them onto these classes and refuses unknown keys and wrong
-types; jobs/plan/rules/ holds the rules between keys, jobs/parallelism.py the keys of `parallelism`,
-jobs/settings/serving.py those of `serving`, jobs/settings/storage.py of `storage`, jobs/settings/images.py of
-`images`, jobs/settings/report.py of `report`. A YAML file must set a key that has no default here. `None` (null in
-YAML) is the only spelling of "not set".
+types; jobs/plan/rules/ holds the rules between keys, jobs/parallelism.py the keys of `parallelism`, jobs/settings/
+those of the kinds of work and of `report`. A YAML file must set a key that has no default here. `None` (null in YAML)
+is the only spelling of "not set".
 A user sets a choice by the name of its Enum member.
 The text below a field or member is what `slurmscale explain KEY` prints.
 Treat a `Run` as read-only: OmegaConf cannot compose frozen dataclasses, so nothing enforces it.
@@ -1233,14 +1232,16 @@ class Run:
     """Budget and objective of `slurmscale tune`; null: its default choice."""
     rehearsal: Rehearsal | None = None
     """Limits of a rehearsal, which made this run small; null: a run of full size."""
-    serving: Serving | None = None
-    """Replicas and load of a run that serves (job=serve); null: it does not serve."""
-    storage: StorageTest | None = None
-    """Work of a run that measures storage (job=checkpoint_io, data_read, fio); null: another run."""
-    program: Program | None = None
-    """Another program that a run starts (job=program); null: another run."""
-    images: ImageTraining | None = None
+    # A section that a run has decides what it does, the first one if there are several: `work` is the folder of that
+    # kind in jobs/work.
+    images: ImageTraining | None = field(default=None, metadata={"work": "images"})
     """Images and network of a run that trains an image classifier (job=image_train); null: another run."""
+    serving: Serving | None = field(default=None, metadata={"work": "serve"})
+    """Replicas and load of a run that serves (job=serve); null: it does not serve."""
+    storage: StorageTest | None = field(default=None, metadata={"work": "storage"})
+    """Work of a run that measures storage (job=checkpoint_io, data_read, fio); null: another run."""
+    program: Program | None = field(default=None, metadata={"work": "program"})
+    """Another program that a run starts (job=program); null: another run."""
     report: StudyTable | None = None
     """Quantity and table of the study that the run is part of, which `slurmscale report` makes; null: none."""
 
