@@ -124,8 +124,6 @@ class Parallelism:
     expert: Count = 1
     """Ranks of an FSDP shard group that share the experts of every layer (EP, native): each has its own part of them,
     whole, and tokens travel to their experts."""
-    heads: Count = 1
-    """Ranks of an FSDP shard group that share the groups of attention heads of every layer (native)."""
 
 
 # --- axes ----------------------------------------------------------------------------------------------------
@@ -204,19 +202,6 @@ EP = Axis(
     native_only=True,
     rare=True,
 )
-HP = Axis(
-    name="hp",
-    heading="HP",
-    field="heads",
-    action="split the heads, and other weights",
-    averages_gradients=True,
-    is_data=True,
-    has_own_weights=True,
-    divides="kv_heads",
-    example="llama3_8b",
-    native_only=True,
-    rare=True,
-)
 CP = Axis(
     name="cp",
     heading="CP",
@@ -229,7 +214,7 @@ CP = Axis(
 TP = Axis(name="tp", heading="TP", field="tensor", action="split each matrix")
 
 # Slowest first: consecutive ranks differ in the last axis.
-AXES = (PP, DP_REPLICATE, DP_SHARD, EP, HP, CP, TP)
+AXES = (PP, DP_REPLICATE, DP_SHARD, EP, CP, TP)
 AXIS_NAMES = tuple(axis.name for axis in AXES)
 # FSDP shards weights over all ranks that see different tokens, not only over its own axis.
 SHARD_GROUP_AXES = tuple(axis for axis in AXES if axis.averages_gradients and axis is not DP_REPLICATE)
