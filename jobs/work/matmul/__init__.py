@@ -1,0 +1,1 @@
+"""Matrix products on every rank: the rate of the slowest."""
