@@ -1214,13 +1214,6 @@ CHECKPOINT_IO_STRAGGLERS = {
     )
     for direction, did in (("write", "writes"), ("read", "reads"))
 }
-MATRIX_RATE = Metric(
-    "matrix_rate_flop_per_s",
-    "FLOP/s",
-    "Operations of a product of matrices per second, of the slowest rank.",
-    Better.high,
-    3,
-)
 CACHED_SHARE = Metric(
     "cached_share",
     "1",

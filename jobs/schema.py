@@ -19,7 +19,6 @@ from typing import Annotated
 from jobs.parallelism import Parallelism
 from jobs.ranges import MOST_COUNT, AtLeast1, Below1, Count, Nodes, NoneOrMore, NotNegative, Positive, Range
 from jobs.settings.images import ImageTraining
-from jobs.settings.matmul import MatrixTest
 from jobs.settings.program import Program
 from jobs.settings.report import StudyTable
 from jobs.settings.serving import Server, Serving
@@ -1241,8 +1240,6 @@ class Run:
     """Replicas and load of a run that serves (job=serve); null: it does not serve."""
     storage: StorageTest | None = field(default=None, metadata={"work": "storage"})
     """Work of a run that measures storage (job=checkpoint_io, data_read, fio); null: another run."""
-    matmul: MatrixTest | None = field(default=None, metadata={"work": "matmul"})
-    """Matrix products that a run measures (job=matmul); null: another run."""
     program: Program | None = field(default=None, metadata={"work": "program"})
     """Another program that a run starts (job=program); null: another run."""
     report: StudyTable | None = None

@@ -1,1 +1,0 @@
-"""Matrix products on every rank: the rate of the slowest."""
