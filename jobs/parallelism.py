@@ -7,10 +7,13 @@ A part of the schema: the text below a field or member is what `slurmscale expla
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from jobs.ranges import Count
+
+NATIVE_ONLY = {"engine": "native"}
+"""Metadata of a key of `parallelism` or `job` that only the native engine supports."""
 
 # --- keys ----------------------------------------------------------------------------------------------------
 
@@ -112,16 +115,16 @@ class Parallelism:
     """Division of layers among pipeline stages."""
     stage_layers: list[int] | None = None
     """Layers of every stage, first to last; null: as `stage_split` divides them."""
-    prefetch: Count | None = None
+    prefetch: Count | None = field(default=None, metadata=NATIVE_ONLY)
     """Layers whose FSDP weights are gathered ahead, in forward and in backward; null: PyTorch's choice, which is the
     next layer as far as the host is ahead of the device."""
-    reduce_each: ReduceEach = ReduceEach.micro_batch
+    reduce_each: ReduceEach = field(default=ReduceEach.micro_batch, metadata=NATIVE_ONLY)
     """Interval of FSDP's reduction of gradients; DDP, replicas and pipelines reduce once per step (native)."""
-    bucket_mb: Count | None = None
+    bucket_mb: Count | None = field(default=None, metadata=NATIVE_ONLY)
     """Gradients that DDP all-reduces at a time, in MiB; null: PyTorch's 25 (native)."""
     context: Count = 1
     """Ranks that share each sequence (CP)."""
-    expert: Count = 1
+    expert: Count = field(default=1, metadata=NATIVE_ONLY)
     """Ranks of an FSDP shard group that share the experts of every layer (EP, native): each has its own part of them,
     whole, and tokens travel to their experts."""
 
@@ -153,8 +156,6 @@ class Axis:
     """Field of Model that counts what its ranks divide; only of SHARD_PARTS."""
     example: str = ""
     """Choice of a model that has them."""
-    native_only: bool = False
-    """Only engine=native supports it."""
     rare: bool = False
     """The plan and messages show it only where its degree is above 1; plans of older versions lack it."""
 
@@ -199,7 +200,6 @@ EP = Axis(
     has_own_weights=True,
     divides="experts",
     example="qwen3_30b_a3b",
-    native_only=True,
     rare=True,
 )
 CP = Axis(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
-from jobs.parallelism import Parallelism
+from jobs.parallelism import NATIVE_ONLY, Parallelism
 from jobs.ranges import MOST_COUNT, AtLeast1, Below1, Count, Nodes, NoneOrMore, NotNegative, Positive, Range
 from jobs.settings.images import ImageTraining
 from jobs.settings.program import Program
@@ -503,9 +503,9 @@ class Job:
     """Longest sample in tokens."""
     micro_batch_size: Count
     """Sequences per rank and forward pass (MBS); with batching=packed their mean."""
-    batching: Batching = Batching.padded
+    batching: Batching = field(default=Batching.padded, metadata=NATIVE_ONLY)
     """Arrangement of samples of different lengths in micro-batches (native; nemo and litgpt: padded)."""
-    bucket_batches: Count | None = None
+    bucket_batches: Count | None = field(default=None, metadata=NATIVE_ONLY)
     """Global batches whose samples are sorted by length together; only with batching=bucketed, null: 8."""
     precision: Precision
     """Type of the arithmetic; `engine.parameters` is the type of weights and optimizer state."""
@@ -515,17 +515,17 @@ class Job:
     """Learning rate at the end of the cosine decay."""
     warmup_steps: NoneOrMore
     """Steps of linear warm-up of the learning rate."""
-    optimizer: OptimizerKind = OptimizerKind.adamw
+    optimizer: OptimizerKind = field(default=OptimizerKind.adamw, metadata=NATIVE_ONLY)
     """Rule of the update (native; all others: adamw)."""
     weight_decay: Annotated[float, Range(0, 1e3, usual=0.1)]
     """AdamW's weight decay; `weight_decay_on` chooses the weights."""
-    weight_decay_on: WeightDecayOn = WeightDecayOn.all
+    weight_decay_on: WeightDecayOn = field(default=WeightDecayOn.all, metadata=NATIVE_ONLY)
     """Weights that weight decay shrinks (native; all others: all)."""
     beta1: Annotated[float, Range(0, 0.99999, usual=0.9)]
     """AdamW's decay of the mean of gradients."""
     beta2: Annotated[float, Range(0, 0.99999, usual=0.95)]
     """AdamW's decay of the mean of squared gradients."""
-    expert_balance_loss: Annotated[float, Range(0, 1e3, usual=0.001)] = 0.0
+    expert_balance_loss: Annotated[float, Range(0, 1e3, usual=0.001)] = field(default=0.0, metadata=NATIVE_ONLY)
     """Weight of a loss that balances the load of experts (native); 0: none. The recorded loss is without it."""
     clip_norm: Positive | None = None
     """Largest gradient norm; null: no clipping."""
