@@ -28,9 +28,10 @@ from jobs.parallelism import (
     DATA_AXES,
     DP_REPLICATE,
     DP_SHARD,
-    EP,
     INNER_AXES,
     MODEL_AXES,
+    SET_AXES,
+    SHARD_PARTS,
     Axis,
     Schedule,
     Sharding,
@@ -48,13 +49,13 @@ GPU_ROW_MULTIPLE = 64
 
 
 def degree_of(run: Run, axis: Axis) -> int:
-    """Return the degree of one of MODEL_AXES as the run sets it."""
+    """Return the degree of one of SET_AXES as the run sets it."""
     value: int = getattr(run.parallelism, axis.field)
     return value
 
 
 def degree_product(run: Run, axes: Iterable[Axis]) -> int:
-    """Return the product of the degrees of some of MODEL_AXES."""
+    """Return the product of the degrees of some of SET_AXES."""
     return math.prod(degree_of(run, axis) for axis in axes)
 
 
@@ -184,9 +185,9 @@ def uses_fsdp(run: Run) -> bool:
 def layout_of(run: Run) -> Layout:
     """Return the rank grid of a run that jobs.plan.legality has passed."""
     shard = shard_degree(run)
-    degrees = {axis.name: degree_of(run, axis) for axis in MODEL_AXES}
-    expert = run.parallelism.expert
-    degrees |= {DP_REPLICATE.name: data_degree(run) // shard, DP_SHARD.name: shard // expert, EP.name: expert}
+    degrees = {axis.name: degree_of(run, axis) for axis in SET_AXES}
+    parts = degree_product(run, SHARD_PARTS)
+    degrees |= {DP_REPLICATE.name: data_degree(run) // shard, DP_SHARD.name: shard // parts}
     return Layout.by_name(run.nodes, run.ranks_per_node, degrees)
 
 

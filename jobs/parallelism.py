@@ -1,16 +1,19 @@
 """Parallelism as data: its configuration keys, and the axes of the rank grid that their degrees span.
 
 To add an axis: give Parallelism its degree, add its Axis to AXES, and apply it in an engine. The grid, the mesh, the
-plan table, the rules of degrees, the nearest legal runs, process groups, traffic and reports follow.
+plan table, the rules of degrees, the nearest legal runs, the search of layouts, process groups and reports follow.
 A part of the schema: the text below a field or member is what `slurmscale explain KEY` prints.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from jobs.ranges import Count
+
+NATIVE_ONLY = {"engine": "native"}
+"""Metadata of a key of `parallelism` or `job` that only the native engine supports."""
 
 # --- keys ----------------------------------------------------------------------------------------------------
 
@@ -112,16 +115,16 @@ class Parallelism:
     """Division of layers among pipeline stages."""
     stage_layers: list[int] | None = None
     """Layers of every stage, first to last; null: as `stage_split` divides them."""
-    prefetch: Count | None = None
+    prefetch: Count | None = field(default=None, metadata=NATIVE_ONLY)
     """Layers whose FSDP weights are gathered ahead, in forward and in backward; null: PyTorch's choice, which is the
     next layer as far as the host is ahead of the device."""
-    reduce_each: ReduceEach = ReduceEach.micro_batch
+    reduce_each: ReduceEach = field(default=ReduceEach.micro_batch, metadata=NATIVE_ONLY)
     """Interval of FSDP's reduction of gradients; DDP, replicas and pipelines reduce once per step (native)."""
-    bucket_mb: Count | None = None
+    bucket_mb: Count | None = field(default=None, metadata=NATIVE_ONLY)
     """Gradients that DDP all-reduces at a time, in MiB; null: PyTorch's 25 (native)."""
     context: Count = 1
     """Ranks that share each sequence (CP)."""
-    expert: Count = 1
+    expert: Count = field(default=1, metadata=NATIVE_ONLY)
     """Ranks of an FSDP shard group that share the experts of every layer (EP, native): each has its own part of them,
     whole, and tokens travel to their experts."""
 
@@ -147,6 +150,12 @@ class Axis:
     """Every row is padded to the longest (Job.row_length)."""
     is_data: bool = False
     """Its ranks see different sequences: it is a part of data parallelism."""
+    has_own_weights: bool = False
+    """Its ranks hold different weights, such as layers, not parts of the same ones."""
+    divides: str = ""
+    """Field of Model that counts what its ranks divide; only of SHARD_PARTS."""
+    example: str = ""
+    """Choice of a model that has them."""
     rare: bool = False
     """The plan and messages show it only where its degree is above 1; plans of older versions lack it."""
 
@@ -162,6 +171,7 @@ PP = Axis(
     field="pipeline",
     action="split the layers",
     needs_whole_rows=True,
+    has_own_weights=True,
 )
 DP_REPLICATE = Axis(
     name="dp_replicate",
@@ -187,6 +197,9 @@ EP = Axis(
     action="split the experts, and other weights",
     averages_gradients=True,
     is_data=True,
+    has_own_weights=True,
+    divides="experts",
+    example="qwen3_30b_a3b",
     rare=True,
 )
 CP = Axis(
@@ -207,10 +220,14 @@ AXIS_NAMES = tuple(axis.name for axis in AXES)
 SHARD_GROUP_AXES = tuple(axis for axis in AXES if axis.averages_gradients and axis is not DP_REPLICATE)
 # Their ranks see different sequences.
 DATA_AXES = tuple(axis for axis in AXES if axis.is_data)
+# Data axes inside FSDP's shard group: the user sets their degrees, and DP shard has the other ranks of the group.
+SHARD_PARTS = tuple(axis for axis in DATA_AXES if axis not in (DP_REPLICATE, DP_SHARD))
 # Axes inside the data-parallel ones: their ranks are consecutive and meet in every layer.
 INNER_AXES = AXES[AXES.index(DATA_AXES[-1]) + 1 :]
 # Axes that divide the model or each sequence: the user sets their degrees, and the other ranks are data parallel.
 # Fastest first, rare ones last: the order of messages and of searches.
 MODEL_AXES = tuple(sorted((axis for axis in reversed(AXES) if not axis.is_data), key=lambda axis: axis.rare))
-# The same in the order of tables: dp x cp x tp x pp.
+# All axes with a degree of 1 unless the user sets another one.
+SET_AXES = (*MODEL_AXES, *SHARD_PARTS)
+# MODEL_AXES in the order of tables: dp x cp x tp x pp.
 TABLE_AXES = (*INNER_AXES, PP)

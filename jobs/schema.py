@@ -1,10 +1,9 @@
 """The schema: type, unit, default and meaning of every configuration key.
 
 The YAML files under conf/ hold the values. Hydra merges them onto these classes and refuses unknown keys and wrong
-types; jobs/plan/rules/ holds the rules between keys, jobs/parallelism.py the keys of `parallelism`,
-jobs/settings/serving.py those of `serving`, jobs/settings/storage.py of `storage`, jobs/settings/images.py of
-`images`, jobs/settings/report.py of `report`. A YAML file must set a key that has no default here. `None` (null in
-YAML) is the only spelling of "not set".
+types; jobs/plan/rules/ holds the rules between keys, jobs/parallelism.py the keys of `parallelism`, jobs/settings/
+those of the kinds of work and of `report`. A YAML file must set a key that has no default here. `None` (null in YAML)
+is the only spelling of "not set".
 A user sets a choice by the name of its Enum member.
 The text below a field or member is what `slurmscale explain KEY` prints.
 Treat a `Run` as read-only: OmegaConf cannot compose frozen dataclasses, so nothing enforces it.
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
-from jobs.parallelism import Parallelism
+from jobs.parallelism import NATIVE_ONLY, Parallelism
 from jobs.ranges import MOST_COUNT, AtLeast1, Below1, Count, Nodes, NoneOrMore, NotNegative, Positive, Range
 from jobs.settings.images import ImageTraining
 from jobs.settings.program import Program
@@ -504,9 +503,9 @@ class Job:
     """Longest sample in tokens."""
     micro_batch_size: Count
     """Sequences per rank and forward pass (MBS); with batching=packed their mean."""
-    batching: Batching = Batching.padded
+    batching: Batching = field(default=Batching.padded, metadata=NATIVE_ONLY)
     """Arrangement of samples of different lengths in micro-batches (native; nemo and litgpt: padded)."""
-    bucket_batches: Count | None = None
+    bucket_batches: Count | None = field(default=None, metadata=NATIVE_ONLY)
     """Global batches whose samples are sorted by length together; only with batching=bucketed, null: 8."""
     precision: Precision
     """Type of the arithmetic; `engine.parameters` is the type of weights and optimizer state."""
@@ -516,17 +515,17 @@ class Job:
     """Learning rate at the end of the cosine decay."""
     warmup_steps: NoneOrMore
     """Steps of linear warm-up of the learning rate."""
-    optimizer: OptimizerKind = OptimizerKind.adamw
+    optimizer: OptimizerKind = field(default=OptimizerKind.adamw, metadata=NATIVE_ONLY)
     """Rule of the update (native; all others: adamw)."""
     weight_decay: Annotated[float, Range(0, 1e3, usual=0.1)]
     """AdamW's weight decay; `weight_decay_on` chooses the weights."""
-    weight_decay_on: WeightDecayOn = WeightDecayOn.all
+    weight_decay_on: WeightDecayOn = field(default=WeightDecayOn.all, metadata=NATIVE_ONLY)
     """Weights that weight decay shrinks (native; all others: all)."""
     beta1: Annotated[float, Range(0, 0.99999, usual=0.9)]
     """AdamW's decay of the mean of gradients."""
     beta2: Annotated[float, Range(0, 0.99999, usual=0.95)]
     """AdamW's decay of the mean of squared gradients."""
-    expert_balance_loss: Annotated[float, Range(0, 1e3, usual=0.001)] = 0.0
+    expert_balance_loss: Annotated[float, Range(0, 1e3, usual=0.001)] = field(default=0.0, metadata=NATIVE_ONLY)
     """Weight of a loss that balances the load of experts (native); 0: none. The recorded loss is without it."""
     clip_norm: Positive | None = None
     """Largest gradient norm; null: no clipping."""
@@ -1233,14 +1232,16 @@ class Run:
     """Budget and objective of `slurmscale tune`; null: its default choice."""
     rehearsal: Rehearsal | None = None
     """Limits of a rehearsal, which made this run small; null: a run of full size."""
-    serving: Serving | None = None
-    """Replicas and load of a run that serves (job=serve); null: it does not serve."""
-    storage: StorageTest | None = None
-    """Work of a run that measures storage (job=checkpoint_io, data_read, fio); null: another run."""
-    program: Program | None = None
-    """Another program that a run starts (job=program); null: another run."""
-    images: ImageTraining | None = None
+    # A section that a run has decides what it does, the first one if there are several: `work` is the folder of that
+    # kind in jobs/work.
+    images: ImageTraining | None = field(default=None, metadata={"work": "images"})
     """Images and network of a run that trains an image classifier (job=image_train); null: another run."""
+    serving: Serving | None = field(default=None, metadata={"work": "serve"})
+    """Replicas and load of a run that serves (job=serve); null: it does not serve."""
+    storage: StorageTest | None = field(default=None, metadata={"work": "storage"})
+    """Work of a run that measures storage (job=checkpoint_io, data_read, fio); null: another run."""
+    program: Program | None = field(default=None, metadata={"work": "program"})
+    """Another program that a run starts (job=program); null: another run."""
     report: StudyTable | None = None
     """Quantity and table of the study that the run is part of, which `slurmscale report` makes; null: none."""
 

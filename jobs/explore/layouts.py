@@ -7,7 +7,6 @@ keeps its value.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,11 +17,11 @@ import conf
 from jobs.errors import ConfigError
 from jobs.files import read_yaml
 from jobs.layout import data_degree, pipeline_stages_per_rank
-from jobs.parallelism import EP, MODEL_AXES, TP, Schedule, Sharding, StageSplit, Strategy
+from jobs.parallelism import SET_AXES, TP, Schedule, Sharding, StageSplit, Strategy
 from jobs.plan.compose import Point, compose
 from jobs.plan.keys import key_of
 from jobs.plan.legality import OF_ANY_LAYOUT, broken, layout_is_illegal, problems_of_layout
-from jobs.plan.nearest import Values, applied, cuts, typed, value_of
+from jobs.plan.nearest import Values, applied, cuts, parts, typed, value_of
 from jobs.plan.rules.rule import divisors
 from jobs.schema import ActivationCheckpointing, Run
 
@@ -108,17 +107,17 @@ def legal(run: Run, given: frozenset[str]) -> Iterator[tuple[Run, list[str]]]:
 
 
 def degrees_of(run: Run, given: frozenset[str]) -> list[dict[str, int]]:
-    """Return the products of degrees that divide the ranks, and the experts; TP groups stay inside a node."""
-    own = {axis.key: value_of(run, axis.key) or 1 for axis in (*MODEL_AXES, EP)}
+    """Return the products of degrees that divide the ranks, and parts of the model; TP groups stay inside a node."""
+    own = {axis.key: value_of(run, axis.key) or 1 for axis in SET_AXES}
     if GROUP in given:
         return [own]
-    return [
-        {**cut, EP.key: expert}
+    products = (
+        {**cut, **part}
         for cut, dp in cuts(run.ranks)
         if run.ranks_per_node % cut[TP.key] == 0
-        for expert in divisors(math.gcd(run.model.experts, dp) if run.model.experts else 1)
-        if all(value == own[key] for key, value in {**cut, EP.key: expert}.items() if key in given)
-    ]
+        for part in parts(run, dp)
+    )
+    return [degrees for degrees in products if all(degrees[key] == own[key] for key in given & degrees.keys())]
 
 
 def virtual_stages(run: Run, given: frozenset[str]) -> Iterator[Values]:

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from operator import attrgetter
 from typing import Any
 
-from jobs.parallelism import DP_REPLICATE, DP_SHARD, EP, MODEL_AXES, PP
+from jobs.layout import degree_of
+from jobs.parallelism import DP_REPLICATE, DP_SHARD, MODEL_AXES, PP, SET_AXES, SHARD_PARTS, Axis
 from jobs.plan.rules.rule import divisors
 from jobs.schema import Run, ScalingMode
 
 DEGREES = tuple(axis.key for axis in MODEL_AXES)
+SET_DEGREES = tuple(axis.key for axis in SET_AXES)
 DATA = (DP_SHARD.key, DP_REPLICATE.key)
 SIZES = ("nodes", "ranks_per_node")
 GLOBAL_BATCH, RANK_BATCH = "scaling.global_batch_size", "scaling.sequences_per_rank"
 # In the order that is printed, and that decides between equally near choices.
-KEYS = (*DEGREES, EP.key, *DATA, *SIZES, GLOBAL_BATCH, RANK_BATCH)
+KEYS = (*SET_DEGREES, *DATA, *SIZES, GLOBAL_BATCH, RANK_BATCH)
 # Counts this near are tried one by one, those further off only when they divide the count given.
 NEARBY = 4
 # Unsetting a key counts as much as halving it.
@@ -58,27 +60,27 @@ def nearest_legal(run: Run, legal: Callable[[Run], bool], count: int = 3) -> lis
 
 
 def degrees(run: Run) -> Iterator[Choice]:
-    """Yield every product of DEGREES that divides the ranks, with every split of the experts and the data axes."""
+    """Yield every product of DEGREES that divides the ranks, with every split of the data axes and their parts."""
     keys = data_keys(run)
     for cut, dp in cuts(run.ranks):
-        for experts in divided_experts(run, dp):
-            yield from ({**cut, **experts, **data} for data in kept_or_unset(run, dp))
+        for part in parts(run, dp, [axis for axis in SHARD_PARTS if degree_of(run, axis) > 1]):
+            yield from ({**cut, **part, **data} for data in kept_or_unset(run, dp))
             for n in divisors(dp) if keys else ():
                 # With one data axis set, the other one follows from dp, so only n is used.
                 filled = dict(zip(keys, (n, dp // n), strict=False))
-                yield {**cut, **experts, **filled}
+                yield {**cut, **part, **filled}
 
 
 def sizes(run: Run) -> Iterator[Choice]:
     """Yield other counts of nodes and ranks per node, each degree as given or 1."""
     # All products of degrees on all sizes would be thousands of runs to judge; undoing an axis is what helps most
     # often.
-    options = [{1, max(1, value_of(run, key) or 1)} for key in (*DEGREES, EP.key)]
+    options = [{1, max(1, value_of(run, key) or 1)} for key in SET_DEGREES]
     for nodes, ranks_per_node in itertools.product(counts_near(run.nodes), counts_near(run.ranks_per_node)):
         for values in itertools.product(*options):
-            dp, rest = divmod(nodes * ranks_per_node, math.prod(values[:-1]))
+            dp, rest = divmod(nodes * ranks_per_node, math.prod(values[: len(DEGREES)]))
             if rest == 0:
-                choice = dict(zip((*DEGREES, EP.key, *SIZES), (*values, nodes, ranks_per_node), strict=True))
+                choice = dict(zip((*SET_DEGREES, *SIZES), (*values, nodes, ranks_per_node), strict=True))
                 yield from ({**choice, **data} for data in kept_or_unset(run, dp))
 
 
@@ -108,11 +110,13 @@ def cuts(ranks: int, keys: tuple[str, ...] = DEGREES) -> Iterator[tuple[dict[str
             yield {keys[0]: value, **cut}, left
 
 
-def divided_experts(run: Run, dp: int) -> list[Choice]:
-    """Return the degrees of EP to try, if the user set one: what divides the experts and the data-parallel ranks."""
-    if run.parallelism.expert == 1:
-        return [{}]
-    return [{EP.key: degree} for degree in divisors(math.gcd(run.model.experts, dp))]
+def parts(run: Run, dp: int, axes: Sequence[Axis] = SHARD_PARTS) -> Iterator[dict[str, int]]:
+    """Yield every choice of degrees of some of SHARD_PARTS: each divides its parts of the model, their product dp."""
+    counts = (getattr(run.model, axis.divides) for axis in axes)
+    options = [divisors(math.gcd(max(1, count), dp)) for count in counts]
+    for chosen in itertools.product(*options):
+        if dp % math.prod(chosen) == 0:
+            yield {axis.key: degree for axis, degree in zip(axes, chosen, strict=True)}
 
 
 def data_keys(run: Run) -> list[str]:

@@ -9,7 +9,7 @@ from jobs.console import plain
 from jobs.engines.engine import engine_of
 from jobs.fitted_table import FittedTable
 from jobs.layout import accumulation, has_gpus, layout_of
-from jobs.parallelism import EP, TABLE_AXES
+from jobs.parallelism import AXES, SHARD_PARTS, TABLE_AXES
 from jobs.plan.cost import checkpoint_bytes, gpu_hours_limit, parameters_of, priced, trained_parameters
 from jobs.plan.legality import warnings
 from jobs.plan.predict.memory import memory, source_of
@@ -35,9 +35,10 @@ def plan_table(runs: list[Run]) -> FittedTable:
     table = FittedTable()
     table.whole("name")
     layouts = [layout_of(run) for run in runs]
-    axes = [axis for axis in TABLE_AXES if not axis.rare or any(layout.degree(axis) > 1 for layout in layouts)]
-    # EP ranks are some of the dp.
-    divided = any(layout.degree(EP) > 1 for layout in layouts)
+    used = {axis for layout in layouts for axis in AXES if layout.degree(axis) > 1}
+    axes = [axis for axis in TABLE_AXES if not axis.rare or axis in used]
+    # Their ranks are some of the dp.
+    parts = [axis for axis in SHARD_PARTS if axis in used]
     frozen = any(not run.job.trains_all_weights for run in runs)
     own = [work_of(run).columns(run) for run in runs]
     grid = any(work_of(run).has_grid(run) for run in runs)
@@ -48,7 +49,7 @@ def plan_table(runs: list[Run]) -> FittedTable:
         "nodes",
         "ranks",
         *((" x ".join(["dp", *(axis.name for axis in axes)]),) if grid else ()),
-        *((EP.name,) if divided else ()),
+        *(axis.name for axis in parts),
         *columns,
         *(("MBS x acc = GBS",) if trains else ()),
         *(("parameters",) if known else ()),
@@ -67,7 +68,7 @@ def plan_table(runs: list[Run]) -> FittedTable:
             nodes_in_words(run),
             str(run.ranks),
             *((" x ".join(map(str, degrees)),) if grid else ()),
-            *((str(layout.degree(EP)),) if divided else ()),
+            *(str(layout.degree(axis)) for axis in parts),
             *(values.get(column, "-") for column in columns),
             *((batch(run),) if trains else ()),
             *((f"{parameters_of(run):,}",) if known else ()),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from jobs.plan.predict.states import States
     from jobs.ranks import Rank
 
-# The section that a run has -> the folder of its kind of work. A run with several is refused (jobs.work.images.rules).
-KINDS = {"images": "images", "serving": "serve", "storage": "storage", "program": "program"}
+KINDS: Mapping[str, str] = {each.name: each.metadata["work"] for each in fields(Run) if "work" in each.metadata}
+"""The section that a run has -> the folder of its kind of work."""
 
 Entry = Callable[[Run, "Lease", "Rank"], None]
 """The work of a rank, from its start to its recorded end."""

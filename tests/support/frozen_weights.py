@@ -22,6 +22,7 @@ from jobs.runtime.steps import learning_rate
 from jobs.schema import Run
 from tests.support import ring_on_cpu
 from tests.support.real_run import evaluate, events, make_run, printed, train
+from tests.support.required import need_bitsandbytes
 
 # Six steps in float32 that end with an export.
 FROZEN = (
@@ -33,6 +34,19 @@ FROZEN = (
 )
 LORA = ("job=finetune_lora", "job.lora.rank=4", "job.lora.alpha=8", "job.learning_rate=1e-2", *FROZEN)
 TOKENS = torch.randint(0, 320, (2, 32), generator=torch.Generator().manual_seed(0))
+NF4 = "job.lora.quantize_base=nf4"
+FREE = ("job=prompt_tuning", "job.learning_rate=1e-2", *FROZEN)
+MLP = ("job=p_tuning", "job.prompt_tuning.virtual_tokens=8", "job.prompt_tuning.encoder_hidden_size=24", *FROZEN,
+       "job.learning_rate=1e-3")  # fmt: skip
+CUSTOMIZATIONS = {
+    "lora": LORA,
+    "qlora": (*LORA, NF4),
+    "free": FREE,
+    "mlp": MLP,
+    "lstm": (*MLP, "job.prompt_tuning.encoder=lstm"),
+}
+"""Adapters, and virtual tokens by their encoder."""
+VIRTUAL_TOKENS = ("free", "mlp", "lstm")
 ONE = ("parallelism=single", "ranks_per_node=1", "job.micro_batch_size=4")
 
 
@@ -52,6 +66,13 @@ def run_on(base: Path, where: Path, *overrides: str) -> RunDir:
     run = make_run(where, f"job.init_from={base}", *overrides)
     assert set(train(run)) == {0}, printed(run)
     return run
+
+
+def customized(name: str, base: Path, where: Path, *overrides: str) -> RunDir:
+    """A finished run that trains one of CUSTOMIZATIONS on the base."""
+    if name == "qlora":
+        need_bitsandbytes()
+    return run_on(base, where, *CUSTOMIZATIONS[name], *overrides)
 
 
 def losses_by_torch(run: Run, trained: Sequence[Tensor], logits: Callable[[Tensor], Tensor]) -> list[float]:
@@ -75,7 +96,7 @@ def losses_by_torch(run: Run, trained: Sequence[Tensor], logits: Callable[[Tenso
 
 def lora_run(where: Path, base: Path, *overrides: str) -> RunDir:
     """A run of six steps that trains adapters on the base."""
-    return run_on(base, where, *LORA, *overrides)
+    return customized("lora", base, where, *overrides)
 
 
 def logits(export: Path) -> torch.Tensor:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from analysis.formatting import ABSENT, shown, title, unit
 from analysis.report.figures.layouts import in_words
 from analysis.scaling.groups import Group, by_task
 from analysis.scaling.layouts import MeasuredLayout, axes_of, layouts_by_ranks
 from jobs import metrics as m
-from jobs.parallelism import DP_REPLICATE, DP_SHARD, TABLE_AXES
+from jobs.parallelism import DATA_AXES, TABLE_AXES
 
 
 def memory_and_communication(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
@@ -38,7 +39,7 @@ def memory_and_communication(groups: Sequence[Group]) -> tuple[list[str], list[l
 def held_cells(layout: MeasuredLayout) -> list[str]:
     """Return name, ranks, grid and parameters of a row."""
     grid = layout.grid
-    degree = grid and (grid[DP_REPLICATE.name] * grid[DP_SHARD.name], *(grid[axis.name] for axis in TABLE_AXES))
+    degree = grid and (prod(grid[axis.name] for axis in DATA_AXES), *(grid[axis.name] for axis in TABLE_AXES))
     return [
         layout.name + (" (loss not believed)" if layout.point.doubtful else ""),
         f"{layout.point.ranks:,}",

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from jobs.errors import CheckpointError
 from jobs.layout import Layout, layout_of
-from jobs.parallelism import EP, PP
+from jobs.parallelism import AXES
 from jobs.runtime.checkpoint_pickles import MALFORMED, load_weights
 from jobs.schema import Precision, Run, WeightsReader
 
@@ -86,7 +86,7 @@ def node_group(layout: Layout, rank: int) -> dist.ProcessGroup:
     """Return the process group of the ranks on a rank's node that hold the same layers and experts."""
 
     def held(rank: int) -> tuple[int, ...]:
-        return tuple(layout.place(rank, axis) for axis in (PP, EP))
+        return tuple(layout.place(rank, axis) for axis in AXES if axis.has_own_weights)
 
     node = rank // layout.ranks_per_node
     here = range(node * layout.ranks_per_node, (node + 1) * layout.ranks_per_node)

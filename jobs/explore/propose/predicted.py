@@ -8,6 +8,8 @@ from operator import attrgetter
 from typing import Any
 
 from jobs.explore.layouts import Layout
+from jobs.layout import degree_of
+from jobs.parallelism import SET_AXES
 from jobs.plan.predict.memory import Prediction, memory
 from jobs.plan.predict.speed import Speed, expected_s, speed
 from jobs.plan.rules.memory import chance_to_fit
@@ -49,13 +51,14 @@ def ranked(layouts: Iterable[Layout]) -> list[RankedLayout]:
     """
     found: dict[tuple[Any, ...], RankedLayout] = {}
     for layout in layouts:
-        run, p = layout.run, layout.run.parallelism
+        run = layout.run
         held = memory(run)
         chance = chance_to_fit(run, held)
         predicted = speed(run) if chance else None
         if predicted is not None:
             numbers = (round(held.device.point), round(predicted.point_s, DIGITS))
-            grid = (run.engine.kind, run.nodes, p.tensor, p.pipeline, p.context, run.job.micro_batch_size)
+            degrees = (degree_of(run, axis) for axis in SET_AXES)
+            grid = (run.engine.kind, run.nodes, *degrees, run.job.micro_batch_size)
             found.setdefault((*grid, *numbers), RankedLayout(layout, held, predicted, chance))
     return sorted(found.values(), key=attrgetter("objectives"))
 

@@ -124,7 +124,7 @@ def parameters_by_place(run: Run, *, sharded: bool = True, stored: bool = False)
     shards = shard_ranks(run) if sharded else 1
 
     def held(weights: list[Weight]) -> int:
-        return held_by_rank(weights, tensor=p.tensor, shards=shards, expert=p.expert)
+        return held_by_rank(weights, p, shards)
 
     weights = layer_weights(run.model)
     layer, embedding = held(layer_as_stored(run) if stored else weights), held(embedding_weights(run.model))

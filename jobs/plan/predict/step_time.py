@@ -26,7 +26,7 @@ from jobs.plan.predict.arrays import larger, smaller
 from jobs.plan.predict.constants import FLOAT8_SPEEDUP, REACHABLE, StepTimeConstants
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.states import layer_as_stored
-from jobs.plan.predict.weights import held_by_rank, size
+from jobs.plan.predict.weights import size
 from jobs.schema import Precision, Run
 
 OVERLAP = 0.8
@@ -202,7 +202,7 @@ def stage_work(
     trained = in_layers + in_ends if run.job.trains_all_weights else 0
     # EP divides experts before FSDP shards them over the rest of the shard group.
     divided = [weight for weight in weights if weight.of_expert and run.parallelism.expert > 1]
-    of_experts = layers * held_by_rank(divided, tensor=1, expert=run.parallelism.expert) / tensor
+    of_experts = layers * (size(divided) // run.parallelism.expert) / tensor
     others = in_layers - layers * size(divided) / tensor
     return StageWork(
         ranks=ranks,

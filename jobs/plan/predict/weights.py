@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
 
+from jobs.parallelism import Parallelism
 from jobs.schema import Lora, LoraTarget, Mlp, Model, Norm, NormPlace, PromptEncoder, PromptTuning
 
 NF4_BLOCK, SCALES_BLOCK = 64, 256
@@ -90,15 +91,15 @@ def of_experts(model: Model, weights: Iterable[Weight]) -> list[Weight]:
     return [replace(weight, of_expert=True) for weight in weights] * model.experts
 
 
-def held_by_rank(weights: Iterable[Weight], *, tensor: int, shards: int = 1, expert: int = 1) -> int:
+def held_by_rank(weights: Iterable[Weight], p: Parallelism, shards: int = 1) -> int:
     """Return the elements on a rank: TP and FSDP cut each weight (Weight.held), and EP ranks divide the experts.
 
     FSDP shards an expert over shards / EP ranks.
     """
     found = [0, 0]
     for weight in weights:
-        found[weight.of_expert] += weight.held(tensor, -(-shards // expert) if weight.of_expert else shards)
-    return found[0] + found[1] // expert
+        found[weight.of_expert] += weight.held(p.tensor, -(-shards // p.expert) if weight.of_expert else shards)
+    return found[0] + found[1] // p.expert
 
 
 def adapter_weights(model: Model, lora: Lora, *, fused: bool = False) -> list[Weight]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
+from typing import Any
 
 from jobs.engines.native.loss_chunk import loss_chunk
 from jobs.layout import accumulation, frees_weights, sequence_parallel, uses_fsdp
-from jobs.parallelism import Strategy
+from jobs.parallelism import SHARD_PARTS, Strategy
 from jobs.plan.predict.activations import WIDTHS, Tokens, layer_input, operands
 from jobs.plan.predict.states import layer_as_stored, shard_ranks, undivided_gradients
 from jobs.plan.predict.weights import (
@@ -93,7 +94,7 @@ def trained_in_head(run: Run) -> int:
 
 def held(run: Run, weights: list[Weight]) -> int:
     """Return the elements of some weights on a TP rank, of experts those of its EP rank."""
-    return held_by_rank(weights, tensor=run.parallelism.tensor, expert=run.parallelism.expert)
+    return held_by_rank(weights, run.parallelism)
 
 
 class Backward(Enum):
@@ -183,8 +184,9 @@ def first_gradients(run: Run) -> float:
     embedding = 0
     if run.job.trains_all_weights:
         embedding = held(run, embedding_weights(run.model)) + undivided_gradients(run)
-    # What EP divides has fewer shards.
-    layer = trained_in_layer(replace(run, parallelism=replace(run.parallelism, expert=1)))
+    # What a part of the shard group divides (EP) has fewer shards.
+    undivided: dict[str, Any] = {axis.field: 1 for axis in SHARD_PARTS}
+    layer = trained_in_layer(replace(run, parallelism=replace(run.parallelism, **undivided)))
     return WIDTHS[run.engine.parameters] * (layer + embedding) / shard_ranks(run)
 
 

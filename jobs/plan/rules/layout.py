@@ -15,7 +15,7 @@ from jobs.layout import (
     sequence_parallel,
     shard_degree,
 )
-from jobs.parallelism import MODEL_AXES, TP, ReduceEach, Schedule, Sharding, StageSplit, Strategy
+from jobs.parallelism import MODEL_AXES, SHARD_PARTS, TP, ReduceEach, Schedule, Sharding, StageSplit, Strategy
 from jobs.plan.rules.rule import Rule, divisors, either, multiples_near
 from jobs.schema import Run
 from jobs.work.work import work_of
@@ -129,28 +129,31 @@ def context_needs_gpus(run: Run) -> str | None:
     return None
 
 
-def experts_are_divided(run: Run) -> str | None:
-    """Require that EP divides the experts, and FSDP's shard group."""
-    expert, model = run.parallelism.expert, run.model
-    if expert == 1:
-        return None
-    if not model.experts:
-        return (
-            f"parallelism.expert={expert} divides experts, and model={model.name} has none. Set parallelism.expert=1, "
-            "or choose a model with experts (model=qwen3_30b_a3b)."
-        )
-    if run.parallelism.strategy is not Strategy.fsdp or run.parallelism.sharding is Sharding.NO_SHARD:
-        return (
-            f"parallelism.expert={expert} divides experts inside FSDP's shard group, and parallelism="
-            f"{run.parallelism.name} has none. Set parallelism.strategy=fsdp parallelism.sharding=FULL_SHARD."
-        )
-    shard = shard_degree(run)
-    if model.experts % expert or shard % expert:
-        whole = math.gcd(model.experts, shard)
-        return (
-            f"parallelism.expert={expert} does not divide model.experts={model.experts} ({model.name}) and the "
-            f"shard group of {shard} ranks. Set parallelism.expert={either(divisors(whole))}."
-        )
+def parts_divide_shard_groups(run: Run) -> str | None:
+    """Require that each part of FSDP's shard group (EP) divides its ranks, and what it divides of the model."""
+    degrees, model = {axis: degree_of(run, axis) for axis in SHARD_PARTS}, run.model
+    shard = shard_degree(run) if max(degrees.values()) > 1 else 1
+    for axis, degree in degrees.items():
+        given, count = f"{axis.key}={degree}", getattr(model, axis.divides)
+        if degree == 1:
+            continue
+        if not count:
+            return (
+                f"{given} divides {axis.divides}, and model={model.name} has none. Set {axis.key}=1, or choose a model "
+                f"with {axis.divides} (model={axis.example})."
+            )
+        if run.parallelism.strategy is not Strategy.fsdp or run.parallelism.sharding is Sharding.NO_SHARD:
+            return (
+                f"{given} divides {axis.divides} inside FSDP's shard group, and parallelism={run.parallelism.name} has "
+                "none. Set parallelism.strategy=fsdp parallelism.sharding=FULL_SHARD."
+            )
+        if count % degree or shard % degree:
+            return (
+                f"{given} does not divide model.{axis.divides}={count} ({model.name}) and the shard group of {shard} "
+                f"ranks. Set {axis.key}={either(divisors(math.gcd(count, shard)))}."
+            )
+        # The next part divides what this one leaves.
+        shard //= degree
     return None
 
 
@@ -298,6 +301,6 @@ RULES: tuple[Rule, ...] = (
     pipeline_stages_share_layers,
     tied_embeddings_share_a_pipeline_stage,
     grid_fills_world,
-    experts_are_divided,
+    parts_divide_shard_groups,
 )
 WARNINGS: tuple[Rule, ...] = (tensor_crosses_nodes,)

@@ -7,7 +7,7 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from jobs.parallelism import Parallelism
+from jobs.parallelism import NATIVE_ONLY, Parallelism
 from jobs.schema import Engine, Job, Run
 
 NEMO_ONLY = {
@@ -20,22 +20,17 @@ OF_EVERY_ENGINE = {"kind", "activation_checkpointing", "compile", "parameters",
                    "hang_timeout_s", "cpu_threads_per_rank", "deepspeed", "profile", "server",
                    *(key.removeprefix("engine.") for key in NEMO_ONLY)}  # fmt: skip
 """Fields of `engine` that other engines support or have rules for; all others belong to the native engine."""
-NATIVE = {
-    "engine": [field.name for field in fields(Engine) if field.name not in OF_EVERY_ENGINE],
-    "job": ["batching", "bucket_batches", "optimizer", "weight_decay_on", "expert_balance_loss"],
-    "parallelism": ["prefetch", "reduce_each", "bucket_mb", "expert"],
-}
-"""Fields that only the native engine supports, by group."""
 
 
 @cache
 def native_settings() -> dict[str, str]:
     """Return the keys that only the native engine reads, with their defaults; new fields of `engine` are among them."""
-    found: dict[str, str] = {}
-    for group, owner in (("engine", Engine), ("job", Job), ("parallelism", Parallelism)):
-        defaults = {field.name: default_of(field) for field in fields(owner)}
-        found |= {f"{group}.{name}": typed(defaults[name]) for name in NATIVE[group]}
-    return found
+    own = {
+        "engine": [field for field in fields(Engine) if field.name not in OF_EVERY_ENGINE],
+        "job": [field for field in fields(Job) if field.metadata == NATIVE_ONLY],
+        "parallelism": [field for field in fields(Parallelism) if field.metadata == NATIVE_ONLY],
+    }
+    return {f"{group}.{field.name}": typed(default_of(field)) for group, keys in own.items() for field in keys}
 
 
 def prompts_are_native(run: Run) -> str | None:

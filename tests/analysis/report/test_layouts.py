@@ -395,3 +395,13 @@ def test_a_plan_older_than_context_parallelism_has_one_context_rank(tmp_path: Pa
     assert csv_rows(tmp_path)["run"]["cp"] == "1"
     _, rows = memory_and_communication(scaling_groups(read_runs([tmp_path])))
     assert rows == [["native ddp", "1", "1 x 1 x 1 x 1", "123,500"]]
+
+
+def test_ranks_that_divide_experts_are_data_parallel_in_the_table(tmp_path: Path) -> None:
+    directory = finished_run(tmp_path, a_run(ranks_per_node=4))
+    plan = json.loads(directory.plan.read_text())
+    plan["layout"] |= {"dp_replicate": 1, "dp_shard": 2, "ep": 2}
+    directory.plan.write_text(json.dumps(plan))
+    counted(directory, 123456)
+    headings, ((*_, product, _parameters),) = memory_and_communication(scaling_groups(read_runs([tmp_path])))
+    assert (headings[2], product) == ("DP x CP x TP x PP", "4 x 1 x 1 x 1")

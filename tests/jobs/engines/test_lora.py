@@ -1,8 +1,9 @@
-"""Native LoRA beside litgpt.lora and PEFT: losses in every layout, checkpoints, and adapters as files."""
+"""Native LoRA beside litgpt.lora and PEFT: losses of one process, and adapters as files."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from litgpt import lora as litgpt_lora
 from litgpt.config import Config
 from litgpt.scripts.convert_lit_checkpoint import copy_weights_llama
 from litgpt.scripts.merge_lora import merge_lora
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.customization.lora import with_adapters
@@ -21,35 +21,23 @@ from jobs.plan.predict.states import parameters_held
 from jobs.rundir import RunDir, load_run
 from jobs.schema import LoraTarget, Run
 from tests.support.frozen_weights import (
-    LORA,
     ONE,
     TOKENS,
-    assert_evaluated_alike,
     base_weights,
     logits,
-    logits_of_adapters,
     lora_run,
     losses_by_torch,
-    on_a_ring,
 )
-from tests.support.layouts import TINY, matrix, quick
-from tests.support.real_run import events, losses, make_run, printed, steps, train
-from tests.support.training import assert_equal, long, rewind
+from tests.support.real_run import events, losses, steps
+from tests.support.training import assert_equal
 
-TP_FSDP = ("parallelism=tp_fsdp", "ranks_per_node=4")
 FEW = "job.lora.targets=[query,value,mlp]"
-ALL_MATRICES = "job.lora.targets=[query,key,value,projection,mlp]"
 EXPERTS = ("model.mlp=LLaMAMoE", "model.experts=4", "model.experts_per_token=2")
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return base_weights(tmp_path_factory.mktemp("base"))
-
-
-@pytest.fixture(scope="module")
-def single(base: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    return lora_run(tmp_path_factory.mktemp("single"), base, *ONE)
+def single(one_process: Callable[[str], RunDir]) -> RunDir:
+    return one_process("lora")
 
 
 # --- losses --------------------------------------------------------------------------------------------------
@@ -86,42 +74,6 @@ def test_losses_are_those_of_litgpts_adapters_in_other_models(overrides: tuple[s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        long(TP_FSDP),
-        ("parallelism=pp", "ranks_per_node=2"),
-        long(("parallelism=ddp", "ranks_per_node=2")),
-        long(("parallelism=tp", "parallelism.sequence_parallel=false", "ranks_per_node=2")),
-        long(("parallelism=tp", "ranks_per_node=2", "engine.compile=true", "engine.activation_checkpointing=full")),
-        long(("parallelism=single", "ranks_per_node=1", "engine.compile=true")),
-        long(("parallelism=fsdp_full", "ranks_per_node=2", "engine.activation_checkpointing=selective")),
-    ],
-    ids=" ".join,
-)
-def test_losses_and_files_are_those_of_one_process(
-    overrides: tuple[str, ...], single: RunDir, base: Path, tmp_path: Path
-) -> None:
-    run = lora_run(tmp_path, base, *overrides)
-    (layout,), planned = events(run, "layout"), parameters_held(load_run(run.config))
-    assert (layout["parameters_held"], layout["parameters_trained"]) == (
-        planned.total, events(single, "layout")[0]["parameters_trained"],
-    )  # fmt: skip
-    assert_equal(steps(run), steps(single))
-    torch.testing.assert_close(logits(run.export), logits_of_adapters(run, base), rtol=0, atol=1e-5)
-    torch.testing.assert_close(logits(run.export), logits(single.export), rtol=0, atol=1e-3)
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("product", [("ranks_per_node=2",), ("ranks_per_node=4", "parallelism.tensor=2")], ids=" ".join)
-def test_sequences_cut_over_ranks_train_adapters_alike(
-    product: tuple[str, ...], single: RunDir, base: Path, tmp_path: Path
-) -> None:
-    assert_equal(steps(on_a_ring(tmp_path, base, *LORA, *product)), steps(single))
-
-
-@pytest.mark.slow
 @pytest.mark.long
 def test_the_degree_of_tp_does_not_change_what_dropout_drops(base: Path, tmp_path: Path) -> None:
     dropout = ("job.lora.dropout=0.3", "job.micro_batch_size=8")
@@ -139,25 +91,6 @@ def test_frozen_weights_in_bfloat16_train_close_to_float32(
 ) -> None:
     run = lora_run(tmp_path, base, *layout, "job.precision=bfloat16")
     assert losses(run) == pytest.approx(losses(single), abs=0.05)
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """The tiny model with adapters on all matrices, in one process."""
-    where = tmp_path_factory.mktemp("tiny")
-    run = make_run(where, *LORA, *TINY, "job.learning_rate=1e-2", ALL_MATRICES, *ONE, small=False)
-    assert train(run) == [0], printed(run)
-    return run
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("name", sorted(quick()))
-def test_every_legal_product_trains_adapters_alike(name: str, tiny: RunDir, tmp_path: Path) -> None:
-    product = (*matrix()[name].overrides, "name=case")
-    run = make_run(tmp_path, *LORA, *TINY, "job.learning_rate=1e-2", ALL_MATRICES, *product, small=False)
-    assert set(train(run)) == {0}, printed(run)
-    assert_equal(steps(run), steps(tiny))
 
 
 # --- files ---------------------------------------------------------------------------------------------------
@@ -200,25 +133,3 @@ def test_peft_reads_the_adapters_and_has_the_same_logits(single: RunDir, base: P
     adapted = peft.PeftModel.from_pretrained(llama, single.export / "peft").double()
     with torch.no_grad():
         torch.testing.assert_close(adapted(TOKENS).logits, logits(single.export), rtol=0, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_resumed_run_continues_the_losses_with_dropout(base: Path, tmp_path: Path) -> None:
-    dropout = ("parallelism=tp", "ranks_per_node=2", "job.lora.dropout=0.3", "job.checkpoint_every_steps=3")
-    run = lora_run(tmp_path / "whole", base, *dropout)
-    whole = losses(run)
-    saved = run.checkpoints / "step-00000003"
-    contained = FileSystemReader(saved).read_metadata().state_dict_metadata
-    assert all("lora_" in name for name in contained if name.startswith("model.")), "without the frozen weights"
-    rewind(run, 3)
-    assert set(train(run)) == {0}, printed(run)
-    assert events(run, "started")[-1]["from_step"] == 3
-    assert losses(run) == pytest.approx(whole, abs=1e-6)
-
-
-@pytest.mark.slow
-def test_a_checkpoint_is_evaluated_as_its_export_is(base: Path, tmp_path: Path) -> None:
-    # The export has no adapters left to drop from.
-    dropout = ("job.lora.dropout=0.3", "data.held_out_samples=4", "job.checkpoint_every_steps=6", "stages=all")
-    run = lora_run(tmp_path, base, *ONE, *dropout)
-    assert_evaluated_alike(run)

@@ -422,3 +422,17 @@ def test_sequences_cut_over_ranks_compute_the_same_where_attention_goes_round_th
     run = make_run(tmp_path, *DEEP, "name=run", *choices)
     assert ring_on_cpu.train(run) == [0] * load_run(run.config).ranks, printed(run)
     assert_equal(steps(run), steps(reference))
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_tensor_parallel_run_exports_biases_in_litgpts_order_as_weights(tmp_path: Path) -> None:
+    more = ("model.attention_bias=true", "job.export=true", "job.steps=2", "scaling.global_batch_size=2")
+    runs = [make_run(tmp_path, *more, *each) for each in (
+        ("parallelism=single", "ranks_per_node=1"), ("parallelism=tp", "parallelism.tensor=2", "ranks_per_node=2")
+    )]  # fmt: skip
+    for run, ranks in zip(runs, (1, 2), strict=True):
+        assert train(run) == [0] * ranks, printed(run)
+    one, split = (torch.load(run.export / "lit_model.pth", weights_only=True) for run in runs)
+    assert any(name.endswith("qkv.bias") and value.count_nonzero() for name, value in one.items())
+    torch.testing.assert_close(split, one, rtol=1e-3, atol=1e-4)

@@ -1,7 +1,8 @@
-"""Prompt tuning and P-tuning beside PEFT: losses in every layout, checkpoints, evaluation, and the exported files."""
+"""Prompt tuning and P-tuning beside PEFT: losses of one process, and the exported files."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,6 @@ import torch
 from litgpt.config import Config
 from litgpt.model import GPT
 from litgpt.scripts.convert_lit_checkpoint import copy_weights_llama
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from jobs.data import Batches, with_virtual_tokens
 from jobs.data.dataset import IGNORED, Dataset, Tokens
@@ -29,37 +29,11 @@ from jobs.plan.predict.weights import encoder_weights
 from jobs.rundir import RunDir, load_run
 from jobs.schema import Batching, Lora, PromptEncoder, PromptTuning, Run
 from tests.support.composing import one
-from tests.support.frozen_weights import (
-    FROZEN,
-    ONE,
-    assert_evaluated_alike,
-    base_weights,
-    losses_by_torch,
-    on_a_ring,
-    run_on,
-)
-from tests.support.layouts import TINY, matrix, quick
-from tests.support.real_run import events, losses, make_run, printed, steps, train
-from tests.support.training import assert_equal, long, rewind
+from tests.support.frozen_weights import VIRTUAL_TOKENS, losses_by_torch
+from tests.support.real_run import events, losses
+from tests.support.training import long
 
-COMMON = ("job.learning_rate=1e-2", *FROZEN)
-FREE = ("job=prompt_tuning", *COMMON)
-MLP = ("job=p_tuning", "job.prompt_tuning.virtual_tokens=8", "job.prompt_tuning.encoder_hidden_size=24", *COMMON,
-       "job.learning_rate=1e-3")  # fmt: skip
-LSTM = (*MLP, "job.prompt_tuning.encoder=lstm")
-KINDS = {"free": FREE, "mlp": MLP, "lstm": LSTM}
 TOKENS_OF_TEXT = torch.randint(0, 320, (2, 24), generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return base_weights(tmp_path_factory.mktemp("base"))
-
-
-@pytest.fixture(scope="module")
-def single(base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDir]:
-    """The runs of one process by kind."""
-    return {kind: run_on(base, tmp_path_factory.mktemp(kind), *overrides, *ONE) for kind, overrides in KINDS.items()}
 
 
 # --- losses --------------------------------------------------------------------------------------------------
@@ -99,10 +73,12 @@ def losses_by_gpt(run: Run) -> list[float]:
     return losses_by_torch(run, trained, logits)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_losses_are_those_of_stock_litgpt_behind_the_embeddings(kind: str, single: dict[str, RunDir]) -> None:
-    expected = losses_by_gpt(load_run(single[kind].config))
-    assert losses(single[kind]) == pytest.approx(expected, abs=1e-5)
+@pytest.mark.parametrize("kind", VIRTUAL_TOKENS)
+def test_losses_are_those_of_stock_litgpt_behind_the_embeddings(
+    kind: str, one_process: Callable[[str], RunDir]
+) -> None:
+    expected = losses_by_gpt(load_run(one_process(kind).config))
+    assert losses(one_process(kind)) == pytest.approx(expected, abs=1e-5)
     assert kind != "free" or expected[-1] < expected[0] - 0.3, "tokens that learn nothing would hide a wrong update"
 
 
@@ -125,59 +101,6 @@ def test_encoders_are_pefts(encoder: PromptEncoder) -> None:
     torch.testing.assert_close(encoded(tokens, weights), theirs(torch.arange(5)[None])[0])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "overrides"),
-    [
-        long("lstm", ("parallelism=tp_fsdp", "ranks_per_node=4")),
-        ("free", ("parallelism=pp", "ranks_per_node=2")),
-        long("mlp", ("parallelism=ddp", "ranks_per_node=2")),
-        long("mlp", ("parallelism=tp", "parallelism.sequence_parallel=false", "ranks_per_node=2")),
-        long("free", ("parallelism=tp", "ranks_per_node=2", "engine.compile=true")),
-        long("lstm", ("parallelism=fsdp_full", "ranks_per_node=2", "engine.activation_checkpointing=full")),
-        long("free", ("parallelism=single", "ranks_per_node=1", "engine.loss=chunked", "engine.compile=true")),
-    ],
-    ids=str,
-)
-def test_losses_and_files_are_those_of_one_process(
-    kind: str, overrides: tuple[str, ...], single: dict[str, RunDir], base: Path, tmp_path: Path
-) -> None:
-    run = run_on(base, tmp_path / "run", *KINDS[kind], *overrides)
-    (layout,), planned = events(run, "layout"), parameters_held(load_run(run.config))
-    assert (layout["parameters_held"], layout["parameters_trained"]) == (
-        planned.total, events(single[kind], "layout")[0]["parameters_trained"],
-    )  # fmt: skip
-    assert_equal(steps(run), steps(single[kind]))
-    torch.testing.assert_close(read_prompt(run.export), read_prompt(single[kind].export), rtol=0, atol=1e-3)
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("product", [("ranks_per_node=2",), ("ranks_per_node=4", "parallelism.tensor=2")], ids=" ".join)
-def test_sequences_cut_over_ranks_train_virtual_tokens_alike(
-    product: tuple[str, ...], single: dict[str, RunDir], base: Path, tmp_path: Path
-) -> None:
-    assert_equal(steps(on_a_ring(tmp_path, base, *MLP, *product)), steps(single["mlp"]))
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """The tiny model in one process."""
-    run = make_run(tmp_path_factory.mktemp("tiny"), *LSTM, *TINY, "job.learning_rate=3e-3", *ONE, small=False)
-    assert train(run) == [0], printed(run)
-    return run
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("name", sorted(quick()))
-def test_every_legal_product_trains_virtual_tokens_alike(name: str, tiny: RunDir, tmp_path: Path) -> None:
-    product = (*matrix()[name].overrides, "name=case")
-    run = make_run(tmp_path, *LSTM, *TINY, "job.learning_rate=3e-3", *product, small=False)
-    assert set(train(run)) == {0}, printed(run)
-    assert_equal(steps(run), steps(tiny))
-
-
 class Unequal(Dataset):
     """Eight samples of 3 to 24 random tokens, whose first two have no label."""
 
@@ -192,8 +115,8 @@ class Unequal(Dataset):
         return tokens[:-1], targets
 
 
-def test_rows_of_unequal_samples_have_one_loss_however_they_are_arranged(single: dict[str, RunDir]) -> None:
-    run = load_run(single["mlp"].config)
+def test_rows_of_unequal_samples_have_one_loss_however_they_are_arranged(one_process: Callable[[str], RunDir]) -> None:
+    run = load_run(one_process("mlp").config)
     gpt, cpu = trained_model(run), torch.device("cpu")
     values = with_first_values(values_of(run.job.init_from, run.job.seed), gpt, run.job)
     load_sharded(gpt, cpu, values, tensor=1, tied=False)
@@ -226,10 +149,10 @@ def test_one_customization_trains_at_a_time() -> None:
 # --- files ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_plan_and_the_record_count_what_trains(kind: str, single: dict[str, RunDir]) -> None:
-    run = load_run(single[kind].config)
-    (layout,) = events(single[kind], "layout")
+@pytest.mark.parametrize("kind", VIRTUAL_TOKENS)
+def test_the_plan_and_the_record_count_what_trains(kind: str, one_process: Callable[[str], RunDir]) -> None:
+    run = load_run(one_process(kind).config)
+    (layout,) = events(one_process(kind), "layout")
     # PEFT's PromptEncoder with 8 tokens, hidden size 48 and inner width 24: an MLP, or an LSTM and an MLP.
     trained = {"free": 384, "mlp": 384 + 2_976, "lstm": 384 + 14_208 + 14_208 + 4_704}[kind]
     assert layout["parameters_trained"] == trained_parameters(run) == trained
@@ -237,9 +160,11 @@ def test_the_plan_and_the_record_count_what_trains(kind: str, single: dict[str, 
 
 
 @pytest.mark.parametrize("kind", [long("free"), "lstm"])
-def test_peft_reads_the_export_and_has_the_same_logits(kind: str, single: dict[str, RunDir], base: Path) -> None:
+def test_peft_reads_the_export_and_has_the_same_logits(
+    kind: str, one_process: Callable[[str], RunDir], base: Path
+) -> None:
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
-    fields = load_run(single[kind].config).model
+    fields = load_run(one_process(kind).config).model
     gpt = GPT(Config(**litgpt_fields(fields)))
     state = torch.load(base / "lit_model.pth", weights_only=True)
     gpt.load_state_dict(state)
@@ -252,35 +177,13 @@ def test_peft_reads_the_export_and_has_the_same_logits(kind: str, single: dict[s
     copy_weights_llama(gpt.config, named, state)
     llama = transformers.LlamaForCausalLM(config).eval()
     llama.load_state_dict(named)
-    prompted = peft.PeftModel.from_pretrained(llama, single[kind].export / "peft")
+    prompted = peft.PeftModel.from_pretrained(llama, one_process(kind).export / "peft")
     assert prompted.peft_config["default"].peft_type.name == {"free": "PROMPT_TUNING", "lstm": "P_TUNING"}[kind]
     with torch.no_grad():
         theirs = prompted(TOKENS_OF_TEXT, attention_mask=torch.ones_like(TOKENS_OF_TEXT)).logits
         x = gpt.transformer.wte(TOKENS_OF_TEXT)
-        x = torch.cat([read_prompt(single[kind].export).expand(2, -1, -1), x], 1)
+        x = torch.cat([read_prompt(one_process(kind).export).expand(2, -1, -1), x], 1)
         for block in gpt.transformer.h:
             x = block(x, gpt.cos[None, :32], gpt.sin[None, :32])
         ours = gpt.lm_head(gpt.transformer.ln_f(x))
     torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_resumed_run_continues_the_losses(base: Path, tmp_path: Path) -> None:
-    run = run_on(base, tmp_path, *MLP, "parallelism=pp", "ranks_per_node=2", "job.checkpoint_every_steps=3")
-    whole = losses(run)
-    contained = FileSystemReader(run.checkpoints / "step-00000003").read_metadata().state_dict_metadata
-    weights = [name for name in contained if name.startswith("model.")]
-    assert len(weights) == 7, "virtual tokens and encoder without the frozen weights"
-    assert all(PROMPT in name for name in weights)
-    rewind(run, 3)
-    assert set(train(run)) == {0}, printed(run)
-    assert events(run, "started")[-1]["from_step"] == 3
-    assert losses(run) == pytest.approx(whole, abs=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_checkpoint_is_evaluated_as_its_export_is(base: Path, tmp_path: Path) -> None:
-    run = run_on(base, tmp_path, *LSTM, *ONE, "data.held_out_samples=4", "job.checkpoint_every_steps=6", "stages=all")
-    assert_evaluated_alike(run)

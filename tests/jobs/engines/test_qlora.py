@@ -2,50 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 import torch
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from jobs import versions
 from jobs.engines.native.customization import nf4
 from jobs.engines.native.parallelize import trained_model
 from jobs.errors import ConfigError, SubmitError
-from jobs.plan.predict.states import parameters_by_place, parameters_held
-from jobs.rundir import RunDir, load_run
+from jobs.plan.predict.states import parameters_by_place
+from jobs.rundir import RunDir
 from jobs.submit.launchers import local
 from tests.support.composing import one
 from tests.support.frozen_weights import (
+    NF4,
     ONE,
-    assert_evaluated_alike,
-    base_weights,
     logits,
     logits_of_adapters,
     lora_run,
 )
-from tests.support.real_run import events, losses, printed, steps, train
+from tests.support.real_run import losses, steps
 from tests.support.required import need_bitsandbytes
-from tests.support.training import assert_equal, long, rewind
-
-NF4 = "job.lora.quantize_base=nf4"
+from tests.support.training import assert_equal
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    need_bitsandbytes()
-    return base_weights(tmp_path_factory.mktemp("base"))
-
-
-@pytest.fixture(scope="module")
-def single(base: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    return lora_run(tmp_path_factory.mktemp("single"), base, *ONE, NF4)
+def single(one_process: Callable[[str], RunDir]) -> RunDir:
+    return one_process("qlora")
 
 
 @pytest.fixture(scope="module")
 def dequantized(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A LitGPT directory of what 4 bits leave of the matrices of the base's layers, by bitsandbytes alone."""
+    need_bitsandbytes()
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
     state = torch.load(base / "lit_model.pth", weights_only=True)
@@ -79,29 +71,6 @@ def test_the_base_differs_from_its_4_bits(base: Path, dequantized: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ("parallelism=fsdp_full", "ranks_per_node=2"),
-        long(("parallelism=ddp", "ranks_per_node=2")),
-        long(("parallelism=pp", "ranks_per_node=2")),
-        long(("parallelism=fsdp_hybrid", "parallelism.data_shard=2", "ranks_per_node=4")),
-        long(("parallelism=fsdp_grad_op", "ranks_per_node=2", "engine.activation_checkpointing=selective")),
-        long(("parallelism=pp_fsdp", "ranks_per_node=4")),
-        long(("parallelism=single", "ranks_per_node=1", "engine.activation_checkpointing=full")),
-    ],
-    ids=" ".join,
-)
-def test_losses_and_files_are_those_of_one_process(
-    overrides: tuple[str, ...], single: RunDir, base: Path, tmp_path: Path
-) -> None:
-    run = lora_run(tmp_path, base, *overrides, NF4)
-    assert events(run, "layout")[0]["parameters_held"] == parameters_held(load_run(run.config)).total
-    assert_equal(steps(run), steps(single))
-    torch.testing.assert_close(logits(run.export), logits(single.export), rtol=0, atol=1e-3)
-
-
-@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("layout", ["single", "fsdp_full"])
 def test_weights_in_4_bits_train_in_bfloat16_close_to_float32(
@@ -112,22 +81,6 @@ def test_weights_in_4_bits_train_in_bfloat16_close_to_float32(
     # Rounding to 16 bits moves the weights that lie between two of the 16 levels to the other one.
     assert losses(run) == pytest.approx(losses(single), abs=0.2)
     assert losses(run)[0] == pytest.approx(losses(single)[0], abs=0.05)
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_resumed_run_continues_the_losses_and_a_checkpoint_is_evaluated_as_its_export(
-    base: Path, tmp_path: Path
-) -> None:
-    settings = ("job.lora.dropout=0.3", "job.checkpoint_every_steps=3", "data.held_out_samples=4", "stages=all")
-    run = lora_run(tmp_path, base, *ONE, NF4, *settings)
-    whole = losses(run)
-    contained = FileSystemReader(run.checkpoints / "step-00000003").read_metadata().state_dict_metadata
-    assert all("lora_" in name for name in contained if name.startswith("model.")), "without the frozen weights"
-    rewind(run, 3)
-    assert set(train(run)) == {0}, printed(run)
-    assert losses(run) == pytest.approx(whole, abs=1e-6)
-    assert_evaluated_alike(run)
 
 
 def test_the_plan_counts_the_bytes_that_a_matrix_and_its_scales_take() -> None:

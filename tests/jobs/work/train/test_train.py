@@ -46,7 +46,7 @@ def test_training_changes_the_loss(reference: list[dict[str, float]]) -> None:
     assert reference[-1]["loss"] < reference[0]["loss"]
 
 
-@pytest.mark.long  # test_layouts.py holds in CI that products compute the same
+@pytest.mark.long  # test_customizations.py holds in CI that products compute the same
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("parallelism", PARALLEL)
 def test_losses_equal_one_process(
