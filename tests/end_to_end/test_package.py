@@ -113,7 +113,16 @@ def test_a_wheel_holds_the_module_and_its_packages_and_works_from_another_direct
     program.write_text(
         "import slurmscale\nslurmscale.plan('nodes=2').runs[0].ranks + 1\nslurmscale.compose(multirun='yes')\n"
     )
-    checker = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--python-executable", str(python), str(program)]
+    checker = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file=",
+        "--python-executable",
+        str(python),
+        str(program),
+    ]
     done = subprocess.run(checker, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [
         'program.py:3: error: Argument "multirun" to "compose" has incompatible type "str"; '
