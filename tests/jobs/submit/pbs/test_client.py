@@ -132,7 +132,8 @@ def test_a_server_that_is_away_is_asked_again(
 ) -> None:
     monkeypatch.setattr(scheduler_call, "FIRST_PAUSE_S", 0.01)
     (pbs.directory / "down").touch()
-    with patience(0.5), pytest.raises(AwayError, match="cannot connect to server pbshead"):
+    # Long enough for two calls of a slow machine.
+    with patience(4), pytest.raises(AwayError, match="cannot connect to server pbshead"):
         commands.jobs(["1"])
     assert len(pbs.calls("qstat")) > 1
     assert "slurmscale: PBS does not answer (Connection refused; cannot connect to server" in capsys.readouterr().err
