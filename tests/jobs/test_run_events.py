@@ -111,7 +111,8 @@ def test_ranks_that_fail_together_leave_a_record_each_and_one_cause(
     assert main(["status", str(tmp_path)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.startswith("run state step job run failed")
-    assert shown.endswith("rank 17 on node2: ValueError: no such luck 1 run: 1 failed")
+    assert "rank 17 on node2: ValueError: no such luck STOP: the program would raise it again (run)" in shown
+    assert shown.endswith(" 1 run: 1 failed")
     assert read_run(run.path).reason == "failed at step 0 of 6: rank 17 on node2: ValueError: no such luck"
 
 

@@ -19,7 +19,7 @@ from tests.support.fake_runs import a_run, a_sweep_of_layouts, finished_run
 from tests.support.megatron_logs import megatron, write
 from tests.support.mlperf_logs import logged, system
 
-ONE_RANK_COUNT = "no configuration ran on several numbers of ranks"
+ONE_RANK_COUNT = "ran on several numbers of ranks"
 
 
 def steady_log(ranks: int | None = 8, step_ms: float = 1000.0) -> str:
