@@ -60,7 +60,8 @@ class FittedTable(Table):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         needed = self.needed(console, options)
         if not console.is_terminal:
-            options = options.update(width=max(options.max_width, needed))
+            # A line in a file is not folded, so that a search finds its words.
+            options = options.update(width=max(options.max_width, self.whole_width(console, options)))
         if needed <= options.max_width:
             yield from super().__rich_console__(console, options)
         elif self.one_line:
@@ -82,6 +83,12 @@ class FittedTable(Table):
             return min(widest, LEAST_TEXT if self.one_line else min(limit, max(LEAST_TEXT, -(-widest // MOST_LINES))))
 
         return sum(map(width, self.columns)) + GAP * (len(self.columns) - 1)
+
+    def whole_width(self, console: Console, options: ConsoleOptions) -> int:
+        """Return the columns that the longest cells need on one line."""
+        cells = ([column.header, *column.cells] for column in self.columns)
+        widest = [max(measured(console, options, cell) for cell in each) for each in cells]
+        return sum(widest) + GAP * (len(self.columns) - 1)
 
     @property
     def names(self) -> list[RenderableType]:

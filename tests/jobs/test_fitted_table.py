@@ -73,10 +73,14 @@ def test_no_width_cuts_a_name_a_number_or_a_word(seed: int, width: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_file_has_one_line_per_row_of_names_and_numbers(seed: int) -> None:
+def test_a_file_has_one_line_per_row(seed: int) -> None:
     table, names, *_ = made(random.Random(seed))
+    sentence = "It failed. " * LOG_WIDTH
+    texts = [not column.no_wrap for column in table.columns]
+    table.add_row("last", *[sentence if is_text else "1" for is_text in texts[1:]])
     lines = printed(table, LOG_WIDTH, terminal=False)
-    assert [line.split()[0] for line in lines if line[:1].strip()] == ["name", *names]
+    assert [line.split()[0] for line in lines] == ["name", *names, "last"]
+    assert lines[-1].count(sentence.strip()) == sum(texts)
 
 
 def test_a_name_stands_above_its_rows_where_these_are_several() -> None:
