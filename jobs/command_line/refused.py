@@ -20,6 +20,7 @@ GIVEN = re.compile(r"(?:value|choice): '([^']*)'|there is no command '([^']*)'")
 MEANT = re.compile(r"Did you mean ([\w.]+(?: or [\w.]+)*)\?")
 CHOICES = re.compile(r"\(choose from (.*?)\)")
 WITH_OPTION = re.compile(r"(--[a-z][a-z-]*)(?:[ =]([^:\s]+))?: ")
+SHORTEST_NAMED = 3
 # The code of a text that comes from no rule, by words that it has.
 CODES = (
     ("is not a configuration key", "unknown_key"),
@@ -129,8 +130,14 @@ def argument_and_value(text: str, options: argparse.Namespace | None) -> tuple[s
         for value in (values if isinstance(values, list | tuple) else [values])
         if isinstance(value, str | PurePath) and name not in {"command", "overrides"}
     ]
-    named = [(name, value) for name, value in given if value and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text)]
+    named = [(name, value) for name, value in given if value and is_named(text, value)]
     return max(named, key=lambda each: len(each[1]), default=(None, None))
+
+
+def is_named(text: str, value: str) -> bool:
+    """Return True if a text has this value as a word; a short one, which may be any word, has to be the first."""
+    before = r"(?<!\w)" if len(value) >= SHORTEST_NAMED else "^"
+    return re.search(rf"{before}{re.escape(value)}(?!\w)", text) is not None
 
 
 def of_usage(text: str) -> Reason:

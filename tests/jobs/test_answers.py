@@ -306,6 +306,8 @@ def test_each_reason_of_each_point_names_its_run(capsys: pytest.CaptureFixture[s
         ("skills cook-a-meal", "name", "cook-a-meal"),
         ("attempt x --until never", "--until", "never"),
         ("attempt x", None, None),
+        ("attempt no", None, None),
+        ("logs no", "run", "no"),
     ],
 )
 def test_a_refusal_of_no_key_names_the_argument(
