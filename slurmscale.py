@@ -366,9 +366,17 @@ def main(arguments: "list[str] | None" = None) -> int:
             raise
         import shlex
 
-        install = shlex.join([sys.executable, "-m", "pip", "install", "--editable", str(HERE)])
+        what = ["--editable", str(HERE)] if (HERE / "pyproject.toml").exists() else needed_packages()
+        install = shlex.join([sys.executable, "-m", "pip", "install", *what])
         print(f"slurmscale needs the package {error.name}, which this Python lacks. Run: {install}", file=sys.stderr)
         return 2
+
+
+def needed_packages() -> "list[str]":
+    """Return the requirements of the installed package, such as `rich>=13`, without those of its extras."""
+    from importlib.metadata import requires
+
+    return [each for each in requires("slurmscale") or () if "extra ==" not in each]
 
 
 if __name__ == "__main__":

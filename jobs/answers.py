@@ -84,7 +84,7 @@ class RunAnswer:
     cause: str | None
     """The cause that the record of a failed run names."""
     decision: str | None
-    """What another start of a failed run is worth: STOP, RESTART, or RESTART elsewhere, without the suspect node."""
+    """STOP, RESTART, or RESTART elsewhere (without the suspect node), for a failed run whose cause is recorded."""
     decision_reason: str | None
     detail: str | None
 

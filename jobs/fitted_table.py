@@ -58,11 +58,10 @@ class FittedTable(Table):
         self.add_column(heading, overflow="ellipsis" if self.one_line else "fold")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        needed = self.needed(console, options)
         if not console.is_terminal:
             # A line in a file is not folded, so that a search finds its words.
             options = options.update(width=max(options.max_width, self.whole_width(console, options)))
-        if needed <= options.max_width:
+        if self.needed(console, options) <= options.max_width:
             yield from super().__rich_console__(console, options)
         elif self.one_line:
             yield self.on_one_line(console, options)

@@ -199,7 +199,7 @@ def status(path: Path, *, everything: bool = False, nodes: bool = False, check: 
 
 
 def decisions(found: Iterable[RunState]) -> Iterator[str]:
-    """Yield what another start of the failed runs would be worth: a line for each decision, with their names."""
+    """Yield a line for each decision on failed runs (STOP or RESTART, and the reason), with the names of the runs."""
     names: dict[str, list[str]] = {}
     for item in found:
         if item.state in FAILED and (decision := decision_on(item.run, events_or_failure(item.run))):

@@ -107,8 +107,14 @@ def test_a_wheel_holds_the_module_and_its_packages_and_works_from_another_direct
     assert "#SBATCH --nodes=1" in done.stdout
     assert (tmp_path / "runs/s/r/code/jobs/run.py").exists()
 
-    # A type checker knows the API of the installed package, without any of its dependencies.
+    # Without its dependencies it says what to install, and a type checker still knows its API.
     (site / "dependencies.pth").unlink()
+    done = subprocess.run([home / "bin/slurmscale", "plan"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""},
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 2
+    assert f"which this Python lacks. Run: {python} -m pip install " in done.stderr
+    assert " 'hydra-core<1.4,>=1.3.2' " in done.stderr
+    assert "mypy" not in done.stderr, "no requirements of extras"
     program = tmp_path / "program.py"
     program.write_text(
         "import slurmscale\nslurmscale.plan('nodes=2').runs[0].ranks + 1\nslurmscale.compose(multirun='yes')\n"
