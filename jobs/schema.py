@@ -60,7 +60,7 @@ class Mlp(Enum):
 
 @dataclass(kw_only=True)
 class RopeScaling:
-    """Scaling of rotary frequencies to a longer context: Llama 3.1's, or linear if `factor` alone is set (Gemma 3)."""
+    """Scaling of rotary frequencies to a longer context: linear if `factor` alone is set, Llama 3.1's, or YaRN."""
 
     factor: float
     """Divisor of the low frequencies, or of all."""
@@ -70,11 +70,24 @@ class RopeScaling:
     """Frequencies with more than this many turns stay; those in between are interpolated."""
     original_max_sequence_length: int | None = None
     """Context length in tokens before the scaling."""
+    beta_slow: float | None = None
+    """YaRN's `low_freq_factor` (usually 1); null: not YaRN."""
+    beta_fast: float | None = None
+    """YaRN's `high_freq_factor` (usually 32): it interpolates by the number of a frequency, Llama 3.1 by its turns."""
+    round_limits: bool = True
+    """Round the numbers of the frequencies where the interpolation begins and ends outwards (YaRN; not GPT-OSS)."""
+    attention_factor: float = 1.0
+    """Factor of cosines and sines (YaRN: 0.1 ln(factor) + 1)."""
+
+    @property
+    def is_yarn(self) -> bool:
+        """Return True if frequencies are interpolated as by YaRN."""
+        return self.beta_slow is not None
 
     @property
     def is_linear(self) -> bool:
         """Return True if all frequencies are divided alike."""
-        return self.low_freq_factor is None
+        return self.low_freq_factor is None and not self.is_yarn
 
 
 @dataclass(kw_only=True)

@@ -6,6 +6,7 @@ table is read from its file, without LitGPT's package, which imports torch.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -47,11 +48,14 @@ ARCHITECTURES = (
     "Qwen3ForCausalLM",
     "Qwen3MoeForCausalLM",
     "Olmo2ForCausalLM",
+    "Olmo3ForCausalLM",
     "Gemma3ForCausalLM",
     "Gemma3ForConditionalGeneration",
 )
 # Where layers have their norms, if not before attention and feed-forward.
-PLACES = {"Gemma3": NormPlace.around, "Olmo2": NormPlace.after}
+PLACES = {"Gemma3": NormPlace.around, "Olmo2": NormPlace.after, "Olmo3": NormPlace.after}
+# Families with sliding windows in some layers.
+WINDOWED = {"Gemma3", "Olmo3"}
 # transformers' values of what the config.json of a Gemma 3 may leave out (Gemma3TextConfig).
 GEMMA3: dict[str, Any] = {
     "head_dim": 256,
@@ -91,7 +95,6 @@ UNSTATED = {
     "Gemma": "scaled embeddings, norms by 1 + weight",
     "Gemma2": "scaled embeddings, norms by 1 + weight, norms after attention and feed-forward",
     "GptOss": "attention sinks, biases of experts and router",
-    "Olmo3": "norms of queries and keys over all heads, norms after attention and feed-forward",
 }
 
 
@@ -263,7 +266,7 @@ def from_config_json(path: Path) -> Model:
         rope = rope_of(given)
         gemma, mixture = family == "Gemma3", family == "Qwen3Moe"
         experts = given["num_experts"] if mixture else given.get("num_local_experts", 0)
-        window = given["sliding_window"] if gemma else None
+        window = given["sliding_window"] if family in WINDOWED else None
         return checked(
             name=file_name(path.absolute().parent.name),
             source=given.get("_name_or_path") or str(path),
@@ -282,15 +285,15 @@ def from_config_json(path: Path) -> Model:
             mlp=Mlp.GemmaMLP if gemma else Mlp.LLaMAMoE if experts else Mlp.LLaMAMLP,
             # Qwen2 always has a bias on query, key and value, and no key of its config.json states it.
             attention_bias=family == "Qwen2",
-            norm_qk=family in {"Qwen3", "Qwen3Moe", "Gemma3", "Olmo2"},
-            norm_qk_whole=family == "Olmo2",
+            norm_qk=family in {"Qwen3", "Qwen3Moe", "Gemma3", "Olmo2", "Olmo3"},
+            norm_qk_whole=family in {"Olmo2", "Olmo3"},
             attention_scores_scalar=given["query_pre_attn_scalar"] if gemma else None,
             sliding_window=window,
             full_attention_every=full_attention_every(windows_of(given)) if window else 0,
             rope_base=int(rope.get("rope_theta", 10000)),
             rope_fraction=rope.get("partial_rotary_factor", 1.0),
-            rope_scaling=scaling_of(rope),
-            rope_local_base=int(given["rope_local_base_freq"]) if gemma else None,
+            rope_scaling=scaling_of(rope, given["max_position_embeddings"]),
+            rope_local_base=local_base_of(given),
             scale_embeddings=gemma,
             tie_embeddings=given.get("tie_word_embeddings", False),
             experts=experts,
@@ -327,16 +330,28 @@ def of_text(given: Mapping[str, Any]) -> dict[str, Any]:
     return GEMMA3 | {key: value for key, value in found.items() if value is not None}
 
 
+def local_base_of(given: Mapping[str, Any]) -> int | None:
+    """Return the base of the rotary frequencies in layers with a sliding window, if these differ from the others'."""
+    match family_of(given):
+        case "Gemma3":
+            return int(given["rope_local_base_freq"])
+        case "Olmo3" if rope_of(given)["rope_type"] != "default":
+            # transformers' Olmo3 scales only layers without a window; no key of its config.json states it.
+            return int(rope_of(given)["rope_theta"])
+    return None
+
+
 def windows_of(given: Mapping[str, Any]) -> list[int]:
     """Return whether each layer has a sliding window: by a list, or in older files by a period."""
     if given.get("layer_types"):
         return [int(kind == "sliding_attention") for kind in given["layer_types"]]
-    every = given["sliding_window_pattern"]
+    # transformers' Olmo3 has one layer of four without a window; GEMMA3 has its own number.
+    every = given.get("sliding_window_pattern", 4)
     return [int((layer + 1) % every > 0) for layer in range(given["num_hidden_layers"])]
 
 
-def scaling_of(rope: Mapping[str, Any]) -> RopeScaling | None:
-    """Return the scaling of a rotary embedding."""
+def scaling_of(rope: Mapping[str, Any], longest: int) -> RopeScaling | None:
+    """Return the scaling of a rotary embedding of a model whose longest sequence has `longest` tokens."""
     match rope["rope_type"]:
         case "llama3":
             return RopeScaling(
@@ -347,7 +362,28 @@ def scaling_of(rope: Mapping[str, Any]) -> RopeScaling | None:
             )
         case "linear":
             return RopeScaling(factor=rope["factor"])
+        case "yarn":
+            return RopeScaling(
+                factor=rope["factor"],
+                beta_slow=float(rope.get("beta_slow") or 1),
+                beta_fast=float(rope.get("beta_fast") or 32),
+                round_limits=rope.get("truncate", True),
+                original_max_sequence_length=rope.get("original_max_position_embeddings") or longest,
+                attention_factor=attention_factor(rope),
+            )
     return None
+
+
+def attention_factor(rope: Mapping[str, Any]) -> float:
+    """Return YaRN's factor of cosines and sines, as transformers does (modeling_rope_utils)."""
+    if rope.get("attention_factor") is not None:
+        return float(rope["attention_factor"])
+
+    def of(scale: float) -> float:
+        return 1 + 0.1 * scale * math.log(rope["factor"]) if rope["factor"] > 1 else 1.0
+
+    of_all = rope.get("mscale_all_dim")
+    return of(rope["mscale"]) / of(of_all) if rope.get("mscale") and of_all else of(1.0)
 
 
 def rope_of(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -381,14 +417,14 @@ def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
     by_layer = slides and ("sliding_attention" in (given.get("layer_types") or ()) or "sliding_window_pattern" in given)
     gemma = family == "Gemma3"
     act = GEMMA3["hidden_act"] if gemma else "silu"
-    scaling = "linear" if gemma else "llama3"
+    scalings = ("linear",) if gemma else ("llama3", "yarn")
     wrong = {
         f"architectures={architecture}, not one of {', '.join(ARCHITECTURES)}": architecture not in ARCHITECTURES,
         f"hidden_act={given.get('hidden_act')}, not {act}": given.get("hidden_act", act) != act,
-        f"sliding_window={window}{' in some layers' if by_layer else ''}": slides and not gemma,
+        f"sliding_window={window}{' in some layers' if by_layer else ''}": slides and family not in WINDOWED,
         "attention_bias=true, also on the output": given.get("attention_bias", False),
         "mlp_bias=true": given.get("mlp_bias", False),
-        f"rope_scaling of type {rope_type}, not {scaling}": rope_type not in {"default", scaling},
+        f"rope_scaling of type {rope_type}, not {' or '.join(scalings)}": rope_type not in {"default", *scalings},
     }
     if family == "Qwen3Moe":
         step = given.get("decoder_sparse_step", 1)
@@ -398,15 +434,16 @@ def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
             f"decoder_sparse_step={step}, dense layers": step != 1,
         }
     if gemma:
+        wrong |= {
+            key: given.get(key)
+            for key in ("attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention")
+        }
+    if family in WINDOWED:
         windows = windows_of(given)
         every = full_attention_every(windows)
-        wrong |= {
-            "attn_logit_softcapping": given.get("attn_logit_softcapping"),
-            "final_logit_softcapping": given.get("final_logit_softcapping"),
-            "use_bidirectional_attention": given.get("use_bidirectional_attention"),
-            "layer_types without a period": windows
-            != [int(not every or (layer + 1) % every > 0) for layer in range(len(windows))],
-        }
+        wrong["layer_types without a period"] = windows != [
+            int(not every or (layer + 1) % every > 0) for layer in range(len(windows))
+        ]
     found = [what for what, is_so in wrong.items() if is_so]
     if architecture not in ARCHITECTURES:
         found += [f"{what} ({key})" for key, what in FEATURES.items() if given.get(key)]

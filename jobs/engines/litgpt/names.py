@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobs.schema import Mlp, Model, NormPlace
+from jobs.schema import Mlp, Model, NormPlace, RopeScaling
 
 
 def litgpt_fields(model: Model) -> dict[str, Any]:
@@ -41,17 +41,7 @@ def litgpt_fields(model: Model) -> dict[str, Any]:
         "parallel_residual": model.parallel_residual,
         "rope_base": model.rope_base,
         "rotary_percentage": model.rope_fraction,
-        "rope_adjustments": scaling
-        and {"factor": scaling.factor}
-        | (
-            {}
-            if scaling.is_linear
-            else {
-                "low_freq_factor": scaling.low_freq_factor,
-                "high_freq_factor": scaling.high_freq_factor,
-                "original_max_seq_len": scaling.original_max_sequence_length,
-            }
-        ),
+        "rope_adjustments": scaling and adjustments(scaling),
         "rope_local_base_freq": model.rope_local_base,
         "rope_indices": windows if model.rope_local_base else None,
         "scale_embeddings": model.scale_embeddings,
@@ -59,3 +49,21 @@ def litgpt_fields(model: Model) -> dict[str, Any]:
         "n_expert_per_token": model.experts_per_token,
         "moe_intermediate_size": model.moe_intermediate_size,
     }
+
+
+def adjustments(scaling: RopeScaling) -> dict[str, float]:
+    """Return a scaling of rotary frequencies under LitGPT's names.
+
+    LitGPT has no YaRN. Without `factor` it refuses the others by name, and does not take them for a linear scaling.
+    """
+    if scaling.is_linear:
+        return {"factor": scaling.factor}
+    length = {"original_max_seq_len": scaling.original_max_sequence_length}
+    if scaling.is_yarn:
+        own = ("beta_slow", "beta_fast", "round_limits", "attention_factor")
+        return length | {"yarn_factor": scaling.factor} | {name: getattr(scaling, name) for name in own}
+    return {
+        "factor": scaling.factor,
+        "low_freq_factor": scaling.low_freq_factor,
+        "high_freq_factor": scaling.high_freq_factor,
+    } | length

@@ -133,6 +133,16 @@ def embeddings_are_apart(run: Run) -> str | None:
     return None
 
 
+def frequencies_are_litgpts(run: Run) -> str | None:
+    """Refuse YaRN, which LitGPT does not have."""
+    if run.model.rope_scaling is not None and run.model.rope_scaling.is_yarn:
+        return (
+            "engine=litgpt does not scale rotary frequencies by YaRN (model.rope_scaling.beta_slow, "
+            f"{run.model.name}). Choose another model, or set engine=native."
+        )
+    return None
+
+
 def nothing_is_saved_on_the_way(run: Run) -> str | None:
     """Refuse checkpoints during training, which LitGPT's scripts do not resume."""
     if run.job.checkpoint_every_steps is not None:
@@ -163,6 +173,7 @@ RULES: tuple[Rule, ...] = (
     activations_are_the_scripts,
     compilation_is_the_scripts,
     embeddings_are_apart,
+    frequencies_are_litgpts,
     nothing_is_saved_on_the_way,
     float16_has_gpus,
     prompts_are_native,

@@ -7,7 +7,7 @@ from typing import cast
 
 import torch
 from litgpt.config import Config
-from litgpt.model import GPT, Block, LLaMAMoE
+from litgpt.model import GPT, Block, LLaMAMoE, build_rope_cache
 from torch import Tensor, nn
 
 from jobs.engines.litgpt.names import litgpt_fields
@@ -15,6 +15,7 @@ from jobs.engines.native.attention import Attention, bounds_of, positions_in
 from jobs.engines.native.experts.mixture import use_mixture
 from jobs.engines.native.loss import ChunkedHead, summed_loss
 from jobs.engines.native.norm import HeadsNorm, fuse_norms
+from jobs.engines.native.rotary import yarn_tables
 from jobs.schema import Model
 
 
@@ -39,8 +40,17 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
 
     def rope_cache(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
         """Return cosines and sines, (seq, size); of layers without and with a sliding window (2, seq, size)."""
+        config, scaling = self.config, self.config.rope_adjustments or {}
+        if "yarn_factor" in scaling:
+            # LitGPT has no YaRN.
+            yarn = yarn_tables(self.max_seq_length, config.rope_n_elem, config.rope_base, scaling, device)
+            if config.rope_local_base_freq is None:
+                return yarn
+            local = build_rope_cache(self.max_seq_length, config.rope_n_elem, device, config.rope_local_base_freq)
+            cos, sin = (torch.stack(pair) for pair in zip(yarn, local, strict=True))
+            return cos, sin
         cos, sin = super().rope_cache(device)
-        if self.config.rope_local_base_freq is None:
+        if config.rope_local_base_freq is None:
             return cos, sin
         return cos.movedim(-1, 0).contiguous(), sin.movedim(-1, 0).contiguous()
 

@@ -6,7 +6,8 @@ by the opposite angle. Values and the unrotated part of a head are not copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -102,3 +103,31 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, into: Tensor) -> Tensor:
     torch.addcmul(b * cos_b, a, sin_b, out=into[..., n // 2 : n])
     into[..., n:] = x[..., n:]
     return into
+
+
+def yarn_tables(
+    length: int, size: int, base: float, scaling: Mapping[str, Any], device: torch.device | None
+) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines (length, size) of YaRN (https://arxiv.org/abs/2309.00071), as transformers has them.
+
+    size is the rotated part of a head; scaling is as jobs.engines.litgpt.names.adjustments returns it. Frequency i of
+    size / 2 turns length / (2 pi base^(2i / size)) times within a length. Those below the number with beta_fast turns
+    stay, those above the number with beta_slow turns are divided by the factor, those between are interpolated by i.
+    """
+
+    def number_with(turns: float) -> float:
+        of_length = scaling["original_max_seq_len"] / (2 * math.pi * turns)
+        return size * math.log(of_length) / (2 * math.log(base))
+
+    first, last = number_with(scaling["beta_fast"]), number_with(scaling["beta_slow"])
+    if scaling["round_limits"]:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, size - 1)
+    # A range of no width would divide by 0; transformers' constant.
+    width = (last - first) or 0.001
+    number = torch.arange(size // 2, dtype=torch.float32, device=device)
+    divided = ((number - first) / width).clamp(0, 1)
+    frequencies = base ** (-2 * number / size)
+    frequencies = frequencies / scaling["yarn_factor"] * divided + frequencies * (1 - divided)
+    angles = torch.outer(torch.arange(length, dtype=torch.float32, device=device), frequencies).repeat(1, 2)
+    return angles.cos() * scaling["attention_factor"], angles.sin() * scaling["attention_factor"]

@@ -137,7 +137,7 @@ def model_is_dense_and_serial(run: Run) -> str | None:
             f"engine=nemo does not train mixtures of experts yet ({run.model.name} has {run.model.experts} experts). "
             "Choose a dense model, or set engine=native."
         )
-    model = run.model
+    model, scaling = run.model, run.model.rope_scaling
     others = {
         f"norm_place={model.norm_place.name}": model.norm_place is not NormPlace.before,
         "norm_unit_offset": model.norm_unit_offset,
@@ -145,7 +145,7 @@ def model_is_dense_and_serial(run: Run) -> str | None:
         "attention_scores_scalar": model.attention_scores_scalar is not None,
         "sliding_window": model.sliding_window is not None,
         "scale_embeddings": model.scale_embeddings,
-        "rope_scaling without low_freq_factor": model.rope_scaling is not None and model.rope_scaling.is_linear,
+        "rope_scaling without low_freq_factor": scaling is not None and scaling.low_freq_factor is None,
     }
     if found := [f"model.{key}" for key, is_so in others.items() if is_so]:
         return (

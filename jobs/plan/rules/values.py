@@ -229,11 +229,14 @@ def model_is_consistent(run: Run) -> str | None:
             return f"model.{key}={value} is for sliding windows, and model.sliding_window=null. Set model.{key}={off}."
     if m.rope_scaling is not None:
         scaling = m.rope_scaling
-        given = [scaling.low_freq_factor, scaling.high_freq_factor, scaling.original_max_sequence_length]
-        if None in given and given != [None] * 3:
+        kind = "beta_slow, beta_fast" if scaling.is_yarn else "low_freq_factor, high_freq_factor"
+        keys = {"low_freq_factor", "high_freq_factor", "beta_slow", "beta_fast", "original_max_sequence_length"}
+        given = {key for key in keys if getattr(scaling, key) is not None}
+        if given not in ({*kind.split(", "), "original_max_sequence_length"}, set()):
             return (
-                f"model.rope_scaling of {m.name} has some of low_freq_factor, high_freq_factor and "
-                "original_max_sequence_length, and needs all (Llama 3.1) or none (linear). Set model.rope_scaling=null."
+                f"model.rope_scaling of {m.name} has {', '.join(sorted(given))}, and needs "
+                "original_max_sequence_length with low_freq_factor and high_freq_factor (Llama 3.1) or with beta_slow "
+                "and beta_fast (YaRN), or none of them (linear). Set model.rope_scaling=null."
             )
     if m.parallel_residual and m.norm_place is not NormPlace.before:
         return (

@@ -149,13 +149,25 @@ def qwen3_moe_keys(config: Any) -> dict[str, Any]:
 
 def gemma3_keys(config: Any) -> dict[str, Any]:
     """Return the keys of Gemma 3's layers with and without sliding windows."""
-    kinds = ("full_attention", "sliding_attention")
     return {
         "hidden_activation": "gelu_pytorch_tanh",
         "query_pre_attn_scalar": config.attention_scores_scalar or config.head_size,
+        **window_keys(config),
+        "rope_local_base_freq": float(config.rope_local_base_freq),
+    }
+
+
+def olmo3_keys(config: Any) -> dict[str, Any]:
+    """Return the keys of OLMo 3's layers, whose rotary scaling is that of layers without a window."""
+    return {"hidden_act": "silu", **window_keys(config)}
+
+
+def window_keys(config: Any) -> dict[str, Any]:
+    """Return the keys of layers with and without sliding windows."""
+    kinds = ("full_attention", "sliding_attention")
+    return {
         "sliding_window": config.sliding_window_size,
         "layer_types": [kinds[has_window] for has_window in config.sliding_window_indices],
-        "rope_local_base_freq": float(config.rope_local_base_freq),
     }
 
 
@@ -167,6 +179,7 @@ OLMO2 = {
     "norm_qk": True, "norm_qk_type": "olmo2", "norm_1": False, "norm_2": False, "post_attention_norm": True,
     "post_mlp_norm": True,
 }  # fmt: skip
+OLMO3 = OLMO2 | {"sliding_window_size": ANY, "rope_local_base_freq": ANY}
 EXPERTS = {"mlp_class_name": "LLaMAMoE"}
 ARCHITECTURES = (
     Architecture("Llama", "llama", copy_weights_llama, {}, no_keys),
@@ -180,6 +193,7 @@ ARCHITECTURES = (
         qwen3_moe_keys,
     ),
     Architecture("Olmo2", "olmo2", copy_weights_of_olmo2, OLMO2, no_keys),
+    Architecture("Olmo3", "olmo3", copy_weights_of_olmo2, OLMO3, olmo3_keys),
     Architecture("Gemma3", "gemma3_text", copy_weights_gemma_3, GEMMA3, gemma3_keys),
 )
 
@@ -224,13 +238,11 @@ def config_json(config: Any, architecture: Architecture) -> dict[str, Any]:
         **architecture.keys(config),
     }
     if config.rope_adjustments:
-        given = dict(config.rope_adjustments)
-        length = given.pop("original_max_seq_len", None)
-        found["rope_scaling"] = (
-            {"rope_type": "linear", **given}
-            if length is None
-            else {"rope_type": "llama3", **given, "original_max_position_embeddings": length}
-        )
+        names = {"original_max_seq_len": "original_max_position_embeddings", "yarn_factor": "factor"}
+        names["round_limits"] = "truncate"
+        scaling = {names.get(name, name): value for name, value in config.rope_adjustments.items()}
+        yarn, llama = "beta_fast" in scaling, "low_freq_factor" in scaling
+        found["rope_scaling"] = {"rope_type": "yarn" if yarn else "llama3" if llama else "linear", **scaling}
     return found
 
 

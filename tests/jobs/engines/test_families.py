@@ -64,6 +64,15 @@ class Family:
 FAMILIES = {
     "Qwen3": Family({}, "Qwen3-8B", copy_weights_qwen_3),
     "Olmo2": Family({}, "OLMo-2-1124-7B", copy_weights_olmo2),
+    "Olmo3": Family(
+        {
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32},
+        },
+        "OLMo-2-1124-7B",
+        copy_weights_olmo2,
+    ),
     "Gemma3": Family(
         {
             "hidden_activation": "gelu_pytorch_tanh",

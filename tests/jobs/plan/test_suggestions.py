@@ -68,6 +68,8 @@ ILLEGAL = (
     "model.rope_local_base=10000",
     "model.parallel_residual=true model.norm_place=around",
     "model=llama31_8b model.rope_scaling.low_freq_factor=null",
+    "model=olmo3_7b model.rope_scaling.beta_fast=null",
+    f"model=olmo3_7b {PRETRAIN}",
     "cluster.service_units_per_node_hour=0",
     "cluster.pue=0.5",
     "cluster=xe9680_h100 ranks_per_node=16 scaling.global_batch_size=64",
