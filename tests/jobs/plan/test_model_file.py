@@ -307,7 +307,8 @@ def test_weights_that_do_not_exist_are_refused_at_submission_unless_they_are_on_
              f"job.init_from={tmp_path}/nowhere", f"data.cache_dir={tmp_path}/cache"]  # fmt: skip
     given += ["job.sequence_length=32"]
     assert main(given) == 2
-    assert f"job.init_from={tmp_path}/nowhere has no lit_model.pth here" in capsys.readouterr().err
+    words = f"job.init_from={tmp_path}/nowhere has neither lit_model.pth nor *.safetensors here"
+    assert words in capsys.readouterr().err
     assert not (tmp_path / "runs" / "s").exists()
     assert main([*given, "job.init_from_is_remote=true"]) == 0
 
