@@ -49,7 +49,7 @@ class HubDirectory:
             try:
                 opened(path).close()  # not a FIFO, which would wait
                 file = safe_open(path, framework="pt")
-                self.files |= dict.fromkeys(file.keys(), file)
+                self.files |= dict.fromkeys(file.keys(), file)  # type: ignore[no-untyped-call]  # safetensors publishes no types
             except (OSError, SafetensorError) as error:
                 raise CheckpointError(
                     f"{path} cannot be read: {error}. Download job.init_from={directory} again."
