@@ -8,7 +8,7 @@ from jobs.schema import Mlp, Model, NormPlace, RopeScaling
 
 
 def litgpt_fields(model: Model) -> dict[str, Any]:
-    """Return the keyword arguments of litgpt.config.Config."""
+    """Return the keyword arguments of litgpt.config.Config; what it does not have is own_fields."""
     scaling, windows = model.rope_scaling, [int(has) for has in model.has_window]
     return {
         # LitGPT's norms multiply by 1 + weight for a model that is called so.
@@ -48,10 +48,24 @@ def litgpt_fields(model: Model) -> dict[str, Any]:
         "n_expert": model.experts,
         "n_expert_per_token": model.experts_per_token,
         "moe_intermediate_size": model.moe_intermediate_size,
+        **own_fields(model),
     }
 
 
-def adjustments(scaling: RopeScaling) -> dict[str, float]:
+def own_fields(model: Model) -> dict[str, Any]:
+    """Return the fields of jobs.engines.litgpt.config.OwnConfig that differ from LitGPT's arithmetic.
+
+    LitGPT's reader refuses them by name, and so does not compute an export in another way.
+    """
+    fields = {
+        "attention_sinks": model.attention_sinks,
+        "router_bias": model.bias and model.experts > 0,
+        "swiglu_limit": model.swiglu_limit,
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def adjustments(scaling: RopeScaling) -> dict[str, Any]:
     """Return a scaling of rotary frequencies under LitGPT's names.
 
     LitGPT has no YaRN. Without `factor` it refuses the others by name, and does not take them for a linear scaling.
