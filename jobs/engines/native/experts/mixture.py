@@ -27,6 +27,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate
 from torch.nn import functional as F
 
 from jobs.engines.native.experts.balance import with_balance
+from jobs.plan.predict.activations import GROUPED_MULTIPLE
 
 Compute = Callable[[Tensor, Tensor], Tensor]
 """(rows ordered by expert, rows of each expert) -> results of the rows."""
@@ -36,8 +37,6 @@ SLOPE = 1.702
 """Factor of the sigmoid in limited SwiGLU, by which GELU is approximated (https://arxiv.org/abs/1606.08415)."""
 GATED = ("fc_1", "fc_2", "proj")
 """Gate, up and down of an expert."""
-GROUPED_MULTIPLE = 8
-"""Sides of grouped products are multiples of 16 bytes (torch._grouped_mm): 8 numbers of bfloat16."""
 
 
 class Mixture(LLaMAMoE):  # type: ignore[misc]  # LitGPT publishes no types
@@ -208,17 +207,14 @@ def grouped(layers: list[list[Linear]], rows: Tensor, counts: Tensor, limit: flo
     ends = padded.cumsum(0)
     moved = (ends - padded) - (counts.cumsum(0) - counts)
     places = torch.arange(len(rows), device=rows.device) + moved.repeat_interleave(counts, output_size=len(rows))
-    spread = rows.new_zeros(len(rows) + GROUPED_MULTIPLE * len(layers[0]), rows.shape[1]).index_copy(0, places, rows)
+    spread: Tensor = Spread.apply(rows, places, len(rows) + GROUPED_MULTIPLE * len(layers[0]))  # type: ignore[no-untyped-call]  # torch has no types for it
     # (n, 8): 1 and seven 0, since sides are multiples; 0 between.
     ones = F.pad(rows.new_zeros(len(spread), 1).index_fill(0, places, 1), (0, GROUPED_MULTIPLE - 1))
 
     def product(x: Tensor, of_experts: list[Linear]) -> Tensor:
-        weights = torch.stack([weight for weight, _ in of_experts]).to(x.dtype)
-        if biases := [bias for _, bias in of_experts if bias is not None]:
-            further = torch.stack(biases).to(x.dtype)[..., None]
-            weights = torch.cat((weights, F.pad(further, (0, GROUPED_MULTIPLE - 1))), 2)
-        # (experts, out, in) -> (experts, in, out)
-        y: Tensor = torch._grouped_mm(x, weights.transpose(1, 2), ends.to(torch.int32))  # noqa: SLF001 (public since torch 2.12 only)
+        weights, biases = zip(*of_experts, strict=True)
+        given = [each for each in (*weights, *biases) if each is not None]
+        y: Tensor = GroupedProduct.apply(x, ends.to(torch.int32), len(weights), *given)  # type: ignore[no-untyped-call]  # torch has no types for it
         return y
 
     def with_ones(x: Tensor) -> Tensor:
@@ -227,6 +223,63 @@ def grouped(layers: list[list[Linear]], rows: Tensor, counts: Tensor, limit: flo
     gate, up, down = layers
     x = with_ones(spread)
     return product(with_ones(activated(product(x, gate), product(x, up), limit)), down)[places]
+
+
+class GroupedProduct(torch.autograd.Function):
+    """The product of each expert's rows with its weight, and its bias as the weight of a further input.
+
+    Weights are put one after the other for it, and again in the backward pass: a copy of all weights of the model would
+    be kept, also of those that FSDP frees after forward.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ends: Tensor, experts: int, *parameters: Tensor) -> Tensor:
+        """Return the products of rows (n, in) that end at `ends`; parameters are all weights, then all biases."""
+        keeps_x = any(ctx.needs_input_grad[3:])
+        ctx.save_for_backward(x if keeps_x else None, ends, *parameters)
+        ctx.experts = experts
+        # (experts, out, in) -> (experts, in, out)
+        return torch._grouped_mm(x, stacked(parameters, experts, x.dtype).transpose(1, 2), ends)  # noqa: SLF001 (public since torch 2.12 only)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of rows, weights and biases."""
+        (gradient,), (x, ends, *parameters) = gradients, ctx.saved_tensors
+        of_x = None
+        if ctx.needs_input_grad[0]:
+            of_x = torch._grouped_mm(gradient, stacked(parameters, ctx.experts, gradient.dtype), ends)  # noqa: SLF001
+        if x is None:
+            return of_x, None, None, *(None for _ in parameters)
+        # (experts, out, in)
+        of_weights = torch._grouped_mm(gradient.T, x, ends)  # noqa: SLF001
+        inputs = parameters[0].shape[1]
+        found = [*of_weights[..., :inputs].unbind(), *(of_weights[..., inputs].unbind() if x.shape[1] > inputs else ())]
+        return of_x, None, None, *(each.to(own.dtype) for each, own in zip(found, parameters, strict=True))
+
+
+def stacked(parameters: Sequence[Tensor], experts: int, dtype: torch.dtype) -> Tensor:
+    """Return the weights of experts in a type, (experts, out, in), with their biases, if there are any, as (in + 8)."""
+    weights = torch.stack([each.to(dtype) for each in parameters[:experts]])
+    if len(parameters) == experts:
+        return weights
+    biases = torch.stack([each.to(dtype) for each in parameters[experts:]])[..., None]
+    return torch.cat((weights, F.pad(biases, (0, GROUPED_MULTIPLE - 1))), 2)
+
+
+class Spread(torch.autograd.Function):
+    """Rows at their places among zeros; autograd would keep the rows."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, places: Tensor, length: int) -> Tensor:
+        """Return (length, hidden)."""
+        ctx.save_for_backward(places)
+        return rows.new_zeros(length, rows.shape[1]).index_copy_(0, places, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        """Return the gradients of the rows."""
+        (places,) = ctx.saved_tensors
+        return gradients[0][places], None, None
 
 
 class Permuted(torch.autograd.Function):
