@@ -307,6 +307,11 @@ def model(name: str, *, output: "str | Path | None" = None) -> answers.FileAnswe
     return answered(answers.FileAnswer, "model", what=name, output=output)
 
 
+def convert(directory: "str | Path", output: "str | Path") -> answers.FileAnswer:
+    """Convert the directory of a model, such as a run's export/, to Hugging Face's layout, or to LitGPT's."""
+    return answered(answers.FileAnswer, "convert", directory=directory, output=output)
+
+
 def report(
     *paths: "str | Path",
     output: "str | Path | None" = None,

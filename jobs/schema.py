@@ -549,8 +549,8 @@ class Job:
     seed: Annotated[int, Range(0, 2**31 - 1, usual=1234)]
     """Seed of initial weights, sample order and random data."""
     init_from: str | None = None
-    """LitGPT checkpoint directory whose weights the run starts from, with engine=vllm the Hugging Face directory of the
-    model that it serves; null: random weights from `seed`."""
+    """Hugging Face or LitGPT directory whose weights the run starts from, or of the model that it serves (vllm); null:
+    random weights from `seed`."""
     init_from_is_remote: bool = False
     """The directory of `init_from` exists on the nodes only, or in the container: submission does not look for it."""
     train: bool = True

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from jobs.answers import CalibrationAnswer, CheckAnswer, DoctorAnswer, FileAnswer, SkillsAnswer
 from jobs.command_line.command import Answered, Argument, Command, Effect, OneOf, chosen, given_path, overrides
+from jobs.errors import ConfigError
 
 HEADING = "clusters, files of a site, and the shell"
 ALLOWED = [each.name for each in Effect if each is not Effect.reads]
@@ -35,6 +36,12 @@ def calibrate(options: argparse.Namespace) -> int:
 def model(options: argparse.Namespace) -> int:
     """Write or check the file of a model, and print where it is, or its text."""
     print(modelled(options)[0].text)
+    return 0
+
+
+def convert(options: argparse.Namespace) -> int:
+    """Convert the directory of a model, and print where it is."""
+    print(converted(options)[0].text)
     return 0
 
 
@@ -104,6 +111,20 @@ def modelled(options: argparse.Namespace) -> tuple[FileAnswer, int]:
     from jobs.plan.model_file import model_file
 
     return model_file(options.what, options.output), 0
+
+
+def converted(options: argparse.Namespace) -> tuple[FileAnswer, int]:
+    """Convert the directory of a model, and return the new one."""
+    source, target = Path(options.directory), options.output
+    if target.exists():
+        raise ConfigError(f"{target} exists. Remove it, or set another directory with --output NEW.")
+    if not source.is_dir():
+        raise ConfigError(f"{source} is not a directory. Set one of LitGPT's or of Hugging Face's layout.")
+    # It imports torch, for seconds.
+    from jobs.work.serve.conversion import convert
+
+    convert(source, target)
+    return FileAnswer(str(target), f"{target}: set job.init_from={target} data.tokenizer={target}."), 0
 
 
 def described(options: argparse.Namespace) -> tuple[FileAnswer, int]:
@@ -236,6 +257,19 @@ COMMANDS = (
         ),
         manual="conf/README.md#models",
         answer=Answered(FileAnswer, modelled, Effect.writes),
+    ),
+    Command(
+        "convert",
+        "convert the directory of a model, such as a run's export/, to Hugging Face's layout, or to LitGPT's",
+        convert,
+        (
+            Argument("directory", metavar="DIRECTORY", help="a directory in LitGPT's layout, or in Hugging Face's"),
+            Argument("--output", type=given_path, metavar="NEW", required=True, help="the directory to write"),
+        ),
+        heading=HEADING,
+        examples=("convert runs/mine/1/export --output my_model",),
+        manual="conf/README.md#weights",
+        answer=Answered(FileAnswer, converted, Effect.writes),
     ),
     Command(
         "cluster",

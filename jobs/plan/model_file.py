@@ -31,7 +31,7 @@ from jobs.frozen import interpolation_in
 from jobs.output import write_output
 from jobs.plan.configuration_files import text_loader
 from jobs.plan.keys import is_text
-from jobs.schema import Mlp, Model, Norm, NormPlace, RopeScaling
+from jobs.schema import Mlp, Model, Norm, NormPlace, RopeScaling, Run
 from jobs.secrets import strings
 
 # LitGPT's table does not contain it; Hugging Face's config.json does (tie_word_embeddings).
@@ -77,6 +77,8 @@ GEMMA3: dict[str, Any] = {
 # The limit of gate and up in experts of a GptOss, which transformers' class has as a constant.
 SWIGLU_LIMIT = 7.0
 
+SIZES = ("layers", "hidden_size", "heads", "kv_heads", "head_size", "intermediate_size", "vocab_size")
+"""Keys of `model` that decide the shapes of weights."""
 # What a key of a config.json stands for, if it is neither null, false, 0 nor empty.
 FEATURES = {
     "kv_lora_rank": "multi-head latent attention",
@@ -314,6 +316,17 @@ def from_config_json(path: Path) -> Model:
             f"{path} is not the configuration of a language model: {what}. Set the config.json "
             f"of one of {', '.join(ARCHITECTURES)}."
         ) from error
+
+
+def refuse_other_sizes(run: Run, where: Path) -> None:
+    """Raise ConfigError if a Hugging Face directory is of another model than the run."""
+    there = from_config_json(where / "config.json")
+    for key in SIZES:
+        if getattr(there, key) != getattr(run.model, key):
+            raise ConfigError(
+                f"{run.name}: model.{key}={getattr(run.model, key)}, and the model in job.init_from={where} has "
+                f"{getattr(there, key)}. Set model to its file, which `slurmscale model {where}` writes."
+            )
 
 
 def family_of(given: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from jobs.engines.engine import engine_of
 from jobs.errors import ConfigError
 from jobs.plan import cost
+from jobs.plan.model_file import refuse_other_sizes
 from jobs.schema import Run
 from jobs.work.work import Work
 
@@ -38,10 +39,15 @@ class LanguageModelWork(Work):
 
     def refuse_unready(self, run: Run, sweep: Path) -> None:
         """Raise ConfigError if the weights that it starts from do not exist."""
-        start = run.job.init_from
-        if start is not None and not run.job.init_from_is_remote and not (Path(start) / "lit_model.pth").exists():
+        if run.job.init_from is None or run.job.init_from_is_remote:
+            return
+        start = Path(run.job.init_from)
+        if (start / "lit_model.pth").exists():
+            return
+        if not any(start.glob("*.safetensors")):
             raise ConfigError(
-                f"{run.name}: job.init_from={start} has no lit_model.pth here. Set it to a LitGPT checkpoint directory "
-                "(litgpt download, or the export/ of a run), or job.init_from_is_remote=true if it exists on the nodes "
-                "only."
+                f"{run.name}: job.init_from={start} has neither lit_model.pth nor *.safetensors here. Set it to a "
+                "Hugging Face directory (hf download) or a LitGPT checkpoint directory (the export/ of a run), or "
+                "job.init_from_is_remote=true if it exists on the nodes only."
             )
+        refuse_other_sizes(run, start)

@@ -269,7 +269,7 @@ def test_a_run_that_fails_shows_its_error_in_status(tmp_path: Path, capsys: pyte
     main(["status", str(tmp_path / "s")])
     shown = printed(capsys)
     assert "1 run: 1 failed" in shown
-    assert "has no lit_model.pth" in " ".join(shown.split())
+    assert "has neither lit_model.pth nor *.safetensors" in " ".join(shown.split())
 
 
 MODULE = """() {

@@ -21,6 +21,7 @@ from jobs.command_line.grammar import COMMANDS
 from jobs.rundir import SweepDir, append_record, event_record, provenance_of, write_json
 from tests.support.campaigns import pairs
 from tests.support.fake_runs import a_run, ended, finished_run, prepared, started
+from tests.support.hub_models import write_hub_model
 from tests.support.real_run import SMALL
 from tests.support.waiting import limit_s
 
@@ -44,6 +45,7 @@ def _workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         )
     kept = report([tmp_path / "runs/first"], tmp_path / "before")
     (tmp_path / "kept.csv").write_text(kept.with_name("runs.csv").read_text())
+    write_hub_model(tmp_path / "hub")
     pairs(tmp_path / "runs/camp", "fast", ((10.0, 8.0), (10.2, 8.1), (9.9, 8.0)))
 
 
@@ -96,6 +98,7 @@ DONE: dict[str, Callable[[Any], Any]] = {
     "data data=stdlib job.steps=2": lambda result: result["sets"][0]["account"]["data_samples_used"] > 0,
     "images shards --count 4 --shards 2": lambda result: (result["images"], result["size_bytes"] > 0) == (4, True),
     "model Qwen2.5-7B": lambda result: (result["file"], "layers: 28" in result["text"]) == (None, True),
+    "convert hub --output new": lambda result: Path(result["file"], "lit_model.pth").is_file(),
     "cluster mine --gpu h100_sxm --output mine.yaml": lambda result: Path(result["file"]).is_file(),
     "tune launcher=dry job.micro_batch_size=1,2": lambda result: not result["ended"],
     f"plan --search {LARGE}": lambda result: (

@@ -65,19 +65,26 @@ def own_fields(model: Model) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
-def adjustments(scaling: RopeScaling) -> dict[str, Any]:
+def adjustments(scaling: RopeScaling) -> dict[str, float | None]:
     """Return a scaling of rotary frequencies under LitGPT's names.
 
     LitGPT has no YaRN. Without `factor` it refuses the others by name, and does not take them for a linear scaling.
     """
     if scaling.is_linear:
         return {"factor": scaling.factor}
-    length = {"original_max_seq_len": scaling.original_max_sequence_length}
+    length = scaling.original_max_sequence_length
     if scaling.is_yarn:
-        own = ("beta_slow", "beta_fast", "round_limits", "attention_factor")
-        return length | {"yarn_factor": scaling.factor} | {name: getattr(scaling, name) for name in own}
+        return {
+            "original_max_seq_len": length,
+            "yarn_factor": scaling.factor,
+            "beta_slow": scaling.beta_slow,
+            "beta_fast": scaling.beta_fast,
+            "round_limits": scaling.round_limits,
+            "attention_factor": scaling.attention_factor,
+        }
     return {
         "factor": scaling.factor,
         "low_freq_factor": scaling.low_freq_factor,
         "high_freq_factor": scaling.high_freq_factor,
-    } | length
+        "original_max_seq_len": length,
+    }

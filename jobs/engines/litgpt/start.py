@@ -43,20 +43,20 @@ def make_start(run: Run, dataset: Dataset, start: Path, device: torch.device) ->
 
 
 def write_weights(run: Run, path: Path, device: torch.device) -> None:
-    """Write the run's first weights under LitGPT's names; link to those of job.init_from.
+    """Write the run's first weights under LitGPT's names; link to those of job.init_from if it has them.
 
     Random weights are drawn on the device in the dtype of training, so that they equal the native engine's.
     """
     values = values_of(run.job.init_from, run.job.seed, unit_offset=run.model.norm_unit_offset)
     dtype = TYPES[run.engine.parameters]
     empty = empty_model(run.model, run.job.sequence_length).state_dict()
-    if run.job.init_from is None:
+    source = None if run.job.init_from is None else (Path(run.job.init_from) / "lit_model.pth").resolve()
+    if source is None or not source.exists():
         save_archive({name: values(name, each.shape, dtype, device).cpu() for name, each in empty.items()}, path)
         return
     for name, each in empty.items():
         # Check names and shapes only: nothing is copied to the meta device.
         values(name, each.shape, dtype, torch.device("meta"))
-    source = (Path(run.job.init_from) / "lit_model.pth").resolve()
     state = load_weights(source)
     if "model" in state:  # the format of fine-tuning, which not all of LitGPT's scripts accept
         save_archive(state["model"], path)

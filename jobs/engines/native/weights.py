@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from jobs.engines.litgpt.hub_weights import HubDirectory
 from jobs.errors import CheckpointError
 from jobs.layout import Layout, layout_of
 from jobs.parallelism import AXES
@@ -60,7 +61,7 @@ def is_norm(name: str) -> bool:
 
 
 def values_of(init_from: str | None, seed: int, *, unit_offset: bool = False) -> Values:
-    """Return the source of first weights: a LitGPT checkpoint directory, or the seed.
+    """Return the source of first weights: a LitGPT or Hugging Face directory, or the seed.
 
     A norm multiplies by 1 at first; with unit_offset its weight is 0, and not 1, for that.
     """
@@ -97,7 +98,7 @@ def node_group(layout: Layout, rank: int) -> dist.ProcessGroup:
 
 
 def read_by_first(directory: Path, group: dist.ProcessGroup) -> Values:
-    """Return weights of a LitGPT checkpoint directory that the first rank of a group reads and broadcasts.
+    """Return weights of a LitGPT or Hugging Face directory that the first rank of a group reads and broadcasts.
 
     All ranks of the group must request the same weights in the same order. Each holds one full tensor at a time.
     """
@@ -115,17 +116,19 @@ def read_by_first(directory: Path, group: dist.ProcessGroup) -> Values:
 
 
 def open_checkpoint(directory: Path) -> Values:
-    """Return weights of a LitGPT checkpoint directory, read from disk on request (memory-mapped).
+    """Return weights of a LitGPT or Hugging Face directory, read from disk on request (memory-mapped).
 
-    Raise CheckpointError if the file is missing, unreadable or of another model.
+    Raise CheckpointError if a file is missing, unreadable or of another model.
     """
     path = directory / "lit_model.pth"
+    if not path.exists() and any(directory.glob("*.safetensors")):
+        return HubDirectory(directory).read
     try:
         state = load_weights(path)
     except FileNotFoundError as error:
         raise CheckpointError(
-            f"job.init_from={directory} has no lit_model.pth. Set it to a LitGPT checkpoint directory "
-            "(litgpt download, or the export/ of a run)."
+            f"job.init_from={directory} has neither lit_model.pth nor *.safetensors. Set it to a Hugging Face "
+            "directory (hf download) or a LitGPT checkpoint directory (the export/ of a run)."
         ) from error
     except (OSError, RuntimeError, *MALFORMED) as error:
         raise CheckpointError(f"{path} cannot be read as a LitGPT checkpoint: {error}") from error

@@ -1,7 +1,7 @@
-"""Convert a LitGPT directory to Hugging Face's layout, for servers that read no other.
+"""Convert the directory of a model between LitGPT's layout and Hugging Face's: `slurmscale convert`.
 
-`python -m jobs.work.serve.conversion LITGPT_DIRECTORY NEW_DIRECTORY`, a process of its own: it needs torch and LitGPT.
-The weights of ARCHITECTURES are renamed by LitGPT's own functions.
+`python -m jobs.work.serve.conversion DIRECTORY NEW_DIRECTORY` does it in a process of its own, before a server starts.
+It needs torch and LitGPT. The weights are renamed by jobs.engines.litgpt.hub_names.
 """
 
 from __future__ import annotations
@@ -15,54 +15,96 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from litgpt.config import Config
-from litgpt.scripts.convert_lit_checkpoint import (
-    copy_weights_gemma_3,
-    copy_weights_llama,
-    copy_weights_olmo2,
-    copy_weights_qwen_3,
-)
-from safetensors.torch import save_file
+import yaml
+from huggingface_hub import save_torch_state_dict
 
 from jobs.data.tokenizer import GENERATION_CONFIG, read_json, special_tokens, tokenizer_files
+from jobs.engines.litgpt.config import OwnConfig
+from jobs.engines.litgpt.hub_names import source_of
+from jobs.engines.litgpt.hub_weights import HubDirectory
+from jobs.engines.litgpt.names import litgpt_fields
+from jobs.engines.native.model import empty_model
 from jobs.errors import ConfigError
 from jobs.files import opened, read_yaml
-from jobs.output import own_program
+from jobs.output import own_program, write_file
+from jobs.plan.model_file import SWIGLU_LIMIT, from_config_json
+from jobs.runtime.checkpoint_directory import save_archive
 from jobs.work.serve.weights import LITGPT_CONFIG, LITGPT_WEIGHTS
 
 
 def convert(source: Path, target: Path) -> None:
-    """Convert a LitGPT directory; the target appears when it is complete.
+    """Convert a LitGPT directory to Hugging Face's layout, or the other way; the target appears when it is complete.
 
-    Raise ConfigError for an architecture that is not among ARCHITECTURES.
+    Raise ConfigError for an architecture that is not among ARCHITECTURES, CheckpointError for other weights.
     """
+    aside = target.with_name(f"{target.name}.partial")
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        aside.mkdir(mode=0o700)
+        writes = to_hugging_face if (source / LITGPT_WEIGHTS).exists() else to_litgpt
+        writes(source, aside)
+        aside.rename(target)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def to_hugging_face(source: Path, target: Path) -> None:
+    """Write a LitGPT directory in Hugging Face's layout, into a directory that exists."""
     # LitGPT's reader would wait for a FIFO, and expand aliases without a limit.
     read_yaml(source / LITGPT_CONFIG)
-    config = Config.from_file(source / LITGPT_CONFIG)
+    config = OwnConfig.from_file(source / LITGPT_CONFIG)
     architecture = architecture_of(config, source)
     described = config_json(config, architecture)
     # The file stays mapped, so that its weights are in memory once.
     opened(source / LITGPT_WEIGHTS).close()
     loaded = torch.load(source / LITGPT_WEIGHTS, map_location="cpu", mmap=True, weights_only=True)
-    weights: dict[str, torch.Tensor] = {}
-    architecture.renames(config, weights, loaded.get("model", loaded))
+    weights = by_hub_names(loaded.get("model", loaded), config, architecture.name)
     if torch.equal(weights["lm_head.weight"], weights["model.embed_tokens.weight"]):
         # Servers keep one matrix then, and of some architectures refuse two.
         del weights["lm_head.weight"]
         described["tie_word_embeddings"] = True
     described["torch_dtype"] = str(weights["model.norm.weight"].dtype).removeprefix("torch.")
-    aside = target.with_name(f"{target.name}.partial")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(mode=0o700)
-    save_file(weights, aside / "model.safetensors", metadata={"format": "pt"})
+    # Files of 5 GB each with their index, as transformers writes them.
+    save_torch_state_dict(weights, target, max_shard_size="5GB", metadata={"format": "pt"})
     files = tokenizer_files(source)
     for name, file in files.items():
-        shutil.copyfile(file, aside / name)
+        shutil.copyfile(file, target / name)
     tokens = token_ids(files)
-    (aside / "config.json").write_text(json.dumps(described | tokens, indent=2))
+    (target / "config.json").write_text(json.dumps(described | tokens, indent=2))
     given = read_json(files[GENERATION_CONFIG], strict=False) if GENERATION_CONFIG in files else {}
-    (aside / GENERATION_CONFIG).write_text(json.dumps(given | tokens, indent=2))
-    aside.rename(target)
+    (target / GENERATION_CONFIG).write_text(json.dumps(given | tokens, indent=2))
+
+
+def to_litgpt(source: Path, target: Path) -> None:
+    """Write a Hugging Face directory in LitGPT's layout, into a directory that exists; weights keep their type."""
+    model, stored = from_config_json(source / "config.json"), HubDirectory(source)
+    weights = {
+        name: stored.read(name, empty.shape, None, torch.device("cpu"))
+        for name, empty in empty_model(model, 1).state_dict().items()
+    }
+    save_archive(weights, target / LITGPT_WEIGHTS)
+    write_file(target / LITGPT_CONFIG, yaml.safe_dump(litgpt_fields(model)))
+    for name, file in tokenizer_files(source).items():
+        shutil.copyfile(file, target / name)
+
+
+def by_hub_names(weights: Mapping[str, torch.Tensor], config: Any, family: str) -> dict[str, torch.Tensor]:
+    """Return the weights of a LitGPT directory by their names in Hugging Face's of that family."""
+    heads, groups = config.n_head, config.n_query_groups
+    found: dict[str, torch.Tensor] = {}
+    for name, weight in weights.items():
+        source = source_of(name, family)
+        names = source.modules
+        if source.of_experts is not None:
+            whole = found.setdefault(names[0], source.of_experts.whole(weight, config.n_expert))
+            source.of_experts.of(whole).copy_(weight)
+            continue
+        # Queries, keys and values are rows of one matrix here. They are copied: weights in a file share no memory.
+        rows = [number * config.head_size for number in (heads, groups, groups)]
+        parts = [weight] if len(names) == 1 else [part.clone() for part in weight.split(rows)]
+        found |= zip(names, parts, strict=True)
+    return found
 
 
 def token_ids(files: dict[str, Path]) -> dict[str, Any]:
@@ -83,8 +125,6 @@ class Architecture:
     """Begin of its class."""
     kind: str
     """Its model_type."""
-    renames: Callable[..., None]
-    """LitGPT's function from its names of weights to Hugging Face's."""
     differing: Mapping[str, Any]
     """Fields of LitGPT's configuration that differ from PLAIN's; ANY: in their value."""
     keys: Callable[[Any], dict[str, Any]]
@@ -113,14 +153,10 @@ PLAIN: dict[str, Any] = {
     "final_logit_softcapping": None,
     "scale_embeddings": False,
     "moe_intermediate_size": None,
+    "attention_sinks": False,
+    "router_bias": False,
+    "swiglu_limit": None,
 }
-
-
-def copy_weights_of_olmo2(config: Any, found: dict[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> None:
-    """Rename weights by LitGPT's function, which expects the norm after attention under the name of another one."""
-    copy_weights_olmo2(
-        config, found, {name.replace("post_attention_norm", "norm_2"): weight for name, weight in weights.items()}
-    )
 
 
 def no_keys(_config: Any) -> dict[str, Any]:
@@ -162,12 +198,24 @@ def olmo3_keys(config: Any) -> dict[str, Any]:
     return {"hidden_act": "silu", **window_keys(config)}
 
 
+def gpt_oss_keys(config: Any) -> dict[str, Any]:
+    """Return the keys of GPT-OSS's experts and of its layers with and without sliding windows."""
+    return {
+        **mixtral_keys(config),
+        **window_keys(config),
+        "attention_bias": True,
+        "swiglu_limit": config.swiglu_limit,
+        "experts_per_token": config.n_expert_per_token,
+    }
+
+
 def window_keys(config: Any) -> dict[str, Any]:
     """Return the keys of layers with and without sliding windows."""
     kinds = ("full_attention", "sliding_attention")
     return {
-        "sliding_window": config.sliding_window_size,
-        "layer_types": [kinds[has_window] for has_window in config.sliding_window_indices],
+        # transformers makes a mask of this size even if no layer has a window.
+        "sliding_window": config.sliding_window_size or config.block_size,
+        "layer_types": [kinds[has_window] for has_window in config.sliding_window_indices or [0] * config.n_layer],
     }
 
 
@@ -181,20 +229,26 @@ OLMO2 = {
 }  # fmt: skip
 OLMO3 = OLMO2 | {"sliding_window_size": ANY, "rope_local_base_freq": ANY}
 EXPERTS = {"mlp_class_name": "LLaMAMoE"}
+# transformers' class has the limit as a constant.
+GPT_OSS = EXPERTS | {
+    "bias": True, "attention_sinks": True, "router_bias": True, "swiglu_limit": SWIGLU_LIMIT,
+    "sliding_window_size": ANY,
+}  # fmt: skip
 ARCHITECTURES = (
-    Architecture("Llama", "llama", copy_weights_llama, {}, no_keys),
-    Architecture("Mixtral", "mixtral", copy_weights_llama, EXPERTS, mixtral_keys),
-    Architecture("Qwen3", "qwen3", copy_weights_qwen_3, {"norm_qk": True}, no_keys),
+    Architecture("Llama", "llama", {}, no_keys),
+    Architecture("Mixtral", "mixtral", EXPERTS, mixtral_keys),
+    Architecture("Qwen2", "qwen2", {"attn_bias": True}, no_keys),
+    Architecture("Qwen3", "qwen3", {"norm_qk": True}, no_keys),
     Architecture(
         "Qwen3Moe",
         "qwen3_moe",
-        copy_weights_qwen_3,
         EXPERTS | {"norm_qk": True, "moe_intermediate_size": ANY},
         qwen3_moe_keys,
     ),
-    Architecture("Olmo2", "olmo2", copy_weights_of_olmo2, OLMO2, no_keys),
-    Architecture("Olmo3", "olmo3", copy_weights_of_olmo2, OLMO3, olmo3_keys),
-    Architecture("Gemma3", "gemma3_text", copy_weights_gemma_3, GEMMA3, gemma3_keys),
+    Architecture("Olmo2", "olmo2", OLMO2, no_keys),
+    Architecture("Olmo3", "olmo3", OLMO3, olmo3_keys),
+    Architecture("Gemma3", "gemma3_text", GEMMA3, gemma3_keys),
+    Architecture("GptOss", "gpt_oss", GPT_OSS, gpt_oss_keys),
 )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from jobs.engines.litgpt.names import litgpt_fields
 from jobs.errors import ConfigError
 from jobs.files import read_yaml, reason
-from jobs.plan.model_file import from_config_json
+from jobs.plan.model_file import refuse_other_sizes
 from jobs.schema import Run
 from jobs.settings.serving import Layout
 from jobs.work.serve.weights import LITGPT_CONFIG, LITGPT_WEIGHTS, is_converted
@@ -16,10 +16,8 @@ MODEL_FILES = ("config.json", "tokenizer.json", "*.safetensors")
 """Files of a model in Hugging Face's layout, which a server reads."""
 LITGPT_FILES = (LITGPT_CONFIG, "tokenizer.json", LITGPT_WEIGHTS)
 """Files of a LitGPT directory."""
-SIZES = ("layers", "hidden_size", "heads", "kv_heads", "head_size", "intermediate_size", "vocab_size")
-"""Keys of `model` that decide the memory of a replica."""
 LITGPT_SIZES = ("n_layer", "n_embd", "n_head", "n_query_groups", "head_size", "intermediate_size", "padded_vocab_size")
-"""The same by their names in LitGPT's configuration."""
+"""jobs.plan.model_file.SIZES by their names in LitGPT's configuration."""
 
 
 def refuse_missing_model(run: Run) -> None:
@@ -44,14 +42,7 @@ def refuse_missing_model(run: Run) -> None:
     if litgpt:
         refuse_other_litgpt_model(run, Path(where))
         return
-    there = from_config_json(Path(where) / "config.json")
-    differing = [key for key in SIZES if getattr(there, key) != getattr(run.model, key)]
-    if differing:
-        key = differing[0]
-        raise ConfigError(
-            f"{run.name}: model.{key}={getattr(run.model, key)}, and the model in job.init_from={where} has "
-            f"{getattr(there, key)}. Set model to its file, which `slurmscale model {where}` writes."
-        )
+    refuse_other_sizes(run, Path(where))
 
 
 def refuse_other_litgpt_model(run: Run, where: Path) -> None:

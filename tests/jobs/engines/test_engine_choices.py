@@ -77,7 +77,7 @@ def test_only_the_first_rank_of_a_node_opens_the_checkpoint(tmp_path: Path) -> N
     run = make_run(tmp_path, f"job.init_from={tmp_path}/nothing", "engine.weights=node")
     assert set(train(run)) == {1}
     errors = {failed["rank"]: str(failed["error"]) for failed in events(run, "failed")}
-    assert "has no lit_model.pth. Set it to a LitGPT checkpoint directory" in errors[0]
+    assert "has neither lit_model.pth nor *.safetensors. Set it to a Hugging Face directory" in errors[0]
     assert "lit_model.pth" not in errors.get(1, "")
 
 

@@ -13,10 +13,11 @@ from litgpt.config import Config
 from litgpt.model import GPT, LLaMAMoE
 
 from jobs.engines.litgpt.config import OwnConfig
-from jobs.engines.native.experts.mixture import GROUPED_MULTIPLE, activated, use_mixture
+from jobs.engines.native.experts.mixture import activated, use_mixture
 from jobs.metrics import COLLECTIVE_BYTES, COLLECTIVE_CALLS, EXPERT_IMBALANCE, PARAMETERS_HELD, PARAMETERS_TRAINED
 from jobs.parallelism import Schedule
 from jobs.plan.cost import parameters
+from jobs.plan.predict.activations import GROUPED_MULTIPLE
 from jobs.plan.predict.states import parameters_held
 from jobs.rundir import RunDir, load_run
 from tests.support import ring_on_cpu

@@ -178,7 +178,7 @@ def test_on_this_machine_runs_are_evaluated_in_turn_and_the_report_made_at_the_e
     assert done.returncode == 1
     message = " ".join(done.stdout.split())
     assert "evaluate: 1 finished, 1 failed (training has not finished: " in message
-    assert "has no lit_model.pth" in message
+    assert "has neither lit_model.pth nor *.safetensors" in message
     assert "report: finished" in message
     assert "evaluation_loss" in (tmp_path / "s/runs.csv").read_text()
     assert main(["resume", "--launcher", "script", str(tmp_path / "s")]) == 2

@@ -48,6 +48,11 @@ def is_at_step(sweep: SweepDir, step: int) -> bool:
     return (last_step(sweep.run("one")) or 0) >= step
 
 
+def has_saved(sweep: SweepDir, step: int) -> bool:
+    """Return True if a checkpoint of that step or a later one is complete: they are written while steps go on."""
+    return any(int(path.name[5:]) >= step for path in sweep.run("one").checkpoints.glob("step-*"))
+
+
 # --- from qsub to the end
 
 
@@ -103,7 +108,7 @@ def test_a_cancelled_run_is_stopped_by_qdel_and_continues_from_its_checkpoint(
     pbs: PbsStandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep = submitted(tmp_path, *ENDLESS)
-    wait_until(lambda: is_at_step(sweep, 20))
+    wait_until(lambda: has_saved(sweep, 20))
     assert only(sweep).state is State.running
     assert main(["cancel", str(sweep.path)]) == 0
     assert pbs.calls("qdel") == ["qdel 1"]
@@ -122,7 +127,7 @@ def test_a_cancelled_run_is_stopped_by_qdel_and_continues_from_its_checkpoint(
 def test_a_job_that_pbs_runs_again_continues_from_its_checkpoint(pbs: PbsStandIn, tmp_path: Path) -> None:
     """An operator's qrerun, or a node that was lost: processes are killed, and the job keeps its id."""
     sweep = submitted(tmp_path, *ENDLESS)
-    wait_until(lambda: is_at_step(sweep, 45))
+    wait_until(lambda: has_saved(sweep, 20))
     pbs.does("qrerun", "1")
     again = (State.running, "restart 1, after a requeue by PBS")
     wait_until(lambda: (only(sweep).state, only(sweep).detail) == again)
@@ -211,7 +216,7 @@ def test_a_run_that_lost_a_rank_restarts_once_in_its_job_from_the_last_checkpoin
         tmp_path, *ENDLESS, "nodes=2", "launcher.requeue_pause_s=1", f"cluster.pbs_start={program}", as_root
     )
     run = sweep.run("one")
-    wait_until(lambda: is_at_step(sweep, 45))
+    wait_until(lambda: has_saved(sweep, 40))
     other = process_of(run, 0)
     process_of(run, 1).kill()
     wait_until(lambda: len(events(run, "started")) == 2 and only(sweep).state is State.running)
@@ -255,7 +260,7 @@ def test_what_would_fail_again_does_not_restart(
 def test_a_run_whose_job_has_no_time_left_is_left_to_resume(pbs: PbsStandIn, tmp_path: Path) -> None:
     sweep = submitted(tmp_path, *ENDLESS, "wall_time_min=1")
     run = sweep.run("one")
-    wait_until(lambda: is_at_step(sweep, 25))
+    wait_until(lambda: has_saved(sweep, 20))
     process_of(run, 0).kill()
     wait_until(lambda: not pbs.alive())
     assert "s left; `slurmscale resume" in sweep.output("1").read_text()

@@ -174,7 +174,7 @@ def test_a_rank_that_fails_leaves_its_rank_node_and_error_on_record(tmp_path: Pa
     run = make_run(tmp_path, "parallelism=ddp", f"job.init_from={tmp_path}/nothing")
     assert set(train(run)) == {1}
     failed = events(run, "failed")
-    assert "has no lit_model.pth. Set it to a LitGPT checkpoint directory" in str(failed[0]["error"])
+    assert "has neither lit_model.pth nor *.safetensors. Set it to a Hugging Face directory" in str(failed[0]["error"])
     assert {"rank", "node"} <= failed[0].keys()
 
 

@@ -1,0 +1,125 @@
+"""Read the weights of a Hugging Face directory (safetensors, in one file or many) under LitGPT's names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from jobs.engines.litgpt.hub_names import Source, source_of
+from jobs.errors import CheckpointError, ConfigError
+from jobs.files import opened, read_json, reason
+from jobs.plan.model_file import family_of, of_text, refuse_other_arithmetic
+
+INDEX = "model.safetensors.index.json"
+# The text of a model of images and text is a part of it, under one of these names in place of `model`.
+OF_TEXT = ("language_model.model.", "model.language_model.")
+
+
+class HubDirectory:
+    """The weights of a directory, read from disk on request (memory-mapped)."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open all files.
+
+        Raise CheckpointError for a directory that is incomplete, cannot be read, or has another arithmetic.
+        """
+        self.directory = directory
+        try:
+            given = of_text(read_json(directory / "config.json"))
+            refuse_other_arithmetic(directory / "config.json", given)
+            indexed = read_json(directory / INDEX)["weight_map"] if (directory / INDEX).exists() else {}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
+            why = reason(error) if isinstance(error, (OSError, ValueError)) else str(error)
+            raise CheckpointError(f"job.init_from={directory} is not a Hugging Face model: {why}") from error
+        if quantized := given.get("quantization_config"):
+            method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
+            raise CheckpointError(
+                f"job.init_from={directory} has quantized weights ({method}), which training does not read. Set a "
+                "directory with weights in bfloat16, float16 or float32."
+            )
+        self.family = family_of(given)
+        self.files: dict[str, Any] = {}
+        for name in sorted({*indexed.values()} or {file.name for file in directory.glob("*.safetensors")}):
+            path = directory / name
+            try:
+                opened(path).close()  # not a FIFO, which would wait
+                file = safe_open(path, framework="pt")
+                self.files |= dict.fromkeys(file.keys(), file)  # type: ignore[no-untyped-call]  # safetensors publishes no types
+            except (OSError, SafetensorError) as error:
+                raise CheckpointError(
+                    f"{path} cannot be read: {error}. Download job.init_from={directory} again."
+                ) from error
+
+    def read(self, name: str, shape: Sequence[int], dtype: torch.dtype | None, device: torch.device) -> Tensor:
+        """Return a weight by its LitGPT name, with dtype=None in its own type.
+
+        Raise CheckpointError if it is missing or has another shape.
+        """
+        try:
+            source = source_of(name, self.family)
+        except KeyError as error:
+            raise CheckpointError(
+                f"job.init_from={self.directory} is a {self.family}, which has no {name}: it belongs to another model. "
+                "Set model= to match."
+            ) from error
+        if source.of_experts is not None:
+            # A copy: the memory of a view has all experts.
+            return self.fitting(name, self.of_expert(source, device), shape).clone().to(device, dtype)
+        whole = torch.cat([self.stored(each) for each in source.modules])
+        if source.part is not None:
+            whole = whole.chunk(2)[source.part]
+        if name in {"lm_head.weight", "transformer.wte.weight"} and self.family == "Gemma3":
+            # A model of images has 64 rows more, for tokens of images.
+            whole = whole[: shape[0]]
+        return self.fitting(name, whole, shape).to(device, dtype)
+
+    def fitting(self, name: str, weight: Tensor, shape: Sequence[int]) -> Tensor:
+        """Return a weight; raise CheckpointError if its shape is another one."""
+        if tuple(weight.shape) != tuple(shape):
+            raise CheckpointError(
+                f"job.init_from={self.directory}: {name} has shape {tuple(weight.shape)}, the model wants "
+                f"{tuple(shape)}. Set model= to match."
+            )
+        return weight
+
+    def of_expert(self, source: Source, device: torch.device) -> Tensor:
+        """Return the weight of one of the experts that share a tensor."""
+        ((name,), place) = source.modules, source.of_experts
+        assert place is not None
+        if f"{name}_blocks" not in self.files:
+            return place.of(self.stored(name))
+        # Outputs are the rows of blocks, (experts, out, in / 32, 16).
+        rows = [self.stored(f"{name}_{part}")[place.expert][place.first :: place.step] for part in ("blocks", "scales")]
+        return unpacked(*(each.to(device) for each in rows))
+
+    def stored(self, name: str) -> Tensor:
+        """Return a weight by its name in Hugging Face's files."""
+        names = [name, *(prefix + name.removeprefix("model.") for prefix in OF_TEXT)]
+        if name == "lm_head.weight":
+            # Tied embeddings are stored once.
+            names += ["model.embed_tokens.weight", *(f"{prefix}embed_tokens.weight" for prefix in OF_TEXT)]
+        for each in names:
+            if each in self.files:
+                weight: Tensor = self.files[each].get_tensor(each)
+                return weight
+        raise CheckpointError(
+            f"job.init_from={self.directory} has no weight {name}: it belongs to another model, or a file is missing. "
+            "Set model= to match, or download it again."
+        )
+
+
+def unpacked(blocks: Tensor, scales: Tensor) -> Tensor:
+    """Return numbers of MXFP4 (rows, in) in bfloat16, which has all of them.
+
+    A block is 32 numbers of 4 bits, two a byte, the lower half first, (rows, in / 32, 16), and a scale 2^(scale - 127),
+    (rows, in / 32): OCP Microscaling Formats (MX) Specification 1.0, sections 5.2 and 5.3.
+    """
+    levels = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.bfloat16, device=blocks.device)
+    levels = torch.cat((levels, -levels))
+    pairs = torch.stack((blocks & 15, blocks >> 4), -1).flatten(-2)
+    return torch.ldexp(levels[pairs.int()], scales.int()[..., None] - 127).flatten(-2)

@@ -1,0 +1,161 @@
+"""Weights of Hugging Face directories beside those that LitGPT's own converter makes of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from litgpt.scripts.convert_hf_checkpoint import convert_hf_checkpoint
+
+import slurmscale
+from jobs.cli import main
+from jobs.data.tokenizer import train_bpe
+from jobs.engines.litgpt.hub_weights import HubDirectory
+from jobs.engines.native.model import empty_model
+from jobs.engines.native.weights import values_of
+from jobs.errors import CheckpointError
+from jobs.plan.model_file import from_config_json
+from tests.support.tiny_data import SENTENCES
+
+transformers = pytest.importorskip("transformers")
+
+SMALL = {
+    "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 12,
+    "num_key_value_heads": 2, "vocab_size": 128, "max_position_embeddings": 64, "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False, "pad_token_id": 0,
+}  # fmt: skip
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "LlamaForCausalLM": ("Llama-3.1-8B", {}),
+    "MistralForCausalLM": ("Mistral-7B-v0.3", {"sliding_window": None}),
+    "MixtralForCausalLM": ("Mixtral-8x7B-v0.1", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "Phi3ForCausalLM": ("phi-4", {"sliding_window": None}),
+    "Qwen2ForCausalLM": ("Qwen2.5-0.5B", {"tie_word_embeddings": True}),
+    "Qwen3ForCausalLM": ("Qwen3-0.6B", {"tie_word_embeddings": True, "head_dim": 16}),
+    "Qwen3MoeForCausalLM": (
+        "Qwen3-30B-A3B",
+        {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True},
+    ),
+    "Olmo2ForCausalLM": ("OLMo-2-1124-7B", {}),
+    "Gemma3ForCausalLM": ("Gemma-3-1b-it", {"tie_word_embeddings": True}),
+}
+
+
+def saved(architecture: str, where: Path) -> Path:
+    """Save a model with random weights in several files, and return its directory."""
+    torch.manual_seed(0)
+    model = getattr(transformers, architecture)
+    config = model.config_class(**SMALL | FAMILIES[architecture][1])
+    model(config).to(torch.bfloat16).save_pretrained(where, max_shard_size="40KB")
+    assert len(list(where.glob("*.safetensors"))) > 1
+    return where
+
+
+def weights_of(directory: Path, config: Path) -> dict[str, torch.Tensor]:
+    """Return all weights of the model of a config.json, read from a directory."""
+    names = empty_model(from_config_json(config), 16).state_dict()
+    read = values_of(str(directory), 0)
+    return {name: read(name, each.shape, torch.bfloat16, torch.device("cpu")) for name, each in names.items()}
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_weights_are_those_of_litgpts_converter(architecture: str, tmp_path: Path) -> None:
+    where = saved(architecture, tmp_path / "Tiny")
+    ours = weights_of(where, where / "config.json")
+    train_bpe(SENTENCES, 100, where)
+    convert_hf_checkpoint(where, model_name=FAMILIES[architecture][0])
+    theirs = torch.load(where / "lit_model.pth", weights_only=True)
+    assert ours.keys() == theirs.keys()
+    for name, weight in ours.items():
+        assert torch.equal(weight, theirs[name]), name
+
+
+def test_the_text_of_a_model_of_images_is_read(tmp_path: Path) -> None:
+    text = transformers.AutoConfig.from_pretrained(saved("Gemma3ForCausalLM", tmp_path / "text")).to_dict()
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
+    both = transformers.Gemma3Config(text_config=text, vision_config=vision)
+    torch.manual_seed(1)
+    model = transformers.Gemma3ForConditionalGeneration(both)
+    model.save_pretrained(tmp_path / "images")
+    whole, device = HubDirectory(tmp_path / "images"), torch.device("cpu")
+    layer = model.model.language_model.layers[1].self_attn
+    expected = torch.cat([layer.q_proj.weight, layer.k_proj.weight, layer.v_proj.weight])
+    assert torch.equal(whole.read("transformer.h.1.attn.qkv.weight", expected.shape, None, device), expected)
+    # Rows of tokens of images, the last ones, are left out.
+    assert whole.read("lm_head.weight", (100, 48), None, device).shape == (100, 48)
+
+
+@pytest.mark.parametrize("architecture", ["Qwen2ForCausalLM", "Olmo2ForCausalLM", "Qwen3MoeForCausalLM"])
+def test_a_directory_is_converted_to_litgpts_layout_and_back(architecture: str, tmp_path: Path) -> None:
+    where = saved(architecture, tmp_path / "Tiny")
+    train_bpe(SENTENCES, 100, where)
+    assert main(["convert", str(where), "--output", str(tmp_path / "litgpt")]) == 0
+    assert slurmscale.convert(tmp_path / "litgpt", tmp_path / "back").file == str(tmp_path / "back")
+    stored = values_of(str(tmp_path / "litgpt"), 0)
+    assert stored("transformer.wte.weight", (128, 48), torch.bfloat16, torch.device("cpu")).dtype is torch.bfloat16
+    model, back = (transformers.AutoModelForCausalLM.from_pretrained(place) for place in (where, tmp_path / "back"))
+    assert type(back) is type(model)
+    assert back.state_dict().keys() == model.state_dict().keys()
+    for name, weight in model.state_dict().items():
+        assert torch.equal(back.state_dict()[name], weight), name
+
+
+def test_a_conversion_overwrites_nothing_and_leaves_nothing_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = saved("LlamaForCausalLM", tmp_path / "Tiny")
+    next(where.glob("*.safetensors")).unlink()
+    there = {file.name for file in tmp_path.iterdir()}
+    assert main(["convert", str(where), "--output", str(tmp_path / "new")]) == 2
+    assert {file.name for file in tmp_path.iterdir()} == there
+    assert main(["convert", str(where), "--output", str(where)]) == 2
+    assert main(["convert", str(tmp_path / "nowhere"), "--output", str(tmp_path / "new")]) == 2
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "cannot be read: " in printed
+    assert f"{where} exists. Remove it, or set another directory with --output NEW." in printed
+    assert f"{tmp_path}/nowhere is not a directory. Set one of LitGPT's or of Hugging Face's layout." in printed
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("a file is missing", "cannot be read: "),
+        ("a file is cut", "cannot be read: "),
+        ("a file is a FIFO", "cannot be read: "),
+        (
+            "a weight is missing",
+            "another model, or a file is missing. Set model= to match, or download it again.",
+        ),
+        ("weights are quantized", "has quantized weights (fp8), which training does not read. Set a directory with"),
+        ("another family", "is not a Hugging Face model: "),
+        ("no configuration", "is not a Hugging Face model: No such file or directory"),
+    ],
+)
+def test_a_directory_that_cannot_be_read_is_refused_in_words(damage: str, words: str, tmp_path: Path) -> None:
+    where = saved("LlamaForCausalLM", tmp_path / "Tiny")
+    config = json.loads((where / "config.json").read_text())
+    index = json.loads((where / "model.safetensors.index.json").read_text())
+    file = where / index["weight_map"]["model.layers.1.mlp.up_proj.weight"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if damage in {"a file is missing", "a file is a FIFO", "a weight is missing"}:
+        file.unlink()
+    if damage == "a file is a FIFO":
+        os.mkfifo(file)
+    elif damage == "a weight is missing":
+        kept = {name: other for name, other in index["weight_map"].items() if where / other != file}
+        (where / "model.safetensors.index.json").write_text(json.dumps({"weight_map": kept}))
+    elif damage == "a file is cut":
+        file.write_bytes(file.read_bytes()[:-100])
+    elif damage == "weights are quantized":
+        (where / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "fp8"}}))
+    elif damage == "another family":
+        (where / "config.json").write_text(json.dumps(config | {"architectures": ["BertModel"]}))
+    elif damage == "no configuration":
+        (where / "config.json").unlink()
+    with pytest.raises(CheckpointError) as refused:
+        weights_of(where, tmp_path / "config.json")
+    assert words in str(refused.value)
+    assert str(where) in str(refused.value)
