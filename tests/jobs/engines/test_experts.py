@@ -142,6 +142,13 @@ def test_every_product_of_ep_computes_what_one_process_computes(
         long(("parallelism.prefetch=2", "engine.loss=chunked")),
         long(("job.weight_decay_on=matrices",)),
         long(("model.moe_intermediate_size=48", "model.norm_qk=true")),
+        (
+            "model.bias=true",
+            "model.swiglu_limit=7",
+            "model.attention_sinks=true",
+            "model.sliding_window=8",
+            "model.full_attention_every=2",
+        ),
     ],
     ids=" ".join,
 )

@@ -59,6 +59,8 @@ class Family:
     """LitGPT's function from Hugging Face's names to those."""
     without: frozenset[str] = frozenset()
     """Layouts that are refused."""
+    adapted: str = "[query,key,value,projection,mlp]"
+    """Targets of adapters that PEFT has too."""
     larger: str | None = None
     """Part of the names of weights that are five times as large, so that a limit is reached."""
 
@@ -142,6 +144,7 @@ FAMILIES = {
         "Mixtral-8x7B-v0.1",
         copy_weights_of_gpt_oss,
         without=frozenset({"compiled", "compiled, packed", "TP, compiled"}),
+        adapted="[query,key,value,projection]",
         larger="gate_up_proj",
     ),
 }
@@ -343,7 +346,8 @@ def test_losses_gradients_and_updates_are_those_of_transformers(
 @pytest.mark.slow
 def test_adapters_train_alike_on_two_ranks_and_peft_reads_them(published: Published, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
-    lora = ("job=finetune_lora", *published.start(), "job.export=true", "job.precision=float32", "job.lora.rank=4")
+    lora = ("job=finetune_lora", *published.start(), "job.export=true", "job.precision=float32", "job.lora.rank=4",
+            f"job.lora.targets={published.family.adapted}")  # fmt: skip
     single = make_run(tmp_path, "name=single", *lora, *ONE, small=False)
     two = make_run(tmp_path, "name=two", *lora, "parallelism=tp", TWO, small=False)
     for run in (single, two):
@@ -358,3 +362,27 @@ def test_adapters_train_alike_on_two_ranks_and_peft_reads_them(published: Publis
         found, unlike = adapted(tokens).logits, base(tokens).logits
         torch.testing.assert_close(merged(tokens).logits, found, rtol=0, atol=1e-4)
     assert (found - unlike).abs().max() > 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("published", ["GptOss"], indirect=True)
+def test_adapters_of_stacked_experts_are_merged_and_not_written_for_peft(published: Published, tmp_path: Path) -> None:
+    lora = ("job=finetune_lora", *published.start(), "job.export=true", "job.precision=float32", "job.lora.rank=4",
+            "job.lora.targets=[mlp]")  # fmt: skip
+    runs = [
+        make_run(tmp_path, f"name={name}", *lora, *layout, small=False)
+        for name, layout in {"one": ONE, "tp": ("parallelism=tp", TWO)}.items()
+    ]
+    for run in runs:
+        assert set(train(run)) == {0}, printed(run)
+        assert not (run.export / "peft").exists()
+        convert(run.export, tmp_path / f"hf {run.path.name}")
+    assert losses(runs[1]) == pytest.approx(losses(runs[0]), abs=1e-5)
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    one, tp = (load(tmp_path / f"hf {run.path.name}").state_dict() for run in runs)
+    for name, weight in load(published.path).state_dict().items():
+        torch.testing.assert_close(tp[name], one[name], rtol=1e-3, atol=1e-4)
+        assert torch.equal(one[name], weight) == (
+            not name.endswith(("experts.gate_up_proj", "experts.down_proj", "router.weight"))
+        ), name

@@ -38,8 +38,11 @@ def write_adapters(run: Run, export: Path) -> None:
         **lora_arguments(lora),
     }
     write_file(export / "hyperparameters.yaml", yaml.safe_dump(metadata))
-    # PEFT names q, k and v apart, as Llama, Mistral, Mixtral, Qwen2, Qwen3 and Gemma 3 have them.
+    # PEFT names q, k and v apart, as Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma 3 and GPT-OSS have them.
     if run.model.mlp is Mlp.GptNeoxMLP:
+        return
+    # GPT-OSS has the experts of a layer in one tensor, gate and up in turn, where PEFT has other adapters.
+    if run.model.swiglu_limit is not None and LoraTarget.mlp in lora.targets:
         return
     adapters = load_weights(export / LITGPT_FILE)["model"]
     named = dict(peft_weights(adapters, run.model, lora))
