@@ -57,12 +57,17 @@ def own_fields(model: Model) -> dict[str, Any]:
 
     LitGPT's reader refuses them by name, and so does not compute an export in another way.
     """
-    fields = {
+    given = {
         "attention_sinks": model.attention_sinks,
         "router_bias": model.bias and model.experts > 0,
         "swiglu_limit": model.swiglu_limit,
     }
-    return {name: value for name, value in fields.items() if value}
+    return {name: value for name, value in given.items() if value}
+
+
+def keys_beyond_litgpt(model: Model) -> list[str]:
+    """Return the keys of own_fields that a user sets."""
+    return ["model.bias of a router" if name == "router_bias" else f"model.{name}" for name in own_fields(model)]
 
 
 def adjustments(scaling: RopeScaling) -> dict[str, float | None]:

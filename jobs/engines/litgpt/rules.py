@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.engines.litgpt.arguments import Script, script_of
-from jobs.engines.litgpt.names import own_fields
+from jobs.engines.litgpt.names import keys_beyond_litgpt
 from jobs.engines.native.rules import narrow_weights_have_narrow_arithmetic
 from jobs.layout import degree_of, degree_product, has_gpus, layout_of
 from jobs.parallelism import DP_SHARD, MODEL_AXES, Sharding
@@ -146,11 +146,10 @@ def frequencies_are_litgpts(run: Run) -> str | None:
 
 def arithmetic_is_litgpts(run: Run) -> str | None:
     """Refuse fields of the model that LitGPT does not have."""
-    if own := own_fields(run.model):
-        keys = ", ".join("model.bias of a router" if name == "router_bias" else f"model.{name}" for name in own)
+    if keys := keys_beyond_litgpt(run.model):
         return (
-            f"engine={run.engine.kind.name} does not have {keys} ({run.model.name}). Choose another model, or set "
-            "engine=native."
+            f"engine={run.engine.kind.name} does not have {', '.join(keys)} ({run.model.name}). Choose another model, "
+            "or set engine=native."
         )
     return None
 

@@ -287,6 +287,7 @@ ILLEGAL = (
     f"{SERVE} serving.client=ab serving.prompts=1 serving.requests=3",
     f"{SERVE} job.sequence_length=300",
     f"{SERVE} engine.server.command=[]",
+    f"{SERVE} engine=litgpt_serve serving.client=ab serving.prompts=1 model.attention_sinks=true",
     f"{SERVE} job.export=true",
     "job=checkpoint_io job.train=true",
     "job=fio engine=litgpt",
