@@ -218,6 +218,8 @@ class LayoutAnswer:
     context: int
     tensor: int
     pipeline: int
+    expert: int
+    """Ranks of data parallelism that divide the experts of a layer; 1: each has all."""
     micro_batch_size: int
     accumulation: int
     chance_to_fit: float

@@ -66,6 +66,7 @@ def answer_of(candidate: RankedLayout) -> LayoutAnswer:
         p.context,
         p.tensor,
         p.pipeline,
+        p.expert,
         run.job.micro_batch_size,
         accumulation(run),
         candidate.chance,

@@ -24,7 +24,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jobs.answers import FileAnswer
-from jobs.engines.litgpt.names import litgpt_fields
+from jobs.engines.litgpt.names import SWIGLU_LIMIT, litgpt_fields
 from jobs.errors import ConfigError
 from jobs.files import read_json, read_yaml, reason
 from jobs.frozen import interpolation_in
@@ -73,9 +73,6 @@ GEMMA3: dict[str, Any] = {
     # A model of images has 64 rows more, which LitGPT's converter leaves out.
     "vocab_size": 262_144,
 }
-
-# The limit of gate and up in experts of a GptOss, which transformers' class has as a constant.
-SWIGLU_LIMIT = 7.0
 
 SIZES = ("layers", "hidden_size", "heads", "kv_heads", "head_size", "intermediate_size", "vocab_size")
 """Keys of `model` that decide the shapes of weights."""

@@ -102,7 +102,10 @@ DONE: dict[str, Callable[[Any], Any]] = {
     "cluster mine --gpu h100_sxm --output mine.yaml": lambda result: Path(result["file"]).is_file(),
     "tune launcher=dry job.micro_batch_size=1,2": lambda result: not result["ended"],
     f"plan --search {LARGE}": lambda result: (
-        result["runs"] == [] and len(result["search"]["fastest"]) == 10 and result["search"]["pareto"]
+        result["runs"] == []
+        and {each["expert"] for each in result["search"]["fastest"]} == {1}
+        and len(result["search"]["fastest"]) == 10
+        and result["search"]["pareto"]
     ),
     f"calibrate --probes {LARGE}": lambda result: (
         result["file"] is None and all(each["identifies"] for each in result["probes"]["probes"])

@@ -6,6 +6,9 @@ from typing import Any
 
 from jobs.schema import Mlp, Model, NormPlace, RopeScaling
 
+SWIGLU_LIMIT = 7.0
+"""Limit of gate and up in experts of a GptOss: a constant of transformers' class."""
+
 
 def litgpt_fields(model: Model) -> dict[str, Any]:
     """Return the keyword arguments of litgpt.config.Config; what it does not have is own_fields."""

@@ -5,7 +5,7 @@ PEFT adapts q, k and v by themselves, and names modules as Hugging Face's model 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,18 @@ import yaml
 from torch import Tensor
 
 from jobs.engines.litgpt.arguments import PRECISIONS, lora_arguments
+from jobs.engines.litgpt.config import OwnConfig
+from jobs.engines.litgpt.hub_config import nearest_architecture
+from jobs.engines.litgpt.hub_names import source_of
+from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.customization.peft_directory import write_peft
 from jobs.output import write_file
 from jobs.runtime.checkpoint_pickles import load_weights
 from jobs.schema import Lora, LoraTarget, Mlp, Model, Run
 
 LITGPT_FILE = "lit_model.pth.lora"
-QKV = {LoraTarget.query: "q_proj", LoraTarget.key: "k_proj", LoraTarget.value: "v_proj"}
-# LitGPT's names in a layer -> Hugging Face's.
-GATED = {"fc_1": "gate_proj", "fc_2": "up_proj", "proj": "down_proj"}
-MODULES = {"attn.proj": "self_attn.o_proj"} | {f"mlp.{ours}": f"mlp.{theirs}" for ours, theirs in GATED.items()}
-# Of a layer of experts: its place, and the matrices of an expert.
-MIXTRAL = ("block_sparse_moe", {"fc_1": "w1", "fc_2": "w3", "proj": "w2"})
-QWEN3_MOE = ("mlp", GATED)
+QKV = (LoraTarget.query, LoraTarget.key, LoraTarget.value)
+"""Parts of attn.qkv, in its order."""
 
 
 def write_adapters(run: Run, export: Path) -> None:
@@ -64,22 +63,16 @@ def write_adapters(run: Run, export: Path) -> None:
 def peft_weights(adapters: Mapping[str, Tensor], model: Model, lora: Lora) -> Iterator[tuple[str, Tensor]]:
     """Yield PEFT's names and weights of adapters under LitGPT's names."""
     heads, groups = (count * model.head_size for count in (model.heads, model.kv_heads))
-    sizes = {LoraTarget.query: heads, LoraTarget.key: groups, LoraTarget.value: groups}
+    sizes = dict(zip(QKV, (heads, groups, groups), strict=True))
     chosen = [target for target in QKV if target in lora.targets]
-    mixture, matrices = QWEN3_MOE if model.norm_qk else MIXTRAL
+    family = nearest_architecture(OwnConfig(**litgpt_fields(model)))[0].name
     for name, weight in adapters.items():
-        _, _, layer, *inner, kind = name.split(".")
-        module, matrix = ".".join(inner), kind[-1]
-        if module == "attn.qkv":
+        module, _, kind = name.rpartition(".")
+        matrix, modules = kind[-1], source_of(f"{module}.weight", family).modules
+        parts: Sequence[Tensor] = [weight]
+        if module.endswith("attn.qkv"):
+            modules = tuple(each for target, each in zip(QKV, modules, strict=True) if target in chosen)
             # A (parts * rank, in), B (rows of the parts, rank)
             parts = weight.split(lora.rank if matrix == "A" else [sizes[target] for target in chosen])
-            named = {f"self_attn.{QKV[target]}": part for target, part in zip(chosen, parts, strict=True)}
-        elif module in MODULES:
-            named = {MODULES[module]: weight}
-        elif module == "mlp.gate":
-            named = {f"{mixture}.gate": weight}
-        else:
-            _, _, expert, linear = inner
-            named = {f"{mixture}.experts.{expert}.{matrices[linear]}": weight}
-        for hugging_face, part in named.items():
-            yield f"base_model.model.model.layers.{layer}.{hugging_face}.lora_{matrix}.weight", part.contiguous()
+        for hugging_face, part in zip(modules, parts, strict=True):
+            yield f"base_model.model.{hugging_face.removesuffix('weight')}lora_{matrix}.weight", part.contiguous()

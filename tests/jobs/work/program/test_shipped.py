@@ -326,12 +326,13 @@ def test_two_ranks_of_a_lightning_script_are_killed_and_each_attempt_has_its_own
     run = make_run(
         tmp_path, "job=program", "program=lightning", f"program.params.script={script}", "ranks_per_node=2",
         f"program.params.python={sys.executable}", "program.params.accelerator=cpu", "program.params.precision=32-true",
-        "program.params.max_steps=60", "program.params.save_steps=10", small=False,
+        "program.params.max_steps=400", "program.params.save_steps=10", small=False,
     )  # fmt: skip
-    found = killed_and_continued(run, 2, "checkpoints/*step=10.ckpt")
+    # Lightning keeps the newest checkpoint only, and steps take milliseconds.
+    found = killed_and_continued(run, 2, "checkpoints/*.ckpt")
     assert found.used, found.reason
     assert len(list(run.work.glob("csv/version_*/metrics.csv"))) == 2
-    assert len(found.losses) >= 50, "the earlier attempt's steps count if its losses are those of the same work"
+    assert len(found.losses) >= 380, "the earlier attempt's steps count if its losses are those of the same work"
     assert found.losses[max(found.losses)] < found.losses[min(found.losses)]
     assert m.STEP_TIME_MEDIAN in found.values
     assert found.plan["global_batch_size"] == 8, "four samples of each rank"

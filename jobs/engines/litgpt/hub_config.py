@@ -1,0 +1,200 @@
+"""Architectures of Hugging Face's, and the config.json of a model that LitGPT describes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jobs.engines.litgpt.names import SWIGLU_LIMIT
+from jobs.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """An architecture of Hugging Face's, and how LitGPT describes it."""
+
+    name: str
+    """Begin of its class."""
+    kind: str
+    """Its model_type."""
+    differing: Mapping[str, Any]
+    """Fields of LitGPT's configuration that differ from PLAIN's; ANY: in their value."""
+    keys: Callable[[Any], dict[str, Any]]
+    """Keys of config.json besides common ones, from LitGPT's configuration."""
+
+
+ANY = object()
+# Fields of LitGPT's configuration that decide arithmetic, as Llama has them.
+PLAIN: dict[str, Any] = {
+    "norm_class_name": "RMSNorm",
+    "mlp_class_name": "LLaMAMLP",
+    "parallel_residual": False,
+    "bias": False,
+    "attn_bias": False,
+    "norm_qk": False,
+    "norm_qk_type": "default",
+    "norm_1": True,
+    "norm_2": True,
+    "post_attention_norm": False,
+    "post_mlp_norm": False,
+    "rotary_percentage": 1.0,
+    "rope_local_base_freq": None,
+    "sliding_window_size": None,
+    "attention_scores_scalar": None,
+    "attention_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "scale_embeddings": False,
+    "moe_intermediate_size": None,
+    "attention_sinks": False,
+    "router_bias": False,
+    "swiglu_limit": None,
+}
+
+
+def no_keys(_config: Any) -> dict[str, Any]:
+    """Return the keys of a model without further ones."""
+    return {"hidden_act": "silu"}
+
+
+def mixtral_keys(config: Any) -> dict[str, Any]:
+    """Return the keys of Mixtral's experts."""
+    experts = {"num_local_experts": config.n_expert, "num_experts_per_tok": config.n_expert_per_token}
+    return {"hidden_act": "silu", **experts}
+
+
+def qwen3_moe_keys(config: Any) -> dict[str, Any]:
+    """Return the keys of Qwen 3's experts; LitGPT's router normalizes the weights of the chosen ones."""
+    return {
+        "hidden_act": "silu",
+        "num_experts": config.n_expert,
+        "num_experts_per_tok": config.n_expert_per_token,
+        "moe_intermediate_size": config.moe_intermediate_size or config.intermediate_size,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    }
+
+
+def gemma3_keys(config: Any) -> dict[str, Any]:
+    """Return the keys of Gemma 3's layers with and without sliding windows."""
+    return {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": config.attention_scores_scalar or config.head_size,
+        **window_keys(config),
+        "rope_local_base_freq": float(config.rope_local_base_freq),
+    }
+
+
+def olmo3_keys(config: Any) -> dict[str, Any]:
+    """Return the keys of OLMo 3's layers, whose rotary scaling is that of layers without a window."""
+    return {"hidden_act": "silu", **window_keys(config)}
+
+
+def gpt_oss_keys(config: Any) -> dict[str, Any]:
+    """Return the keys of GPT-OSS's experts and of its layers with and without sliding windows."""
+    return {
+        **mixtral_keys(config),
+        **window_keys(config),
+        "attention_bias": True,
+        "swiglu_limit": config.swiglu_limit,
+        "experts_per_token": config.n_expert_per_token,
+    }
+
+
+def window_keys(config: Any) -> dict[str, Any]:
+    """Return the keys of layers with and without sliding windows."""
+    kinds = ("full_attention", "sliding_attention")
+    return {
+        # transformers makes a mask of this size even if no layer has a window.
+        "sliding_window": config.sliding_window_size or config.block_size,
+        "layer_types": [kinds[has_window] for has_window in config.sliding_window_indices or [0] * config.n_layer],
+    }
+
+
+GEMMA3 = dict.fromkeys(("sliding_window_size", "rope_local_base_freq", "attention_scores_scalar"), ANY) | {
+    "mlp_class_name": "GemmaMLP", "norm_qk": True, "post_attention_norm": True, "post_mlp_norm": True,
+    "scale_embeddings": True,
+}  # fmt: skip
+OLMO2 = {
+    "norm_qk": True, "norm_qk_type": "olmo2", "norm_1": False, "norm_2": False, "post_attention_norm": True,
+    "post_mlp_norm": True,
+}  # fmt: skip
+OLMO3 = OLMO2 | {"sliding_window_size": ANY, "rope_local_base_freq": ANY}
+EXPERTS = {"mlp_class_name": "LLaMAMoE"}
+# transformers' class has the limit as a constant.
+GPT_OSS = EXPERTS | {
+    "bias": True, "attention_sinks": True, "router_bias": True, "swiglu_limit": SWIGLU_LIMIT,
+    "sliding_window_size": ANY,
+}  # fmt: skip
+ARCHITECTURES = (
+    Architecture("Llama", "llama", {}, no_keys),
+    Architecture("Mixtral", "mixtral", EXPERTS, mixtral_keys),
+    Architecture("Qwen2", "qwen2", {"attn_bias": True}, no_keys),
+    Architecture("Qwen3", "qwen3", {"norm_qk": True}, no_keys),
+    Architecture(
+        "Qwen3Moe",
+        "qwen3_moe",
+        EXPERTS | {"norm_qk": True, "moe_intermediate_size": ANY},
+        qwen3_moe_keys,
+    ),
+    Architecture("Olmo2", "olmo2", OLMO2, no_keys),
+    Architecture("Olmo3", "olmo3", OLMO3, olmo3_keys),
+    Architecture("Gemma3", "gemma3_text", GEMMA3, gemma3_keys),
+    Architecture("GptOss", "gpt_oss", GPT_OSS, gpt_oss_keys),
+)
+
+
+def nearest_architecture(config: Any) -> tuple[Architecture, list[str]]:
+    """Return the architecture that is most like an OwnConfig, and the fields in which they differ."""
+
+    def differing(architecture: Architecture) -> list[str]:
+        wanted = {**PLAIN, **architecture.differing}
+        return [
+            f"{name}={getattr(config, name)}"
+            for name, value in wanted.items()
+            if value is not ANY and getattr(config, name) != value
+        ]
+
+    nearest = min(ARCHITECTURES, key=lambda each: len(differing(each)))
+    return nearest, differing(nearest)
+
+
+def architecture_of(config: Any, source: Path) -> Architecture:
+    """Return the architecture of a LitGPT configuration; raise ConfigError if none has its arithmetic."""
+    nearest, others = nearest_architecture(config)
+    if others:
+        raise ConfigError(
+            f"{source} is of no architecture that can be converted ({', '.join(each.name for each in ARCHITECTURES)}); "
+            f"from {nearest.name} it differs by {', '.join(others)}. Set job.init_from to the model in Hugging Face's "
+            "layout."
+        )
+    return nearest
+
+
+def config_json(config: Any, architecture: Architecture) -> dict[str, Any]:
+    """Return Hugging Face's description of a LitGPT configuration."""
+    found = {
+        "architectures": [f"{architecture.name}ForCausalLM"],
+        "model_type": architecture.kind,
+        "num_hidden_layers": config.n_layer,
+        "num_attention_heads": config.n_head,
+        "num_key_value_heads": config.n_query_groups,
+        "head_dim": config.head_size,
+        "hidden_size": config.n_embd,
+        "intermediate_size": config.intermediate_size,
+        "vocab_size": config.padded_vocab_size,
+        "max_position_embeddings": config.block_size,
+        "rms_norm_eps": config.norm_eps,
+        "rope_theta": float(config.rope_base),
+        "tie_word_embeddings": False,
+        **architecture.keys(config),
+    }
+    if config.rope_adjustments:
+        names = {"original_max_seq_len": "original_max_position_embeddings", "yarn_factor": "factor"}
+        names["round_limits"] = "truncate"
+        scaling = {names.get(name, name): value for name, value in config.rope_adjustments.items()}
+        yarn, llama = "beta_fast" in scaling, "low_freq_factor" in scaling
+        found["rope_scaling"] = {"rope_type": "yarn" if yarn else "llama3" if llama else "linear", **scaling}
+    return found
