@@ -69,7 +69,8 @@ class HubDirectory:
             ) from error
         if source.of_experts is not None:
             # A copy: the memory of a view has all experts.
-            return self.fitting(name, self.of_expert(source, device), shape).clone().to(device, dtype)
+            own = self.fitting(name, self.of_expert(source, device), shape)
+            return own.clone(memory_format=torch.contiguous_format).to(device, dtype)
         whole = torch.cat([self.stored(each) for each in source.modules])
         if source.part is not None:
             whole = whole.chunk(2)[source.part]

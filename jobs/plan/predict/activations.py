@@ -16,6 +16,7 @@ from jobs.schema import (
     QKV,
     ActivationCheckpointing,
     Batching,
+    EngineKind,
     Kernels,
     LigerKernel,
     LoraTarget,
@@ -94,10 +95,14 @@ def autocasts(run: Run) -> bool:
 
 def takes_groups(run: Run) -> bool:
     """Return whether attention takes fewer heads of keys than of queries; other kernels get them repeated."""
-    size, capability = run.model.head_size, run.gpu.compute_capability
+    return has_flash(run) and run.model.head_size <= FLASH_HEAD_SIZE and run.parallelism.context == 1
+
+
+def has_flash(run: Run) -> bool:
+    """Return whether attention is FlashAttention's kernel."""
+    capability = run.gpu.compute_capability
     flash = has_gpus(run) and (capability is None or capability >= FLASH_CAPABILITY)
-    narrow = run.job.precision is not Precision.float32
-    return flash and narrow and size % 8 == 0 and size <= FLASH_HEAD_SIZE and run.parallelism.context == 1
+    return flash and run.job.precision is not Precision.float32 and run.model.head_size % 8 == 0
 
 
 # --- one layer -----------------------------------------------------------------------------------------------
@@ -177,7 +182,20 @@ def attention(run: Run, x: Tokens) -> int:
     shared = 0 if lora and lora.dropout else q
     result = q + max(0, operands(run, q, (LoraTarget.projection,)) - shared)
     kept = operands(run, model.hidden_size, QKV) + rotated + keys_and_values + result
-    return x.count * (kept * x.width + 4 * model.heads // tensor + head_norms(run))
+    return x.count * (kept * x.width + statistics_of_heads(run, x) + head_norms(run))
+
+
+def statistics_of_heads(run: Run, x: Tokens) -> int:
+    """Return the bytes for each token that attention keeps of its heads' scores: a float32 log-sum-exp of each.
+
+    Without FlashAttention sinks need all weights, in float32 and in the arithmetic's type, and a mask of one byte.
+    """
+    heads = run.model.heads // run.parallelism.tensor
+    if not run.model.attention_sinks or has_flash(run):
+        return 4 * heads
+    row = run.job.row_length if run.job.batching is not Batching.packed else x.count
+    weights = (row + 1) * 4 + (row * x.width if x.width < 4 else 0)
+    return heads * weights + row // run.job.micro_batch_size
 
 
 def head_norms(run: Run) -> int:
@@ -230,12 +248,14 @@ def rows_of_experts(run: Run, x: Tokens) -> int:
 
 
 def has_grouped_products(run: Run) -> bool:
-    """Return whether one product multiplies the rows of all experts."""
+    """Return whether one product of the native engine multiplies the rows of all experts."""
     model, lora = run.model, run.job.lora
+    if not model.experts or run.engine.kind is not EngineKind.native:
+        return False
     adapted = lora is not None and (LoraTarget.mlp in lora.targets or run.job.quantizes_base)
     sides = (model.hidden_size, model.inner_size // run.parallelism.tensor)
     narrow = run.job.precision is Precision.bfloat16
-    return model.experts > 0 and narrow and not adapted and not any(side % GROUPED_MULTIPLE for side in sides)
+    return narrow and not adapted and not any(side % GROUPED_MULTIPLE for side in sides)
 
 
 def layer(run: Run, x: Tokens) -> int:

@@ -76,6 +76,10 @@ ATTENTION_ONLY = "job.lora.targets=[query,value]"
         (*GPT_OSS, *ALONE, *IN_16_BITS, "engine.loss=whole"),
         pytest.param((*GPT_OSS, *ALONE, *AUTOCAST, "engine.loss=whole"), marks=pytest.mark.long),
         pytest.param(
+            (*LLAMA3[:1], "model.attention_sinks=true", *ALONE, "job.precision=float32", "engine.loss=whole"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
             ("model=qwen3_30b_a3b", "job.sequence_length=4096", *ALONE, *IN_16_BITS, "engine.loss=whole"),
             marks=pytest.mark.long,
         ),
