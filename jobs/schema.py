@@ -127,7 +127,7 @@ class Model:
     mlp: Mlp = Mlp.LLaMAMLP
     """Feed-forward layer."""
     bias: bool = False
-    """Add a bias to the linear layers."""
+    """Add a bias to the linear layers, the router of experts included."""
     attention_bias: bool = False
     """Add a bias to query, key and value only (Qwen2.5)."""
     norm_qk: bool = False
@@ -136,6 +136,8 @@ class Model:
     """Let these norms normalize all heads together, each number with a scale of its own (OLMo 2), not each head."""
     attention_scores_scalar: Count | None = None
     """Number by whose root attention divides its scores (Gemma); null: `head_size`."""
+    attention_sinks: bool = False
+    """Add a learned number for each query head to the sums of attention's softmax, beside its scores (GPT-OSS)."""
     sliding_window: Count | None = None
     """Positions that a token attends to in layers with a sliding window, itself included; null: no such layers."""
     full_attention_every: NoneOrMore = 0
@@ -160,6 +162,8 @@ class Model:
     """Experts that compute each token; 0: a dense model."""
     moe_intermediate_size: Count | None = None
     """Inner width of each expert (Qwen3 MoE); null: `intermediate_size`."""
+    swiglu_limit: Positive | None = None
+    """Limit of gate and up in experts, whose SwiGLU is then g sigmoid(1.702 g) (u + 1) (GPT-OSS: 7); null: SwiGLU."""
 
     @property
     def has_window(self) -> list[bool]:

@@ -24,7 +24,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jobs.answers import FileAnswer
-from jobs.engines.litgpt.names import litgpt_fields
+from jobs.engines.litgpt.names import SWIGLU_LIMIT, litgpt_fields
 from jobs.errors import ConfigError
 from jobs.files import read_json, read_yaml, reason
 from jobs.frozen import interpolation_in
@@ -51,11 +51,12 @@ ARCHITECTURES = (
     "Olmo3ForCausalLM",
     "Gemma3ForCausalLM",
     "Gemma3ForConditionalGeneration",
+    "GptOssForCausalLM",
 )
 # Where layers have their norms, if not before attention and feed-forward.
 PLACES = {"Gemma3": NormPlace.around, "Olmo2": NormPlace.after, "Olmo3": NormPlace.after}
 # Families with sliding windows in some layers.
-WINDOWED = {"Gemma3", "Olmo3"}
+WINDOWED = {"Gemma3", "GptOss", "Olmo3"}
 # transformers' values of what the config.json of a Gemma 3 may leave out (Gemma3TextConfig).
 GEMMA3: dict[str, Any] = {
     "head_dim": 256,
@@ -96,7 +97,6 @@ FEATURES = {
 UNSTATED = {
     "Gemma": "scaled embeddings, norms by 1 + weight",
     "Gemma2": "scaled embeddings, norms by 1 + weight, norms after attention and feed-forward",
-    "GptOss": "attention sinks, biases of experts and router",
 }
 
 
@@ -266,7 +266,7 @@ def from_config_json(path: Path) -> Model:
         family = family_of(given)
         heads, hidden = given["num_attention_heads"], given["hidden_size"]
         rope = rope_of(given)
-        gemma, mixture = family == "Gemma3", family == "Qwen3Moe"
+        gemma, mixture, oss = family == "Gemma3", family == "Qwen3Moe", family == "GptOss"
         experts = given["num_experts"] if mixture else given.get("num_local_experts", 0)
         window = given["sliding_window"] if family in WINDOWED else None
         return checked(
@@ -285,6 +285,9 @@ def from_config_json(path: Path) -> Model:
             norm_unit_offset=gemma,
             norm_place=PLACES.get(family, NormPlace.before),
             mlp=Mlp.GemmaMLP if gemma else Mlp.LLaMAMoE if experts else Mlp.LLaMAMLP,
+            # GptOss always has biases; its config.json states those of attention.
+            bias=oss,
+            attention_sinks=oss,
             # Qwen2 always has a bias on query, key and value, and no key of its config.json states it.
             attention_bias=family == "Qwen2",
             norm_qk=family in {"Qwen3", "Qwen3Moe", "Gemma3", "Olmo2", "Olmo3"},
@@ -301,6 +304,7 @@ def from_config_json(path: Path) -> Model:
             experts=experts,
             experts_per_token=given.get("num_experts_per_tok", 0) if experts else 0,
             moe_intermediate_size=given["moe_intermediate_size"] if mixture else None,
+            swiglu_limit=given.get("swiglu_limit", SWIGLU_LIMIT) if oss else None,
         )
     except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, OmegaConfBaseException) as error:
         lacks = isinstance(error, KeyError) and error.args
@@ -358,8 +362,8 @@ def windows_of(given: Mapping[str, Any]) -> list[int]:
     """Return whether each layer has a sliding window: by a list, or in older files by a period."""
     if given.get("layer_types"):
         return [int(kind == "sliding_attention") for kind in given["layer_types"]]
-    # transformers' Olmo3 has one layer of four without a window; GEMMA3 has its own number.
-    every = given.get("sliding_window_pattern", 4)
+    # transformers' Olmo3 has one layer of four without a window, its GptOss one of two; GEMMA3 has its own number.
+    every = given.get("sliding_window_pattern", 2 if family_of(given) == "GptOss" else 4)
     return [int((layer + 1) % every > 0) for layer in range(given["num_hidden_layers"])]
 
 
@@ -435,7 +439,7 @@ def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
         f"architectures={architecture}, not one of {', '.join(ARCHITECTURES)}": architecture not in ARCHITECTURES,
         f"hidden_act={given.get('hidden_act')}, not {act}": given.get("hidden_act", act) != act,
         f"sliding_window={window}{' in some layers' if by_layer else ''}": slides and family not in WINDOWED,
-        "attention_bias=true, also on the output": given.get("attention_bias", False),
+        "attention_bias=true, also on the output": given.get("attention_bias", False) and family != "GptOss",
         "mlp_bias=true": given.get("mlp_bias", False),
         f"rope_scaling of type {rope_type}, not {' or '.join(scalings)}": rope_type not in {"default", *scalings},
     }

@@ -13,7 +13,7 @@ from tests.support.paths import ROOT
 
 MODELS = options("model")
 # Models that LitGPT's table does not have.
-ELSEWHERE = {"tiny", "llama3_1t", "mistral_small_2501", "olmo3_7b", "olmo3_32b"}
+ELSEWHERE = {"tiny", "llama3_1t", "mistral_small_2501", "olmo3_7b", "olmo3_32b", "gpt_oss_20b", "gpt_oss_120b"}
 # Values that determine shapes and arithmetic; names and sources are ours.
 FIELDS = ("n_layer", "n_head", "n_query_groups", "n_embd", "head_size", "intermediate_size", "padded_vocab_size",
           "block_size", "norm_class_name", "norm_eps", "mlp_class_name", "bias", "lm_head_bias", "parallel_residual",
@@ -26,7 +26,7 @@ FIELDS = ("n_layer", "n_head", "n_query_groups", "n_embd", "head_size", "interme
 
 @pytest.mark.parametrize(
     "name",
-    [model for model in MODELS if model not in {"tiny", "llama3_1t", "mistral_small_2501", "olmo3_7b", "olmo3_32b"}],
+    [model for model in MODELS if model not in ELSEWHERE],
 )
 def test_every_number_that_litgpt_has_too_is_the_same(name: str) -> None:
     model = one(f"model={name}").run.model
@@ -57,7 +57,9 @@ def test_the_parameter_count_is_that_of_the_model_as_built(name: str) -> None:
      ("gemma3_1b", 1.00e9), ("gemma3_4b", 3.88e9), ("gemma3_27b", 27.0e9),
      ("qwen3_30b_a3b", 30.5e9), ("qwen3_235b_a22b", 235e9),
      ("qwen25_7b", 7.61e9), ("qwen25_72b", 72.7e9), ("llama32_1b", 1.23e9),
-     ("llama32_3b", 3.21e9), ("llama33_70b", 70.6e9), ("phi_4", 14.7e9)],
+     ("llama32_3b", 3.21e9), ("llama33_70b", 70.6e9), ("phi_4", 14.7e9),
+     # https://arxiv.org/abs/2508.10925, table 1.
+     ("gpt_oss_20b", 20.91e9), ("gpt_oss_120b", 116.83e9)],
 )  # fmt: skip
 def test_the_parameter_count_is_the_published_one(name: str, published: float) -> None:
     assert parameters(one(f"model={name}").run.model) == pytest.approx(published, rel=0.005)

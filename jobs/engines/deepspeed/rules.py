@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.engines.deepspeed.configuration import settings_of, stage_of
-from jobs.engines.litgpt.rules import float16_has_gpus
+from jobs.engines.litgpt.rules import arithmetic_is_litgpts, float16_has_gpus
 from jobs.engines.nemo.rules import types_follow_the_arithmetic
 from jobs.layout import degree_of, degree_product
 from jobs.parallelism import MODEL_AXES
@@ -108,4 +108,5 @@ RULES: tuple[Rule, ...] = (
     prompts_are_native,
     types_follow_the_arithmetic,
     model_is_dense_and_untied,
+    arithmetic_is_litgpts,
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jobs.engines.litgpt.names import SWIGLU_LIMIT
 from jobs.errors import ConfigError
 
 
@@ -46,6 +47,9 @@ PLAIN: dict[str, Any] = {
     "final_logit_softcapping": None,
     "scale_embeddings": False,
     "moe_intermediate_size": None,
+    "attention_sinks": False,
+    "router_bias": False,
+    "swiglu_limit": None,
 }
 
 
@@ -88,12 +92,24 @@ def olmo3_keys(config: Any) -> dict[str, Any]:
     return {"hidden_act": "silu", **window_keys(config)}
 
 
+def gpt_oss_keys(config: Any) -> dict[str, Any]:
+    """Return the keys of GPT-OSS's experts and of its layers with and without sliding windows."""
+    return {
+        **mixtral_keys(config),
+        **window_keys(config),
+        "attention_bias": True,
+        "swiglu_limit": config.swiglu_limit,
+        "experts_per_token": config.n_expert_per_token,
+    }
+
+
 def window_keys(config: Any) -> dict[str, Any]:
     """Return the keys of layers with and without sliding windows."""
     kinds = ("full_attention", "sliding_attention")
     return {
-        "sliding_window": config.sliding_window_size,
-        "layer_types": [kinds[has_window] for has_window in config.sliding_window_indices],
+        # transformers makes a mask of this size even if no layer has a window.
+        "sliding_window": config.sliding_window_size or config.block_size,
+        "layer_types": [kinds[has_window] for has_window in config.sliding_window_indices or [0] * config.n_layer],
     }
 
 
@@ -107,6 +123,11 @@ OLMO2 = {
 }  # fmt: skip
 OLMO3 = OLMO2 | {"sliding_window_size": ANY, "rope_local_base_freq": ANY}
 EXPERTS = {"mlp_class_name": "LLaMAMoE"}
+# transformers' class has the limit as a constant.
+GPT_OSS = EXPERTS | {
+    "bias": True, "attention_sinks": True, "router_bias": True, "swiglu_limit": SWIGLU_LIMIT,
+    "sliding_window_size": ANY,
+}  # fmt: skip
 ARCHITECTURES = (
     Architecture("Llama", "llama", {}, no_keys),
     Architecture("Mixtral", "mixtral", EXPERTS, mixtral_keys),
@@ -121,11 +142,12 @@ ARCHITECTURES = (
     Architecture("Olmo2", "olmo2", OLMO2, no_keys),
     Architecture("Olmo3", "olmo3", OLMO3, olmo3_keys),
     Architecture("Gemma3", "gemma3_text", GEMMA3, gemma3_keys),
+    Architecture("GptOss", "gpt_oss", GPT_OSS, gpt_oss_keys),
 )
 
 
 def nearest_architecture(config: Any) -> tuple[Architecture, list[str]]:
-    """Return the architecture that is most like a LitGPT configuration, and the fields in which they differ."""
+    """Return the architecture that is most like an OwnConfig, and the fields in which they differ."""
 
     def differing(architecture: Architecture) -> list[str]:
         wanted = {**PLAIN, **architecture.differing}

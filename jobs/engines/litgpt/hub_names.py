@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,28 @@ class Source:
     """Names of the modules whose rows it is, with {} for the numbers of layer and expert."""
     part: int | None = None
     """Which half of the rows of one module it is, 0 or 1; None: all rows of all modules."""
+    of_experts: Stacked | None = None
+    """Its place if one tensor has all experts of a layer."""
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Place of an expert's weight or bias in a tensor of all experts, (experts, in, outputs) or (experts, outputs)."""
+
+    first: int = 0
+    """First of its outputs."""
+    step: int = 1
+    """Distance to the next one: gate and up of GPT-OSS take turns."""
+    expert: int = 0
+    """Number of the expert."""
+
+    def of(self, whole: Tensor) -> Tensor:
+        """Return the part of that tensor that is the weight (out, in) or the bias (out,)."""
+        return whole[self.expert].movedim(-1, 0)[self.first :: self.step]
+
+    def whole(self, part: Tensor, experts: int) -> Tensor:
+        """Return an empty tensor of all experts, given the weight or the bias of one."""
+        return part.new_empty(experts, *part.shape[1:], part.shape[0] * self.step)
 
 
 def rows_of(*modules: str) -> Source:
@@ -64,6 +90,18 @@ def experts(mixture: str, gate: str, up: str, down: str) -> dict[str, Source]:
     return own | {f"{LAYER}mlp.gate": rows_of(f"{THEIRS}{mixture}.gate")}
 
 
+def stacked_experts() -> dict[str, Source]:
+    """Return the sources of GPT-OSS's sinks, router and experts."""
+    theirs = f"{THEIRS}mlp.experts."
+    return {
+        f"{LAYER}attn": rows_of(f"{THEIRS}self_attn"),
+        f"{LAYER}mlp.gate": rows_of(f"{THEIRS}mlp.router"),
+        f"{LAYER}mlp.experts.{{}}.fc_1": Source((f"{theirs}gate_up_proj",), of_experts=Stacked(0, 2)),
+        f"{LAYER}mlp.experts.{{}}.fc_2": Source((f"{theirs}gate_up_proj",), of_experts=Stacked(1, 2)),
+        f"{LAYER}mlp.experts.{{}}.proj": Source((f"{theirs}down_proj",), of_experts=Stacked()),
+    }
+
+
 OF_FAMILY: Mapping[str, Mapping[str, Source]] = {
     "Llama": {},
     "Mistral": {},
@@ -75,6 +113,7 @@ OF_FAMILY: Mapping[str, Mapping[str, Source]] = {
     "Olmo2": AFTER,
     "Olmo3": AFTER,
     "Gemma3": AROUND,
+    "GptOss": stacked_experts(),
 }
 """What differs from COMMON, by the family of jobs.plan.model_file.family_of."""
 
@@ -87,4 +126,8 @@ def source_of(name: str, family: str) -> Source:
     module, _, kind = name.rpartition(".")
     numbers = re.findall(r"(?<=\.)\d+(?=\.|$)", module)
     source = {**COMMON, **OF_FAMILY[family]}[re.sub(r"(?<=\.)\d+(?=\.|$)", "{}", module)]
-    return Source(tuple(f"{each.format(*numbers)}.{kind}" for each in source.modules), source.part)
+    modules = [each.format(*numbers) for each in source.modules]
+    if source.of_experts is None:
+        return Source(tuple(f"{each}.{kind}" for each in modules), source.part)
+    names = tuple(each if kind == "weight" else f"{each}_{kind}" for each in modules)
+    return Source(names, of_experts=replace(source.of_experts, expert=int(numbers[-1])))

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from jobs.engines.litgpt.hub_names import source_of
+from jobs.engines.litgpt.hub_names import Source, source_of
 from jobs.errors import CheckpointError, ConfigError
 from jobs.files import opened, read_json, reason
 from jobs.plan.model_file import family_of, of_text, refuse_other_arithmetic
@@ -67,18 +67,36 @@ class HubDirectory:
                 f"job.init_from={self.directory} is a {self.family}, which has no {name}: it belongs to another model. "
                 "Set model= to match."
             ) from error
+        if source.of_experts is not None:
+            # A copy: the memory of a view has all experts.
+            own = self.fitting(name, self.of_expert(source, device), shape)
+            return own.clone(memory_format=torch.contiguous_format).to(device, dtype)
         whole = torch.cat([self.stored(each) for each in source.modules])
         if source.part is not None:
             whole = whole.chunk(2)[source.part]
         if name in {"lm_head.weight", "transformer.wte.weight"} and self.family == "Gemma3":
             # A model of images has 64 rows more, for tokens of images.
             whole = whole[: shape[0]]
-        if tuple(whole.shape) != tuple(shape):
+        return self.fitting(name, whole, shape).to(device, dtype)
+
+    def fitting(self, name: str, weight: Tensor, shape: Sequence[int]) -> Tensor:
+        """Return a weight; raise CheckpointError if its shape is another one."""
+        if tuple(weight.shape) != tuple(shape):
             raise CheckpointError(
-                f"job.init_from={self.directory}: {name} has shape {tuple(whole.shape)}, the model wants "
+                f"job.init_from={self.directory}: {name} has shape {tuple(weight.shape)}, the model wants "
                 f"{tuple(shape)}. Set model= to match."
             )
-        return whole.to(device, dtype)
+        return weight
+
+    def of_expert(self, source: Source, device: torch.device) -> Tensor:
+        """Return the weight of one of the experts that share a tensor."""
+        ((name,), place) = source.modules, source.of_experts
+        assert place is not None
+        if f"{name}_blocks" not in self.files:
+            return place.of(self.stored(name))
+        # Outputs are the rows of blocks, (experts, out, in / 32, 16).
+        rows = [self.stored(f"{name}_{part}")[place.expert][place.first :: place.step] for part in ("blocks", "scales")]
+        return unpacked(*(each.to(device) for each in rows))
 
     def stored(self, name: str) -> Tensor:
         """Return a weight by its name in Hugging Face's files."""
@@ -94,3 +112,15 @@ class HubDirectory:
             f"job.init_from={self.directory} has no weight {name}: it belongs to another model, or a file is missing. "
             "Set model= to match, or download it again."
         )
+
+
+def unpacked(blocks: Tensor, scales: Tensor) -> Tensor:
+    """Return numbers of MXFP4 (rows, in) in bfloat16, which has all of them.
+
+    A block is 32 numbers of 4 bits, two a byte, the lower half first, (rows, in / 32, 16), and a scale 2^(scale - 127),
+    (rows, in / 32): OCP Microscaling Formats (MX) Specification 1.0, sections 5.2 and 5.3.
+    """
+    levels = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.bfloat16, device=blocks.device)
+    levels = torch.cat((levels, -levels))
+    pairs = torch.stack((blocks & 15, blocks >> 4), -1).flatten(-2)
+    return torch.ldexp(levels[pairs.int()], scales.int()[..., None] - 127).flatten(-2)

@@ -6,9 +6,12 @@ from typing import Any
 
 from jobs.schema import Mlp, Model, NormPlace, RopeScaling
 
+SWIGLU_LIMIT = 7.0
+"""Limit of gate and up in experts of a GptOss: a constant of transformers' class."""
+
 
 def litgpt_fields(model: Model) -> dict[str, Any]:
-    """Return the keyword arguments of litgpt.config.Config."""
+    """Return the keyword arguments of litgpt.config.Config; what it does not have is own_fields."""
     scaling, windows = model.rope_scaling, [int(has) for has in model.has_window]
     return {
         # LitGPT's norms multiply by 1 + weight for a model that is called so.
@@ -48,7 +51,26 @@ def litgpt_fields(model: Model) -> dict[str, Any]:
         "n_expert": model.experts,
         "n_expert_per_token": model.experts_per_token,
         "moe_intermediate_size": model.moe_intermediate_size,
+        **own_fields(model),
     }
+
+
+def own_fields(model: Model) -> dict[str, Any]:
+    """Return the fields of jobs.engines.litgpt.config.OwnConfig that differ from LitGPT's arithmetic.
+
+    LitGPT's reader refuses them by name, and so does not compute an export in another way.
+    """
+    given = {
+        "attention_sinks": model.attention_sinks,
+        "router_bias": model.bias and model.experts > 0,
+        "swiglu_limit": model.swiglu_limit,
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def keys_beyond_litgpt(model: Model) -> list[str]:
+    """Return the keys of own_fields that a user sets."""
+    return ["model.bias of a router" if name == "router_bias" else f"model.{name}" for name in own_fields(model)]
 
 
 def adjustments(scaling: RopeScaling) -> dict[str, float | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jobs.engines.litgpt.arguments import Script, script_of
+from jobs.engines.litgpt.names import keys_beyond_litgpt
 from jobs.engines.native.rules import narrow_weights_have_narrow_arithmetic
 from jobs.layout import degree_of, degree_product, has_gpus, layout_of
 from jobs.parallelism import DP_SHARD, MODEL_AXES, Sharding
@@ -143,6 +144,16 @@ def frequencies_are_litgpts(run: Run) -> str | None:
     return None
 
 
+def arithmetic_is_litgpts(run: Run) -> str | None:
+    """Refuse fields of the model that LitGPT does not have."""
+    if keys := keys_beyond_litgpt(run.model):
+        return (
+            f"engine={run.engine.kind.name} does not have {', '.join(keys)} ({run.model.name}). Choose another model, "
+            "or set engine=native."
+        )
+    return None
+
+
 def nothing_is_saved_on_the_way(run: Run) -> str | None:
     """Refuse checkpoints during training, which LitGPT's scripts do not resume."""
     if run.job.checkpoint_every_steps is not None:
@@ -174,6 +185,7 @@ RULES: tuple[Rule, ...] = (
     compilation_is_the_scripts,
     embeddings_are_apart,
     frequencies_are_litgpts,
+    arithmetic_is_litgpts,
     nothing_is_saved_on_the_way,
     float16_has_gpus,
     prompts_are_native,

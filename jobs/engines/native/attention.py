@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.nn.functional as F
 from litgpt.model import CausalSelfAttention
-from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
 from jobs.engines.native.rotary import rotated
 from jobs.plan.predict.activations import FLASH_HEAD_SIZE
@@ -52,6 +53,8 @@ class Attention(CausalSelfAttention):  # type: ignore[misc]  # LitGPT publishes 
     """Positions that a token attends to, itself included; None: all before it."""
     table: int = 0
     """Number of the layer's rotary table."""
+    sinks: nn.Parameter | None
+    """A score for each head (heads,) that every token's softmax has besides (SunkAttention); None: no such scores."""
     ring: bool = False
     """Context parallelism sends keys and values around."""
     rotate = staticmethod(rotated)
@@ -75,11 +78,12 @@ class Attention(CausalSelfAttention):  # type: ignore[misc]  # LitGPT publishes 
         q, k, v = (each.transpose(1, 2) for each in self.rotate(qkv, cos, sin, groups, norms))
         # Grouped-query attention: heads / groups query heads share one key and value head.
         window = None if self.window is None or self.window >= self.longest else self.window
-        by_bounds = bounds is not None or window is not None
+        sinks = self.sinks.to_local() if isinstance(self.sinks, DTensor) else self.sinks
+        by_bounds = bounds is not None or window is not None or sinks is not None
         if heads > groups and not takes_groups(q, packed=by_bounds, ring=self.ring):
             k, v = (each.repeat_interleave(heads // groups, dim=1) for each in (k, v))
         scalar = self.config.attention_scores_scalar
-        reach = Reach(None if scalar is None else scalar**-0.5, window)
+        reach = Reach(None if scalar is None else scalar**-0.5, window, sinks)
         y = causal(q, k, v, reach) if bounds is None else within_samples(q, k, v, bounds, self.longest, reach)
         result: Tensor = self.proj(y.flatten(2))
         return result
@@ -92,22 +96,36 @@ class Reach(NamedTuple):
     """Factor of the scores; None: 1 / sqrt(head size)."""
     window: int | None
     """Positions that a token attends to, itself included; None: all before it."""
+    sinks: Tensor | None = None
+    """A further score of each head (heads,), without a value; None: no such scores."""
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor, reach: Reach) -> Tensor:
     """Return causal attention of q, k and v (mbs, heads, seq, head size), as (mbs, seq, heads, head size)."""
     count, _, row, _ = q.shape
-    further = {"scale": reach.scale, **grouped(q, k)}
-    if reach.window is None or reach.window >= row:
+    if reach.sinks is None and (reach.window is None or reach.window >= row):
+        further = {"scale": reach.scale, **grouped(q, k)}
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, **further).transpose(1, 2)
     bounds = torch.arange(0, (count + 1) * row, row, device=q.device, dtype=torch.int32)
     if has_varlen_kernel(q):
-        # torch's other kernels have no window. (mbs, heads, seq, size) -> (1, heads, mbs x seq, size)
+        # torch's other kernels have neither windows nor sinks. (mbs, heads, seq, size) -> (1, heads, mbs x seq, size)
         q, k, v = (each.transpose(0, 1).flatten(1, 2)[None] for each in (q, k, v))
         packed = within_samples(q, k, v, bounds, row, reach)
         return packed.view(count, row, *packed.shape[2:])
-    allowed = mask(bounds[:2], row, reach.window)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, **further).transpose(1, 2)
+    return masked(q, k, v, mask(bounds[:2], row, reach.window), reach)
+
+
+def masked(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, reach: Reach) -> Tensor:
+    """Return attention of q, k and v (mbs, heads, seq, head size) by a mask (seq, seq), as (mbs, seq, heads, size)."""
+    if reach.sinks is None:
+        further = {"scale": reach.scale, **grouped(q, k)}
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, **further).transpose(1, 2)
+    scores = q @ k.mT * (reach.scale or q.shape[-1] ** -0.5)
+    # One more score for each token, (mbs, heads, seq, seq + 1), whose weight is dropped again.
+    further_score = reach.sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
+    scores = torch.cat((scores.masked_fill(~allowed, -torch.inf), further_score), -1)
+    weights = scores.softmax(-1, dtype=torch.float32)[..., :-1]
+    return (weights.to(v.dtype) @ v).transpose(1, 2)
 
 
 def within_samples(  # noqa: PLR0917 (q, k and v are one)
@@ -120,11 +138,13 @@ def within_samples(  # noqa: PLR0917 (q, k and v are one)
         further: dict[str, Any] = {"window_size": (left, 0), "scale": reach.scale, **grouped(q, k)}
         # Not [0], whose backward fills a new tensor with zeros and copies the gradient into it.
         q, k, v = (each.squeeze(0).transpose(0, 1) for each in (q, k, v))
+        if reach.sinks is not None:
+            sunk = SunkAttention.apply(q, k, v, reach.sinks, bounds, longest, further)  # type: ignore[no-untyped-call]  # torch has no types for it
+            return cast(Tensor, sunk)[None]
         return cast(Tensor, varlen_attn(q, k, v, bounds, bounds, longest, longest, **further))[None]
     if torch.compiler.is_compiling():
         # A graph cannot depend on the lengths. Slow, and meant for CPUs, where compilation is only tested.
-        allowed = mask(bounds, q.shape[2], reach.window)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=reach.scale).transpose(1, 2)
+        return masked(q, k, v, mask(bounds, q.shape[2], reach.window), reach)
     # Neighbouring samples of equal length are computed as one batch; pipeline stages get empty samples at the end.
     runs = [(len(list(equal)), length) for length, equal in groupby(bounds.diff().tolist()) if length]
     lengths = [count * length for count, length in runs]
@@ -134,6 +154,52 @@ def within_samples(  # noqa: PLR0917 (q, k and v are one)
         own_q, own_k, own_v = (each.unflatten(1, run).transpose(0, 1) for each in qkv)
         parts.append(causal(own_q, own_k, own_v, reach).flatten(0, 1))
     return torch.cat(parts)[None]
+
+
+class SunkAttention(torch.autograd.Function):
+    """Attention with sinks z by a kernel that has none, but returns log-sum-exps l of the scores s next to its o.
+
+        l' = log(exp(l) + exp(z))        o' = sum of exp(s - l') v = o exp(l - l')
+
+    The kernel's backward pass makes the weights exp(s - l) again, and ds = exp(s - l) (do v - do o). With l' and o' in
+    place of l and o this is the gradient with sinks. Their value is 0, so dz = -sum over tokens of exp(z - l') do o'.
+    """
+
+    @staticmethod
+    def forward(  # noqa: PLR0917 (q, k and v are one)
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Tensor,
+        bounds: Tensor,
+        longest: int,
+        further: dict[str, Any],
+    ) -> Tensor:
+        """Return attention of q (tokens, heads, size), k and v within bounds; sinks (heads,)."""
+        both = varlen_attn(q, k, v, bounds, bounds, longest, longest, return_aux=AuxRequest(lse=True), **further)
+        result, sums = cast("tuple[Tensor, Tensor]", both)
+        # (heads, tokens) in float32
+        with_sinks = torch.logaddexp(sums, sinks.float()[:, None])
+        result = (result * (sums - with_sinks).exp().T[..., None]).to(q.dtype)
+        ctx.save_for_backward(q, k, v, result, with_sinks, sinks, bounds)
+        ctx.longest, ctx.further = longest, further
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of q, k, v and sinks."""
+        q, k, v, result, sums, sinks, bounds = ctx.saved_tensors
+        gradient, further = gradients[0], ctx.further
+        # The state of random numbers is unused: nothing is dropped.
+        of_qkv = torch.ops.torch_attn._varlen_attn_backward(  # noqa: SLF001 (that of varlen_attn, with other results)
+            gradient, q, k, v, result, sums, bounds, bounds, ctx.longest, ctx.longest,
+            further["window_size"] == (-1, 0), bounds.new_zeros(2, dtype=torch.uint64), further["scale"],
+            list(further["window_size"]),
+        )  # fmt: skip
+        products = (gradient * result).sum(-1, dtype=torch.float32)
+        of_sinks = -((sinks.float()[:, None] - sums).exp().T * products).sum(0)
+        return *of_qkv, of_sinks.to(sinks.dtype), None, None, None
 
 
 def mask(bounds: Tensor, row: int, window: int | None) -> Tensor:

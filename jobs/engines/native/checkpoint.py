@@ -17,9 +17,9 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+import yaml
 from litgpt.config import Config
 from litgpt.model import GPT
-from litgpt.utils import save_config
 from torch import Tensor
 from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 from torch.distributed.checkpoint.api import CheckpointException
@@ -39,6 +39,7 @@ from torch.distributed.tensor import DTensor
 from torch.futures import Future as TorchFuture
 from torch.optim import Optimizer
 
+from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.customization.lora import ADAPTER, merged_weights
 from jobs.engines.native.customization.lora_files import LITGPT_FILE, write_adapters
 from jobs.engines.native.customization.prompt_files import write_prompt
@@ -48,6 +49,7 @@ from jobs.engines.native.load_sharded import shard_of
 from jobs.engines.native.tensor_parallel import as_in_litgpt, grouped_by_rank, layout_rows
 from jobs.errors import CheckpointError, before_torch_archive
 from jobs.lease import Lease
+from jobs.output import write_file
 from jobs.plan.cost import checkpoint_bytes, weights_bytes
 from jobs.runtime.checkpoint_directory import (
     Saved,
@@ -205,7 +207,7 @@ class Saver:
                     with (writing / name).open("wb") as file:
                         dcp_to_torch_save(sharded, cast(Path, file))
                     shutil.rmtree(sharded)
-                save_config(self.gpt.config, writing)
+                write_file(writing / "model_config.yaml", yaml.safe_dump(litgpt_fields(self.run.model)))
                 if self.job.lora is not None:
                     write_adapters(self.run, writing)
                 if prompt is not None:

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import cast
 
 import torch
-from litgpt.config import Config
 from litgpt.model import GPT, Block, LLaMAMoE, build_rope_cache
 from torch import Tensor, nn
 
+from jobs.engines.litgpt.config import OwnConfig
 from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.attention import Attention, bounds_of, positions_in
 from jobs.engines.native.experts.mixture import use_mixture
@@ -22,7 +22,7 @@ from jobs.schema import Model
 class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
     """LitGPT's GPT under its parameter names; forward returns the loss and accepts packed rows."""
 
-    def __init__(self, config: Config, chunk: int | None) -> None:
+    def __init__(self, config: OwnConfig, chunk: int | None) -> None:
         super().__init__(config)
         if chunk is not None:
             self.lm_head.__class__, self.lm_head.size = ChunkedHead, chunk
@@ -32,6 +32,8 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
             attention = layer.attn
             attention.__class__ = Attention
             attention.window = config.sliding_window_size if attention.apply_sliding_window_attention else None
+            sinks = nn.Parameter(torch.empty(config.n_head)) if config.attention_sinks else None
+            attention.register_parameter("sinks", sinks)
             if config.norm_qk and config.norm_qk_type == "olmo2":
                 attention.norm_q.__class__ = attention.norm_k.__class__ = HeadsNorm
             attention.table = config.rope_indices[attention.block_idx] if config.rope_indices else 0
@@ -104,7 +106,7 @@ def through(
 def empty_model(model: Model, row_length: int, chunk: int | None = None) -> Decoder:
     """Return the model on the meta device, with a rotary table of the longest row; `chunk` as of loss_chunk."""
     with torch.device("meta"):
-        gpt = Decoder(Config(**litgpt_fields(model)), chunk)
+        gpt = Decoder(OwnConfig(**litgpt_fields(model)), chunk)
     gpt.max_seq_length = row_length
     for layer in layers(gpt):
         layer.attn.longest = row_length

@@ -173,6 +173,16 @@ def windows_are_whole(run: Run) -> str | None:
     return None
 
 
+def sinks_are_whole(run: Run) -> str | None:
+    """Refuse attention sinks with CP: each step of ring attention would add them to its sums."""
+    if run.model.attention_sinks and run.parallelism.context > 1:
+        return (
+            f"model.attention_sinks=true ({run.model.name}) adds to the sums of a whole row, of which ring attention "
+            f"(parallelism.context={run.parallelism.context}) has a part at a time. Set parallelism.context=1."
+        )
+    return None
+
+
 def packed_text_has_no_prompt(run: Run) -> str | None:
     """Refuse virtual tokens in packed windows of text: only the first document of a sample would attend to them."""
     if run.job.batching is Batching.packed and run.job.virtual_tokens and run.data.source in TEXTS:
@@ -336,6 +346,7 @@ RULES: tuple[Rule, ...] = (
     rounding_has_narrow_weights,
     packed_rows_are_whole,
     windows_are_whole,
+    sinks_are_whole,
     balance_has_experts,
     packed_text_has_no_prompt,
     fused_kernels_fit,

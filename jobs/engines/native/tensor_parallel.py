@@ -52,6 +52,8 @@ def apply_tp(gpt: GPT, mesh: DeviceMesh, *, sequence_parallel: bool, loss_parall
     for layer in layers(gpt):
         layer.attn.config = config
         parallelize_module(layer, mesh, layer_plan(layer, between))
+        if layer.attn.sinks is not None:
+            layer.attn.sinks = nn.Parameter(distribute_tensor(layer.attn.sinks, mesh, [Shard(0)]))
         if isinstance(layer.mlp, Mixture) and layer.mlp.experts.are_plain:
             layer.mlp.split = mesh
     plan: dict[str, ParallelStyle] = {

@@ -143,6 +143,7 @@ def model_is_dense_and_serial(run: Run) -> str | None:
         "norm_unit_offset": model.norm_unit_offset,
         f"mlp={model.mlp.name}": model.mlp is Mlp.GemmaMLP,
         "attention_scores_scalar": model.attention_scores_scalar is not None,
+        "attention_sinks": model.attention_sinks,
         "sliding_window": model.sliding_window is not None,
         "scale_embeddings": model.scale_embeddings,
         "rope_scaling without low_freq_factor": scaling is not None and scaling.low_freq_factor is None,

@@ -16,6 +16,7 @@ from jobs.schema import (
     QKV,
     ActivationCheckpointing,
     Batching,
+    EngineKind,
     Kernels,
     LigerKernel,
     LoraTarget,
@@ -30,6 +31,8 @@ WIDTHS = {Precision.float32: 4, Precision.bfloat16: 2, Precision.float16: 2}
 """Bytes of a number."""
 FLASH_CAPABILITY, FLASH_HEAD_SIZE = 8.0, 256
 """FlashAttention's limits (jobs.engines.native.attention)."""
+GROUPED_MULTIPLE = 8
+"""Sides of grouped products are multiples of 16 bytes (torch._grouped_mm): 8 numbers of bfloat16."""
 CHEAP_PRODUCT = 64
 """Largest inner size of a matrix product that selective checkpointing computes again
 (jobs.engines.native.activation_checkpointing)."""
@@ -92,10 +95,14 @@ def autocasts(run: Run) -> bool:
 
 def takes_groups(run: Run) -> bool:
     """Return whether attention takes fewer heads of keys than of queries; other kernels get them repeated."""
-    size, capability = run.model.head_size, run.gpu.compute_capability
+    return has_flash(run) and run.model.head_size <= FLASH_HEAD_SIZE and run.parallelism.context == 1
+
+
+def has_flash(run: Run) -> bool:
+    """Return whether attention is FlashAttention's kernel."""
+    capability = run.gpu.compute_capability
     flash = has_gpus(run) and (capability is None or capability >= FLASH_CAPABILITY)
-    narrow = run.job.precision is not Precision.float32
-    return flash and narrow and size % 8 == 0 and size <= FLASH_HEAD_SIZE and run.parallelism.context == 1
+    return flash and run.job.precision is not Precision.float32 and run.model.head_size % 8 == 0
 
 
 # --- one layer -----------------------------------------------------------------------------------------------
@@ -175,7 +182,20 @@ def attention(run: Run, x: Tokens) -> int:
     shared = 0 if lora and lora.dropout else q
     result = q + max(0, operands(run, q, (LoraTarget.projection,)) - shared)
     kept = operands(run, model.hidden_size, QKV) + rotated + keys_and_values + result
-    return x.count * (kept * x.width + 4 * model.heads // tensor + head_norms(run))
+    return x.count * (kept * x.width + statistics_of_heads(run, x) + head_norms(run))
+
+
+def statistics_of_heads(run: Run, x: Tokens) -> int:
+    """Return the bytes for each token that attention keeps of its heads' scores: a float32 log-sum-exp of each.
+
+    Without FlashAttention sinks need all weights, in float32 and in the arithmetic's type, and a mask of one byte.
+    """
+    heads = run.model.heads // run.parallelism.tensor
+    if not run.model.attention_sinks or has_flash(run):
+        return 4 * heads
+    row = run.job.row_length if run.job.batching is not Batching.packed else x.count
+    weights = (row + 1) * 4 + (row * x.width if x.width < 4 else 0)
+    return heads * weights + row // run.job.micro_batch_size
 
 
 def head_norms(run: Run) -> int:
@@ -198,20 +218,44 @@ def copies_heads(run: Run) -> bool:
 def feed_forward(run: Run, x: Tokens) -> int:
     """Return what the feed-forward keeps: its input, and the operands of its activation function and last product.
 
-    Gated: gate, up, silu(gate) and their product; Liger computes silu again. Autocast casts the input for each of the
-    two matrices. Else: up and gelu(up). Frozen matrices without adapters keep neither their input nor the last operand.
+    Gated: gate, up, silu(gate) and their product; Liger and limited SwiGLU compute silu again. Autocast casts the input
+    for each of the two matrices. Else: up and gelu(up). Frozen matrices without adapters keep neither their input nor
+    the last operand.
     """
     model, mlp = run.model, (LoraTarget.mlp,)
     gated = model.mlp is not Mlp.GptNeoxMLP
     wide = model.inner_size // run.parallelism.tensor
-    inner = (2 if run.engine.kernels is not Kernels.torch else 3) if gated else 1
+    again = run.engine.kernels is not Kernels.torch or model.swiglu_limit is not None
+    inner = (2 if again else 3) if gated else 1
     inputs = operands(run, model.hidden_size, mlp, matrices=2 if gated else 1)
     kept = inner * wide + operands(run, wide, mlp)
     if model.experts:
-        # A token is copied to each of its experts, whose results are weighted and added.
-        return x.count * x.width * model.experts_per_token * (inputs + model.hidden_size + kept)
+        # The router keeps its input. A token is copied to each of its experts, whose results are weighted and added.
+        router = x.count * operands(run, model.hidden_size, mlp)
+        results = x.count * model.experts_per_token * model.hidden_size
+        return x.width * (router + results + rows_of_experts(run, x) * (inputs + kept))
     casts = 2 if gated and x.residual > x.width else 1
     return x.count * x.width * (casts * inputs + kept)
+
+
+def rows_of_experts(run: Run, x: Tokens) -> int:
+    """Return the rows that a rank's experts compute, if all are equally busy; in a grouped product with those between.
+
+    jobs.engines.native.experts.mixture.grouped: the rows of each expert begin at a multiple.
+    """
+    between = GROUPED_MULTIPLE * run.model.experts // run.parallelism.expert if has_grouped_products(run) else 0
+    return x.count * run.model.experts_per_token + between
+
+
+def has_grouped_products(run: Run) -> bool:
+    """Return whether one product of the native engine multiplies the rows of all experts."""
+    model, lora = run.model, run.job.lora
+    if not model.experts or run.engine.kind is not EngineKind.native:
+        return False
+    adapted = lora is not None and (LoraTarget.mlp in lora.targets or run.job.quantizes_base)
+    sides = (model.hidden_size, model.inner_size // run.parallelism.tensor)
+    narrow = run.job.precision is Precision.bfloat16
+    return narrow and not adapted and not any(side % GROUPED_MULTIPLE for side in sides)
 
 
 def layer(run: Run, x: Tokens) -> int:
@@ -284,14 +328,19 @@ def recomputed(run: Run, x: Tokens) -> int:
 
 
 def cast_weights(run: Run, layers: int, *, head: bool) -> int:
-    """Return the 16-bit copies of weights that autocast makes in forward and the products keep: of those trained."""
+    """Return the 16-bit copies of weights that autocast makes in forward and the products keep: of those trained.
+
+    Grouped products of experts make them again.
+    """
     if not (in_autocast(run) and has_wide_weights(run)):
         return 0
     tensor, lora = run.parallelism.tensor, run.job.lora
     if not run.job.trains_all_weights:
         matrices, head = adapter_weights(run.model, lora) if lora else [], False
     else:
-        matrices = [weight for weight in layer_weights(run.model) if weight.split is not Split.none]
+        again = has_grouped_products(run)
+        matrices = [each for each in layer_weights(run.model) if each.split is not Split.none]
+        matrices = [each for each in matrices if not (each.of_expert and again)]
     ends = run.model.vocab_size * run.model.hidden_size // tensor if head else 0
     return WIDTHS[run.job.precision] * (layers * sum(weight.held(tensor) for weight in matrices) + ends)
 

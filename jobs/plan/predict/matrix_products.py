@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from jobs.engines.engine import engine_of
 from jobs.layout import sequence_parallel
-from jobs.plan.predict.activations import WIDTHS, tokens_of
+from jobs.plan.predict.activations import WIDTHS, has_grouped_products, has_wide_weights, in_autocast, tokens_of
 from jobs.plan.predict.flops import attended
 from jobs.plan.predict.weights import layer_weights, norms_of_layer
 from jobs.schema import ActivationCheckpointing, Mlp, Norm, Run
@@ -115,11 +115,28 @@ def element_bytes(run: Run) -> float:
         # A norm of its own before each rotation, read and written once; compilation makes one kernel of both.
         rotary += 2 * (model.heads + model.kv_heads) * model.head_size / p.tensor
     # GELU reads and writes. Gate and up are read and their product is written; without fusion silu(gate) is written and
-    # read again.
+    # read again. Limited SwiGLU has seven kernels, three of them with two inputs.
     opening = 2 if model.mlp is Mlp.GptNeoxMLP else 3 if fused else 5
+    if model.swiglu_limit is not None:
+        opening = 17
     activation = opening * model.inner_size * max(1, model.experts_per_token) / p.tensor
     moved = repeats * WIDTHS[run.job.precision] * tokens_of(run).count * (residual + rotary + activation)
-    return moved + unpacked_bytes(run)
+    return moved + unpacked_bytes(run) + stacked_bytes(run)
+
+
+def stacked_bytes(run: Run) -> float:
+    """Return the bytes to put matrices of a rank's experts one after the other for grouped products, each time.
+
+    For forward, for backward, and where that recomputes; once more to add biases
+    (jobs.engines.native.experts.mixture.stacked).
+    """
+    if not has_grouped_products(run):
+        return 0.0
+    p, width = run.parallelism, WIDTHS[run.job.precision]
+    matrices = sum(each.size for each in layer_weights(run.model) if each.of_expert) / p.tensor / p.expert
+    read = 4 if in_autocast(run) and has_wide_weights(run) else width
+    times = 2 if run.engine.activation_checkpointing is ActivationCheckpointing.none else 3
+    return times * matrices * (read + width + (2 * width if run.model.bias else 0))
 
 
 def unpacked_bytes(run: Run) -> float:

@@ -57,13 +57,15 @@ def layer_weights(model: Model) -> list[Weight]:
     qkv_width = (model.heads + 2 * model.kv_heads) * model.head_size
     feed_forward = mlp_weights(model)
     if model.mlp is Mlp.LLaMAMoE:
-        feed_forward = [Weight(model.experts, model.hidden_size), *of_experts(model, feed_forward)]
+        router = linear(model.experts, model.hidden_size, Split.none, bias=model.bias)
+        feed_forward = [*router, *of_experts(model, feed_forward)]
     return [
         *linear(qkv_width, model.hidden_size, Split.rows, bias=model.bias or model.attention_bias),
         *linear(model.hidden_size, heads_width, Split.columns, bias=model.bias),
         *feed_forward,
         *norm_weights(model) * norms_of_layer(model),
         *(head_norm_weights(model) if model.norm_qk else []),
+        *([Weight(model.heads, split=Split.rows)] if model.attention_sinks else []),
     ]
 
 

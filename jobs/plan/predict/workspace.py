@@ -12,7 +12,7 @@ from typing import Any
 from jobs.engines.native.loss_chunk import loss_chunk
 from jobs.layout import accumulation, frees_weights, sequence_parallel, uses_fsdp
 from jobs.parallelism import SHARD_PARTS, Strategy
-from jobs.plan.predict.activations import WIDTHS, Tokens, layer_input, operands
+from jobs.plan.predict.activations import WIDTHS, Tokens, has_grouped_products, layer_input, operands
 from jobs.plan.predict.states import layer_as_stored, shard_ranks, undivided_gradients
 from jobs.plan.predict.weights import (
     NF4_BLOCK,
@@ -37,13 +37,22 @@ def backward_of_layer(run: Run, x: Tokens) -> int:
     tokens = x.count * x.width * max(1, model.experts_per_token)
     inputs = tokens * wide
     matrix = wide * model.hidden_size * x.width if run.job.trains_all_weights else 0
+    others = 0
+    if has_grouped_products(run):
+        # Those of a rank's experts one after the other, for the gradient of its input and as that of the weights; with
+        # biases, the matrices that these are added to too. FSDP has the gradients of two others in the last product,
+        # when two operands of the first one are freed.
+        of_experts = model.experts // run.parallelism.expert * wide * model.hidden_size * x.width
+        matrix = of_experts * (2 if model.bias else 1)
+        if uses_fsdp(run) and run.job.trains_all_weights:
+            others = max(0, 2 * of_experts - tokens * (wide + model.hidden_size))
     gathered = x.count * x.width * model.hidden_size if sequence_parallel(run) else 0
     if x.residual > x.width:
         # Autocast casts the gradient of the result down, and that of the weight up.
         gathered, matrix = x.count * x.width * model.hidden_size, 3 * matrix
     made = 3 if model.mlp is not Mlp.GptNeoxMLP else 2
     activation = made * inputs - tokens * operands(run, wide, (LoraTarget.mlp,))
-    return layer_input(run, x) + max(inputs + matrix + gathered, activation) + unpacked_matrix(run, x)
+    return layer_input(run, x) + max(inputs + matrix + others + gathered, activation) + unpacked_matrix(run, x)
 
 
 def unpacked_matrix(run: Run, x: Tokens) -> int:

@@ -243,11 +243,13 @@ def model_is_consistent(run: Run) -> str | None:
             f"model.parallel_residual=true adds attention and feed-forward of one input, and model.norm_place="
             f"{m.norm_place.name} normalizes them apart. Set model.norm_place=before."
         )
-    if m.moe_intermediate_size is not None and not m.experts:
-        return (
-            f"model.moe_intermediate_size={m.moe_intermediate_size} is the width of experts, and model.experts=0. Set "
-            "model.moe_intermediate_size=null."
-        )
+    of_experts = {
+        "moe_intermediate_size": ("the width", m.moe_intermediate_size),
+        "swiglu_limit": ("a limit", m.swiglu_limit),
+    }
+    for key, (what, size) in of_experts.items():
+        if size is not None and not m.experts:
+            return f"model.{key}={size:g} is {what} of experts, and model.experts=0. Set model.{key}=null."
     return None
 
 

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 import yaml
 from huggingface_hub import save_torch_state_dict
-from litgpt.config import Config
 
 from jobs.data.tokenizer import GENERATION_CONFIG, VOCABULARIES, read_json, special_tokens, tokenizer_files
+from jobs.engines.litgpt.config import OwnConfig
 from jobs.engines.litgpt.hub_config import architecture_of, config_json
 from jobs.engines.litgpt.hub_names import source_of
 from jobs.engines.litgpt.hub_weights import HubDirectory
@@ -52,7 +52,7 @@ def to_hugging_face(source: Path, target: Path) -> None:
     """Write a LitGPT directory in Hugging Face's layout, into a directory that exists."""
     # LitGPT's reader would wait for a FIFO, and expand aliases without a limit.
     read_yaml(source / LITGPT_CONFIG)
-    config = Config.from_file(source / LITGPT_CONFIG)
+    config = OwnConfig.from_file(source / LITGPT_CONFIG)
     architecture = architecture_of(config, source)
     described = config_json(config, architecture)
     # The file stays mapped, so that its weights are in memory once.
@@ -93,7 +93,12 @@ def by_hub_names(weights: Mapping[str, torch.Tensor], config: Any, family: str) 
     heads, groups = config.n_head, config.n_query_groups
     found: dict[str, torch.Tensor] = {}
     for name, weight in weights.items():
-        names = source_of(name, family).modules
+        source = source_of(name, family)
+        names = source.modules
+        if source.of_experts is not None:
+            whole = found.setdefault(names[0], source.of_experts.whole(weight, config.n_expert))
+            source.of_experts.of(whole).copy_(weight)
+            continue
         # Queries, keys and values are rows of one matrix here. They are copied: weights in a file share no memory.
         rows = [number * config.head_size for number in (heads, groups, groups)]
         parts = [weight] if len(names) == 1 else [part.clone() for part in weight.split(rows)]

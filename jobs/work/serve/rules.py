@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from jobs.engines.litgpt.names import keys_beyond_litgpt
 from jobs.parallelism import CP, PP, Schedule, StageSplit, Strategy
 from jobs.plan.predict.memory import memory
 from jobs.plan.predict.states import kv_bytes_per_token, states
 from jobs.plan.rules.memory import usable_bytes
 from jobs.plan.rules.rule import Rule, divisors, either, undivided
 from jobs.schema import Run
-from jobs.settings.serving import Balancer, LoadGenerator
+from jobs.settings.serving import Balancer, Layout, LoadGenerator
 from jobs.work.program.words import names_in, unknown_names
 from jobs.work.serve.names import CLIENT, SERVER
 from jobs.work.serve.replicas import replica_nodes, replica_ranks, replicas_of
@@ -190,6 +191,20 @@ def load_is_the_clients(run: Run) -> str | None:
     return None
 
 
+def model_is_the_servers(run: Run) -> str | None:
+    """Refuse a model that LitGPT's server does not have."""
+    assert run.engine.server is not None
+    scaling, keys = run.model.rope_scaling, keys_beyond_litgpt(run.model)
+    if scaling is not None and scaling.is_yarn:
+        keys.append("model.rope_scaling.beta_slow (YaRN)")
+    if run.engine.server.layout is Layout.litgpt and keys:
+        return (
+            f"engine.server.layout=litgpt is of LitGPT's server, which does not have {', '.join(keys)} "
+            f"({run.model.name}). Choose another model, or set engine=vllm."
+        )
+    return None
+
+
 def commands_have_known_names(run: Run) -> str | None:
     """Refuse {names} in a command that nothing replaces."""
     assert run.serving is not None
@@ -280,5 +295,6 @@ RULES: tuple[Rule, ...] = (
     load_is_the_clients,
     search_has_a_limit,
     commands_have_known_names,
+    model_is_the_servers,
 )
 WARNINGS: tuple[Rule, ...] = (requests_wait_for_memory, ranks_are_idle)

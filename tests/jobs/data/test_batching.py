@@ -237,6 +237,50 @@ def test_the_kernel_of_gpus_has_the_windows_that_a_mask_has(
     assert wider != pytest.approx(loss, rel=1e-4)
 
 
+@pytest.mark.parametrize("batching", list(Batching))
+def test_the_kernel_of_gpus_has_the_sinks_that_a_mask_has(
+    batching: Batching, uneven: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sunk = ("model.attention_sinks=true", "model.sliding_window=5", "model.full_attention_every=2")
+    gpt, data = decoder(*sunk), open_dataset(uneven)
+    (rows,) = map(tensors, batch_of(data, batching).micro_batches)
+    loss, gradients = computed(gpt, rows)
+    assert computed(decoder(*sunk[1:]), rows)[0] != pytest.approx(loss, rel=1e-4)
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    calls = []
+
+    def heads_first(*given: Tensor) -> list[Tensor]:
+        return [each.transpose(0, 1)[None] for each in given]
+
+    def scores(bounds: Tensor, row: int, left: int) -> Tensor:
+        return torch.zeros(row, row).masked_fill(~attention.mask(bounds, row, left + 1 or None), -torch.inf)
+
+    def varlen(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, *_: object, **further: Any) -> tuple[Tensor, Tensor]:
+        assert further["return_aux"].lse
+        allowed = scores(bounds, len(q), further["window_size"][0])
+        result, sums = flash(*heads_first(q, k, v), attn_mask=allowed, scale=further["scale"])
+        return result[0].transpose(0, 1), sums[0]
+
+    def backward(*given: Any) -> list[Tensor]:
+        gradient, q, k, v, result, sums, bounds, _, _, _, is_causal, _, scale, (left, _) = given
+        assert is_causal == (left < 0)
+        calls.append(left + 1)
+        found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            *heads_first(gradient, q, k, v, result), sums[None], 0.0, False, attn_mask=scores(bounds, len(q), left),
+            scale=scale,
+        )  # fmt: skip
+        return [each[0].transpose(0, 1) for each in found]
+
+    monkeypatch.setattr(attention, "has_varlen_kernel", lambda _: True)
+    monkeypatch.setattr(attention, "takes_groups", lambda *_, **__: False)
+    monkeypatch.setattr(attention, "varlen_attn", varlen)
+    monkeypatch.setattr(torch.ops.torch_attn, "_varlen_attn_backward", backward)
+    kernel_loss, kernel_gradients = computed(gpt, rows)
+    assert set(calls) == {0, 5}
+    assert kernel_loss == pytest.approx(loss, rel=1e-6)
+    assert far(kernel_gradients, gradients) < 1e-5
+
+
 def test_a_row_of_padding_alone_has_no_loss_and_no_gradient(uneven: Path) -> None:
     gpt = decoder(chunk=1024)
     nothing = torch.zeros(1, 32, dtype=torch.int64)

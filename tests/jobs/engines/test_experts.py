@@ -12,10 +12,12 @@ from _pytest.mark import ParameterSet
 from litgpt.config import Config
 from litgpt.model import GPT, LLaMAMoE
 
-from jobs.engines.native.experts.mixture import GROUPED_MULTIPLE, use_mixture
+from jobs.engines.litgpt.config import OwnConfig
+from jobs.engines.native.experts.mixture import activated, use_mixture
 from jobs.metrics import COLLECTIVE_BYTES, COLLECTIVE_CALLS, EXPERT_IMBALANCE, PARAMETERS_HELD, PARAMETERS_TRAINED
 from jobs.parallelism import Schedule
 from jobs.plan.cost import parameters
+from jobs.plan.predict.activations import GROUPED_MULTIPLE
 from jobs.plan.predict.states import parameters_held
 from jobs.rundir import RunDir, load_run
 from tests.support import ring_on_cpu
@@ -60,13 +62,16 @@ def one_process(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 # --- one rank ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("width", [48, 20])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rows_in_the_order_of_their_experts_give_litgpts_results_and_gradients(width: int, dtype: torch.dtype) -> None:
+def test_rows_in_the_order_of_their_experts_give_litgpts_results_and_gradients(
+    width: int, dtype: torch.dtype, *, bias: bool
+) -> None:
     grouped = width % GROUPED_MULTIPLE == 0 and dtype is torch.bfloat16
     torch.manual_seed(1)
-    config = Config(n_embd=32, n_head=4, n_expert=5, n_expert_per_token=2, mlp_class_name="LLaMAMoE", bias=False,
-                    intermediate_size=width, moe_intermediate_size=width)  # fmt: skip
+    config = OwnConfig(n_embd=32, n_head=4, n_expert=5, n_expert_per_token=2, mlp_class_name="LLaMAMoE", bias=bias,
+                       intermediate_size=width, moe_intermediate_size=width)  # fmt: skip
     theirs = LLaMAMoE(config).to(dtype)
     # No token chooses the last expert, and each one the first.
     with torch.no_grad():
@@ -84,6 +89,20 @@ def test_rows_in_the_order_of_their_experts_give_litgpts_results_and_gradients(w
     tolerance = 2e-2 if grouped else None
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(other, one, rtol=tolerance, atol=tolerance)
+
+
+def test_limited_swiglu_has_the_result_and_gradients_of_its_definition() -> None:
+    gate, up, cotangent = (4 * torch.randn(64, 48, dtype=torch.float64).requires_grad_() for _ in range(3))
+
+    def defined(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
+        return gate * torch.sigmoid(1.702 * gate) * (up + 1)
+
+    found, expected = activated(gate, up, 7.0), defined(gate, up)
+    torch.testing.assert_close(found, expected)
+    assert (up.abs() > 7).any(), "no value is limited"
+    gradients = (torch.autograd.grad(result, (gate, up), cotangent) for result in (found, expected))
+    torch.testing.assert_close(*gradients)
 
 
 # --- every product -------------------------------------------------------------------------------------------
@@ -123,6 +142,13 @@ def test_every_product_of_ep_computes_what_one_process_computes(
         long(("parallelism.prefetch=2", "engine.loss=chunked")),
         long(("job.weight_decay_on=matrices",)),
         long(("model.moe_intermediate_size=48", "model.norm_qk=true")),
+        (
+            "model.bias=true",
+            "model.swiglu_limit=7",
+            "model.attention_sinks=true",
+            "model.sliding_window=8",
+            "model.full_attention_every=2",
+        ),
     ],
     ids=" ".join,
 )

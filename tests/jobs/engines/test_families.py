@@ -61,6 +61,10 @@ class Family:
     """LitGPT's function from Hugging Face's names to those."""
     without: frozenset[str] = frozenset()
     """Layouts that are refused."""
+    adapted: str = "[query,key,value,projection,mlp]"
+    """Targets of adapters that PEFT has too."""
+    larger: str | None = None
+    """Part of the names of weights that are five times as large, so that a limit is reached."""
     exported: str | None = None
     """The family of an export, if another one has the same arithmetic."""
     is_llama: bool = False
@@ -69,6 +73,37 @@ class Family:
     def takes(self, layout: str) -> bool:
         """Return True unless a layout is refused, or divides experts that the family does not have."""
         return layout not in self.without and ("EP" not in layout or any("experts" in key for key in self.settings))
+
+
+def copy_weights_of_gpt_oss(
+    _config: Config, _shards: object, found: dict[str, Tensor], named: dict[str, Tensor]
+) -> None:
+    """Rename weights, which LitGPT has no function for."""
+    found |= {
+        "lm_head.weight": named["lm_head.weight"],
+        "transformer.wte.weight": named["model.embed_tokens.weight"],
+        "transformer.ln_f.weight": named["model.norm.weight"],
+    }
+    for i in range(2):
+        theirs, ours = f"model.layers.{i}.", f"transformer.h.{i}."
+        found[f"{ours}attn.sinks"] = named[f"{theirs}self_attn.sinks"]
+        found[f"{ours}norm_1.weight"] = named[f"{theirs}input_layernorm.weight"]
+        found[f"{ours}norm_2.weight"] = named[f"{theirs}post_attention_layernorm.weight"]
+        for kind in ("weight", "bias"):
+            found[f"{ours}attn.qkv.{kind}"] = torch.cat([named[f"{theirs}self_attn.{p}_proj.{kind}"] for p in "qkv"])
+            found[f"{ours}attn.proj.{kind}"] = named[f"{theirs}self_attn.o_proj.{kind}"]
+            found[f"{ours}mlp.gate.{kind}"] = named[f"{theirs}mlp.router.{kind}"]
+            suffix = "" if kind == "weight" else "_bias"
+            experts = zip(
+                named[f"{theirs}mlp.experts.gate_up_proj{suffix}"],
+                named[f"{theirs}mlp.experts.down_proj{suffix}"],
+                strict=True,
+            )
+            for number, (gate_and_up, down) in enumerate(experts):
+                of_expert = f"{ours}mlp.experts.{number}."
+                found[f"{of_expert}fc_1.{kind}"] = gate_and_up[..., ::2].movedim(-1, 0)
+                found[f"{of_expert}fc_2.{kind}"] = gate_and_up[..., 1::2].movedim(-1, 0)
+                found[f"{of_expert}proj.{kind}"] = down.movedim(-1, 0)
 
 
 NOT_COMPILED = frozenset({"compiled", "compiled, packed", "TP, compiled"})
@@ -122,6 +157,25 @@ FAMILIES = {
         copy_weights_qwen_3,
         without=NOT_COMPILED,
     ),
+    "GptOss": Family(
+        {
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 8.0,
+                "truncate": False,
+                "original_max_position_embeddings": 32,
+            },
+        },
+        "Mixtral-8x7B-v0.1",
+        copy_weights_of_gpt_oss,
+        without=NOT_COMPILED,
+        adapted="[query,key,value,projection]",
+        larger="gate_up_proj",
+    ),
 }
 STEPS = 3
 UNEVEN = ("data=alpaca", "data.bpe_vocab_size=300", "job.sequence_length=256", "data.max_samples=null",
@@ -168,6 +222,8 @@ def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         for parameter, weight in theirs.named_parameters():
             is_norm = "norm" in parameter
             weight.normal_(1.0 if is_norm else 0.0, 0.3 if is_norm else 0.15)
+            if family.larger is not None and family.larger in parameter:
+                weight.mul_(5)
     theirs.save_pretrained(where, max_shard_size="100KB")
     assert len(list(where.glob("*.safetensors"))) > 1
     train_bpe(SENTENCES, 300, where)
@@ -334,7 +390,8 @@ def test_losses_gradients_and_updates_are_those_of_transformers(
 )
 def test_adapters_train_alike_on_two_ranks_and_peft_reads_them(published: Published, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
-    lora = ("job=finetune_lora", *published.start(), "job.export=true", "job.precision=float32", "job.lora.rank=4")
+    lora = ("job=finetune_lora", *published.start(), "job.export=true", "job.precision=float32", "job.lora.rank=4",
+            f"job.lora.targets={published.family.adapted}")  # fmt: skip
     single = make_run(tmp_path, "name=single", *lora, *ONE, small=False)
     two = make_run(tmp_path, "name=two", *lora, "parallelism=tp", TWO, small=False)
     for run in (single, two):
@@ -349,3 +406,27 @@ def test_adapters_train_alike_on_two_ranks_and_peft_reads_them(published: Publis
         found, unlike = adapted(tokens).logits, base(tokens).logits
         torch.testing.assert_close(merged(tokens).logits, found, rtol=0, atol=1e-4)
     assert (found - unlike).abs().max() > 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("published", ["GptOss"], indirect=True)
+def test_adapters_of_stacked_experts_are_merged_and_not_written_for_peft(published: Published, tmp_path: Path) -> None:
+    lora = ("job=finetune_lora", *published.start(), "job.export=true", "job.precision=float32", "job.lora.rank=4",
+            "job.lora.targets=[mlp]")  # fmt: skip
+    runs = [
+        make_run(tmp_path, f"name={name}", *lora, *layout, small=False)
+        for name, layout in {"one": ONE, "tp": ("parallelism=tp", TWO)}.items()
+    ]
+    for run in runs:
+        assert set(train(run)) == {0}, printed(run)
+        assert not (run.export / "peft").exists()
+        convert(run.export, tmp_path / f"hf {run.path.name}")
+    assert losses(runs[1]) == pytest.approx(losses(runs[0]), abs=1e-5)
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    one, tp = (load(tmp_path / f"hf {run.path.name}").state_dict() for run in runs)
+    for name, weight in load(published.path).state_dict().items():
+        torch.testing.assert_close(tp[name], one[name], rtol=1e-3, atol=1e-4)
+        assert torch.equal(one[name], weight) == (
+            not name.endswith(("experts.gate_up_proj", "experts.down_proj", "router.weight"))
+        ), name

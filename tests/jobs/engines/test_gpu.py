@@ -265,6 +265,25 @@ def test_packed_rows_train_as_padded_ones_by_the_kernel_for_samples(kernels: str
     assert norms == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.parametrize("batching", ["padded", "packed"])
+def test_attention_sinks_train_as_on_the_cpu(batching: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    common = ("ranks_per_node=1", "parallelism=single", "model.head_size=16", "model.attention_sinks=true",
+              "model.sliding_window=24", "model.full_attention_every=2", "model.max_sequence_length=256",
+              "job.sequence_length=256", "job.micro_batch_size=4", "job.steps=4", "data=docstrings",
+              "data.max_samples=32", "data.bpe_vocab_size=320", f"job.batching={batching}")  # fmt: skip
+    start = make_run(tmp_path, "name=start", *common, "job.export=true")
+    runs = [
+        make_run(tmp_path, f"name={name}", *common, f"job.init_from={start.export}", f"job.precision={precision}")
+        for name, precision in (("gpu", "bfloat16"), ("cpu", "float32"))
+    ]
+    assert train(start) == train(runs[0]) == [0], printed(runs[0])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert train(runs[1]) == [0], printed(runs[1])
+    assert losses(runs[0]) == pytest.approx(losses(runs[1]), abs=0.02)
+    norms, expected = ([row["gradient_norm"] for row in steps(run)] for run in runs)
+    assert norms == pytest.approx(expected, rel=0.05)
+
+
 @pytest.mark.parametrize("loop", ["fused", "foreach", "single"])
 def test_the_optimizers_loop_does_not_change_the_losses(loop: str, weights: RunDir, tmp_path: Path) -> None:
     common = ("ranks_per_node=1", f"job.init_from={weights.export}", "parallelism=fsdp_full")

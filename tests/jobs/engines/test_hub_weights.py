@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from litgpt.config import Config
 from litgpt.scripts.convert_hf_checkpoint import convert_hf_checkpoint
+from safetensors.torch import save_file
 
 import slurmscale
 from jobs.cli import main
@@ -71,6 +73,55 @@ def test_weights_are_those_of_litgpts_converter(architecture: str, tmp_path: Pat
     assert ours.keys() == theirs.keys()
     for name, weight in ours.items():
         assert torch.equal(weight, theirs[name]), name
+
+
+def gpt_oss(where: Path) -> dict[str, torch.Tensor]:
+    """Save a GPT-OSS with random weights, and return them."""
+    torch.manual_seed(0)
+    rope = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, "truncate": False}
+    further = {"num_local_experts": 3, "num_experts_per_tok": 2, "intermediate_size": 96, "hidden_size": 64}
+    model = transformers.GptOssForCausalLM(transformers.GptOssConfig(**SMALL | further, rope_scaling=rope))
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight)
+    model.to(torch.bfloat16).save_pretrained(where)
+    weights: dict[str, torch.Tensor] = model.state_dict()
+    return weights
+
+
+def test_a_gpt_oss_is_converted_to_litgpts_layout_and_back(tmp_path: Path) -> None:
+    weights = gpt_oss(tmp_path / "Tiny")
+    train_bpe(SENTENCES, 100, tmp_path / "Tiny")
+    for source, target in (("Tiny", "litgpt"), ("litgpt", "back")):
+        assert main(["convert", str(tmp_path / source), "--output", str(tmp_path / target)]) == 0
+    back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back").state_dict()
+    assert back.keys() == weights.keys()
+    for name, weight in weights.items():
+        assert torch.equal(back[name], weight), name
+    # Stock LitGPT does not compute it in another way.
+    with pytest.raises(TypeError, match="attention_sinks"):
+        Config.from_file(tmp_path / "litgpt/model_config.yaml")
+
+
+def test_experts_in_4_bits_are_those_that_transformers_makes_of_them(tmp_path: Path) -> None:
+    mxfp4 = pytest.importorskip("transformers.integrations.mxfp4")
+    weights, config = gpt_oss(tmp_path / "Tiny"), tmp_path / "Tiny/config.json"
+    (tmp_path / "4 bits").mkdir()
+    stored = {}
+    for name, weight in weights.items():
+        if not name.endswith("_proj"):
+            stored[name] = weight.clone()
+            continue
+        experts, inputs, outputs = weight.shape
+        blocks = torch.randint(256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8)
+        scales = torch.randint(120, 130, (experts, outputs, inputs // 32), dtype=torch.uint8)
+        stored |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        weights[name] = mxfp4.convert_moe_packed_tensors(blocks, scales)
+    save_file(stored, tmp_path / "4 bits/model.safetensors")
+    (tmp_path / "4 bits/config.json").write_text(config.read_text())
+    save_file({name: each.contiguous().clone() for name, each in weights.items()}, tmp_path / "Tiny/model.safetensors")
+    found, expected = (weights_of(tmp_path / name, config) for name in ("4 bits", "Tiny"))
+    for name, weight in expected.items():
+        assert torch.equal(found[name], weight), name
 
 
 def test_the_text_of_a_model_of_images_is_read(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ IN_16_BITS = ("job.precision=bfloat16", "engine.parameters=bfloat16")
 AUTOCAST = ("job.precision=bfloat16",)
 QWEN3 = ("model=qwen3_8b", "job.sequence_length=4096")
 GEMMA3 = ("model=gemma3_4b", "job.sequence_length=4096")
+GPT_OSS = ("model=gpt_oss_20b", "job.sequence_length=4096")
 TP = ("parallelism=tp", "parallelism.tensor=8", "scaling.global_batch_size=2")
 FSDP = ("scaling.global_batch_size=16", *AUTOCAST)
 FSDP_FULL = ("parallelism=fsdp_full", "scaling.global_batch_size=16")
@@ -72,6 +73,16 @@ ATTENTION_ONLY = "job.lora.targets=[query,value]"
             marks=pytest.mark.long,
         ),
         pytest.param((*GEMMA3, *ALONE, *AUTOCAST, "engine.loss=whole"), marks=pytest.mark.long),
+        (*GPT_OSS, *ALONE, *IN_16_BITS, "engine.loss=whole"),
+        pytest.param((*GPT_OSS, *ALONE, *AUTOCAST, "engine.loss=whole"), marks=pytest.mark.long),
+        pytest.param(
+            (*LLAMA3[:1], "model.attention_sinks=true", *ALONE, "job.precision=float32", "engine.loss=whole"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            ("model=qwen3_30b_a3b", "job.sequence_length=4096", *ALONE, *IN_16_BITS, "engine.loss=whole"),
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             (*GEMMA3, "model.full_attention_every=2", *ALONE, *IN_16_BITS, "job.batching=packed"),
             marks=pytest.mark.long,
@@ -106,6 +117,15 @@ def test_tensors_kept_for_backward_are_those_of_the_engine(overrides: tuple[str,
         pytest.param((*LLAMA2, "parallelism=fsdp_full", *FSDP), marks=pytest.mark.long),
         pytest.param((*LLAMA2, "parallelism=fsdp_grad_op", *FSDP, "engine.loss=whole"), marks=pytest.mark.long),
         (*QWEN3, *TP, *IN_16_BITS),
+        (*GPT_OSS, *TP, *IN_16_BITS),
+        *(
+            pytest.param(
+                (*model, "parallelism=fsdp_full", *FSDP, f"engine.activation_checkpointing={mode}", "model.layers=4"),
+                marks=pytest.mark.long,
+            )
+            for model in (GPT_OSS, ("model=mixtral_8x7b", "job.sequence_length=4096"))
+            for mode in ("none", "full")
+        ),
         pytest.param((*QWEN3, *ALONE, *AUTOCAST), marks=pytest.mark.long),
         pytest.param((*QWEN3, "parallelism=fsdp_full", *FSDP), marks=pytest.mark.long),
         pytest.param(

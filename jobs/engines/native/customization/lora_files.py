@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from litgpt.config import Config
 from torch import Tensor
 
 from jobs.engines.litgpt.arguments import PRECISIONS, lora_arguments
+from jobs.engines.litgpt.config import OwnConfig
 from jobs.engines.litgpt.hub_config import nearest_architecture
 from jobs.engines.litgpt.hub_names import source_of
 from jobs.engines.litgpt.names import litgpt_fields
@@ -37,8 +37,11 @@ def write_adapters(run: Run, export: Path) -> None:
         **lora_arguments(lora),
     }
     write_file(export / "hyperparameters.yaml", yaml.safe_dump(metadata))
-    # PEFT names q, k and v apart, as Llama, Mistral, Mixtral, Qwen2, Qwen3 and Gemma 3 have them.
+    # PEFT names q, k and v apart, as Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma 3 and GPT-OSS have them.
     if run.model.mlp is Mlp.GptNeoxMLP:
+        return
+    # GPT-OSS has the experts of a layer in one tensor, gate and up in turn, where PEFT has other adapters.
+    if run.model.swiglu_limit is not None and LoraTarget.mlp in lora.targets:
         return
     adapters = load_weights(export / LITGPT_FILE)["model"]
     named = dict(peft_weights(adapters, run.model, lora))
@@ -62,7 +65,7 @@ def peft_weights(adapters: Mapping[str, Tensor], model: Model, lora: Lora) -> It
     heads, groups = (count * model.head_size for count in (model.heads, model.kv_heads))
     sizes = dict(zip(QKV, (heads, groups, groups), strict=True))
     chosen = [target for target in QKV if target in lora.targets]
-    family = nearest_architecture(Config(**litgpt_fields(model)))[0].name
+    family = nearest_architecture(OwnConfig(**litgpt_fields(model)))[0].name
     for name, weight in adapters.items():
         module, _, kind = name.rpartition(".")
         matrix, modules = kind[-1], source_of(f"{module}.weight", family).modules

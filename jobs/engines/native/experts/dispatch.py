@@ -48,5 +48,6 @@ def apply_ep(gpt: GPT, mesh: DeviceMesh) -> None:
     for layer in layers(gpt):
         mixture, share = layer.mlp, len(layer.mlp.experts) // mesh.size()
         first = mesh.get_local_rank() * share
-        mixture.experts = Experts({str(i): mixture.experts[str(i)] for i in range(first, first + share)})
+        own = {str(i): mixture.experts[str(i)] for i in range(first, first + share)}
+        mixture.experts = Experts(own, mixture.experts.limit)
         mixture.through = Dispatch(mesh.get_group())

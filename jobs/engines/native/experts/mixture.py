@@ -8,28 +8,35 @@ the load of an expert is. In bfloat16 one grouped product multiplies the rows of
 need to know how many each has; otherwise it waits once per layer to read that.
 
 Under TP every rank has a part of each expert's matrices, and its y is a partial sum, which is reduced once per layer.
+
+An expert is down(silu(g) u) of g = gate(x) and u = up(x), or limited SwiGLU (GPT-OSS) with L = model.swiglu_limit:
+
+    g' = min(g, L)    u' = min(max(u, -L), L)    down(g' sigmoid(1.702 g') (u' + 1))
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from litgpt.model import LLaMAMoE
+from litgpt.model import LLaMAMLP, LLaMAMoE
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate
 from torch.nn import functional as F
 
 from jobs.engines.native.experts.balance import with_balance
+from jobs.plan.predict.activations import GROUPED_MULTIPLE
 
 Compute = Callable[[Tensor, Tensor], Tensor]
 """(rows ordered by expert, rows of each expert) -> results of the rows."""
+Linear = tuple[Tensor, Tensor | None]
+"""Weight (out, in) and bias (out,) of a linear layer."""
+SLOPE = 1.702
+"""Factor of the sigmoid in limited SwiGLU, by which GELU is approximated (https://arxiv.org/abs/1606.08415)."""
 GATED = ("fc_1", "fc_2", "proj")
 """Gate, up and down of an expert."""
-GROUPED_MULTIPLE = 8
-"""Sides of grouped products are multiples of 16 bytes (torch._grouped_mm): 8 numbers of bfloat16."""
 
 
 class Mixture(LLaMAMoE):  # type: ignore[misc]  # LitGPT publishes no types
@@ -74,32 +81,54 @@ class Mixture(LLaMAMoE):  # type: ignore[misc]  # LitGPT publishes no types
 
 
 class Experts(nn.ModuleDict):
-    """The experts of a layer that this rank holds, by their numbers in the whole layer: a unit of FSDP."""
+    """The experts of a layer that this rank holds, by their numbers in the whole layer: a unit of FSDP.
+
+    `limit` is that of gate and up; None: SwiGLU.
+    """
+
+    def __init__(self, experts: Mapping[str, nn.Module], limit: float | None) -> None:
+        super().__init__(experts)
+        self.limit = limit
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         """Return the results of rows (n, hidden) ordered by expert; counts (experts,) are the rows of each."""
         if self.are_plain:
-            matrices = [[own(expert.get_parameter(f"{name}.weight")) for expert in self.values()] for name in GATED]
-            if (dtype := grouped_type(matrices, rows)) is not None:
-                return grouped(matrices, rows.to(dtype), counts)
+            layers = [[linear_of(expert.get_submodule(name)) for expert in self.values()] for name in GATED]
+            if (dtype := grouped_type(layers, rows)) is not None:
+                return grouped(layers, rows.to(dtype), counts, self.limit)
         # Experts without rows take part: their gradients are 0, and under TP and FSDP all ranks send alike.
         parts = rows.split(counts.tolist())
         if self.are_plain:
-            return torch.cat([gated(part, *of_expert) for part, *of_expert in zip(parts, *matrices, strict=True)])
+            by_expert = zip(parts, *layers, strict=True)
+            return torch.cat([gated(part, of_expert, self.limit) for part, *of_expert in by_expert])
         return torch.cat([expert(part) for expert, part in zip(self.values(), parts, strict=True)])
 
     @property
     def are_plain(self) -> bool:
-        """Return whether experts are three matrices each: without biases, adapters or 4 bits."""
-        linear = [each for each in self.modules() if isinstance(each, nn.Linear)]
-        return all(type(each) is nn.Linear and each.bias is None for each in linear)
+        """Return whether experts are three linear layers each: without adapters or 4 bits."""
+        return all(type(each) is nn.Linear for expert in self.values() for each in expert.children())
+
+
+class LimitedExpert(LLaMAMLP):  # type: ignore[misc]  # LitGPT publishes no types
+    """An expert with limited SwiGLU, by itself: with adapters, or in 4 bits."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the result of x (..., hidden), of the same shape."""
+        result: Tensor = self.proj(activated(self.fc_1(x), self.fc_2(x), self.config.swiglu_limit))
+        return result
 
 
 def use_mixture(mixture: LLaMAMoE) -> None:
     """Turn LitGPT's mixture of experts into a Mixture, in place; parameters keep their names."""
     mixture.__class__ = Mixture
     mixture.through, mixture.load, mixture.balance, mixture.split = None, None, 0.0, None
-    mixture.experts = Experts({str(number): expert for number, expert in enumerate(mixture.experts)})
+    config = mixture.config
+    if config.router_bias:
+        mixture.gate = nn.Linear(config.n_embd, config.n_expert)
+    for expert in mixture.experts if config.swiglu_limit else ():
+        expert.__class__ = LimitedExpert
+    numbered = {str(number): expert for number, expert in enumerate(mixture.experts)}
+    mixture.experts = Experts(numbered, config.swiglu_limit)
 
 
 def placed(x: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
@@ -107,45 +136,150 @@ def placed(x: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
     return DTensor.from_local(x, mesh, [placement], run_check=False)
 
 
-def own(weight: Tensor) -> Tensor:
-    """Return this TP rank's part of a weight."""
-    return weight.to_local() if isinstance(weight, DTensor) else weight
+def linear_of(linear: Any) -> Linear:
+    """Return this TP rank's part of a linear layer.
+
+    The results of ranks with a part of its columns are added, so each adds an equal share of the bias, which is whole
+    on all of them.
+    """
+    weight, bias = linear.weight, linear.bias
+    own: Tensor = weight.to_local() if isinstance(weight, DTensor) else weight
+    if not isinstance(bias, DTensor):
+        return own, bias
+    if bias.placements[0].is_shard():
+        return own, bias.to_local()
+    return own, bias.to_local(grad_placements=[Partial()]) / bias.device_mesh.size()
 
 
-def gated(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
-    """Return the result of a SwiGLU expert, down(silu(gate x) * up x)."""
-    return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
+def gated(x: Tensor, layers: Sequence[Linear], limit: float | None) -> Tensor:
+    """Return the result of an expert, whose linear layers are in the order of GATED."""
+    gate, up, down = layers
+    return F.linear(activated(F.linear(x, *gate), F.linear(x, *up), limit), *down)
 
 
-def grouped_type(matrices: list[list[Tensor]], rows: Tensor) -> torch.dtype | None:
+def activated(gate: Tensor, up: Tensor, limit: float | None) -> Tensor:
+    """Return SwiGLU of gate and up, or limited SwiGLU."""
+    if limit is None:
+        return F.silu(gate) * up
+    result: Tensor = LimitedSwiGLU.apply(gate, up, limit)  # type: ignore[no-untyped-call]  # torch has no types for it
+    return result
+
+
+class LimitedSwiGLU(torch.autograd.Function):
+    """Limited SwiGLU, which keeps its two inputs only; autograd would keep six tensors of their size."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor, limit: float) -> Tensor:
+        """Return g sigmoid(1.702 g) (u + 1) of limited g and u."""
+        ctx.save_for_backward(gate, up)
+        ctx.limit = limit
+        g, u = gate.clamp(max=limit), up.clamp(-limit, limit)
+        return g * torch.sigmoid(SLOPE * g) * (u + 1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        """Return the gradients of gate and up: 0 beyond the limit."""
+        gate, up = ctx.saved_tensors
+        g, u = gate.clamp(max=ctx.limit), up.clamp(-ctx.limit, ctx.limit)
+        share = torch.sigmoid(SLOPE * g)
+        of_gate = gradients[0] * (u + 1) * share * (1 + SLOPE * g * (1 - share))
+        return of_gate * (gate <= ctx.limit), gradients[0] * g * share * (up.abs() <= ctx.limit), None
+
+
+def grouped_type(layers: list[list[Linear]], rows: Tensor) -> torch.dtype | None:
     """Return the type in which one product multiplies the rows of all experts; None if each expert has its own.
 
     torch has grouped products in bfloat16 only.
     """
     device = rows.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else rows.dtype
-    fits = all(side % GROUPED_MULTIPLE == 0 for (first, *_) in matrices for side in first.shape)
+    fits = all(side % GROUPED_MULTIPLE == 0 for ((weight, _), *_) in layers for side in weight.shape)
     return dtype if dtype is torch.bfloat16 and fits else None
 
 
-def grouped(matrices: list[list[Tensor]], rows: Tensor, counts: Tensor) -> Tensor:
-    """Return the results of SwiGLU experts by a grouped product for each of their matrices, in the order of GATED."""
+def grouped(layers: list[list[Linear]], rows: Tensor, counts: Tensor, limit: float | None) -> Tensor:
+    """Return the results of experts by a grouped product for each of their linear layers, in the order of GATED.
+
+    A bias is the weight of a further input that is 1: the gradients of all biases are part of a grouped product too.
+    """
     # Each expert's rows begin at a multiple: the gradient of its weights sums over them. Rows between stay 0.
     padded = (counts + GROUPED_MULTIPLE - 1) // GROUPED_MULTIPLE * GROUPED_MULTIPLE
     ends = padded.cumsum(0)
     moved = (ends - padded) - (counts.cumsum(0) - counts)
     places = torch.arange(len(rows), device=rows.device) + moved.repeat_interleave(counts, output_size=len(rows))
-    experts = len(matrices[0])
-    x = rows.new_zeros(len(rows) + GROUPED_MULTIPLE * experts, rows.shape[1]).index_copy(0, places, rows)
+    spread: Tensor = Spread.apply(rows, places, len(rows) + GROUPED_MULTIPLE * len(layers[0]))  # type: ignore[no-untyped-call]  # torch has no types for it
+    # (n, 8): 1 and seven 0, since sides are multiples; 0 between.
+    ones = F.pad(rows.new_zeros(len(spread), 1).index_fill(0, places, 1), (0, GROUPED_MULTIPLE - 1))
 
-    def product(x: Tensor, of_experts: list[Tensor]) -> Tensor:
-        # (experts, out, in) -> (experts, in, out)
-        weights = torch.stack(of_experts).to(x.dtype).transpose(1, 2)
-        y: Tensor = torch._grouped_mm(x, weights, ends.to(torch.int32))  # noqa: SLF001 (public since torch 2.12 only)
+    def product(x: Tensor, of_experts: list[Linear]) -> Tensor:
+        weights, biases = zip(*of_experts, strict=True)
+        given = [each for each in (*weights, *biases) if each is not None]
+        y: Tensor = GroupedProduct.apply(x, ends.to(torch.int32), len(weights), *given)  # type: ignore[no-untyped-call]  # torch has no types for it
         return y
 
-    gate, up, down = matrices
-    return product(F.silu(product(x, gate)) * product(x, up), down)[places]
+    def with_ones(x: Tensor) -> Tensor:
+        return x if layers[0][0][1] is None else torch.cat((x, ones), 1)
+
+    gate, up, down = layers
+    x = with_ones(spread)
+    return product(with_ones(activated(product(x, gate), product(x, up), limit)), down)[places]
+
+
+class GroupedProduct(torch.autograd.Function):
+    """The product of each expert's rows with its weight, and its bias as the weight of a further input.
+
+    Weights are put one after the other for it, and again in the backward pass: a copy of all weights of the model would
+    be kept, also of those that FSDP frees after forward.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ends: Tensor, experts: int, *parameters: Tensor) -> Tensor:
+        """Return the products of rows (n, in) that end at `ends`; parameters are all weights, then all biases."""
+        keeps_x = any(ctx.needs_input_grad[3:])
+        ctx.save_for_backward(x if keeps_x else None, ends, *parameters)
+        ctx.experts = experts
+        # (experts, out, in) -> (experts, in, out)
+        return torch._grouped_mm(x, stacked(parameters, experts, x.dtype).transpose(1, 2), ends)  # noqa: SLF001 (public since torch 2.12 only)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of rows, weights and biases."""
+        (gradient,), (x, ends, *parameters) = gradients, ctx.saved_tensors
+        of_x = None
+        if ctx.needs_input_grad[0]:
+            of_x = torch._grouped_mm(gradient, stacked(parameters, ctx.experts, gradient.dtype), ends)  # noqa: SLF001
+        if x is None:
+            return of_x, None, None, *(None for _ in parameters)
+        # (experts, out, in)
+        of_weights = torch._grouped_mm(gradient.T, x, ends)  # noqa: SLF001
+        inputs = parameters[0].shape[1]
+        found = [*of_weights[..., :inputs].unbind(), *(of_weights[..., inputs].unbind() if x.shape[1] > inputs else ())]
+        return of_x, None, None, *(each.to(own.dtype) for each, own in zip(found, parameters, strict=True))
+
+
+def stacked(parameters: Sequence[Tensor], experts: int, dtype: torch.dtype) -> Tensor:
+    """Return the weights of experts in a type, (experts, out, in), with their biases, if there are any, as (in + 8)."""
+    weights = torch.stack([each.to(dtype) for each in parameters[:experts]])
+    if len(parameters) == experts:
+        return weights
+    biases = torch.stack([each.to(dtype) for each in parameters[experts:]])[..., None]
+    return torch.cat((weights, F.pad(biases, (0, GROUPED_MULTIPLE - 1))), 2)
+
+
+class Spread(torch.autograd.Function):
+    """Rows at their places among zeros; autograd would keep the rows."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, places: Tensor, length: int) -> Tensor:
+        """Return (length, hidden)."""
+        ctx.save_for_backward(places)
+        return rows.new_zeros(length, rows.shape[1]).index_copy_(0, places, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        """Return the gradients of the rows."""
+        (places,) = ctx.saved_tensors
+        return gradients[0][places], None, None
 
 
 class Permuted(torch.autograd.Function):
