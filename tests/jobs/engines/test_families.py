@@ -36,6 +36,7 @@ from jobs.plan.model_file import from_config_json
 from jobs.rundir import RunDir, load_run
 from jobs.runtime.steps import learning_rate
 from jobs.work.serve.conversion import convert
+from tests.support.paths import ROOT
 from tests.support.real_run import losses, make_run, printed, rank, train
 from tests.support.tiny_data import SENTENCES, write_json
 from tests.support.training import long
@@ -106,6 +107,7 @@ def copy_weights_of_gpt_oss(
                 found[f"{of_expert}proj.{kind}"] = down.movedim(-1, 0)
 
 
+WITHOUT_PEFT = {"Phi3"}
 NOT_COMPILED = frozenset({"compiled", "compiled, packed", "TP, compiled"})
 FAMILIES = {
     "Llama": Family({}, "Llama-3.1-8B", copy_weights_hf_llama, is_llama=True),
@@ -381,11 +383,24 @@ def test_losses_gradients_and_updates_are_those_of_transformers(
     )
 
 
+WAYS = ("one process", "DDP", "FSDP", "TP", "PP", "EP", "packed", "compiled")
+
+
+@pytest.mark.parametrize("published", ["Llama"], indirect=True)
+def test_the_table_of_families_says_what_is_tested() -> None:
+    shown = (ROOT / "jobs/engines/README.md").read_text()
+    for name, family in FAMILIES.items():
+        ways = [any(way in layout and family.takes(layout) for layout in LAYOUTS) for way in WAYS]
+        found = [*ways, name not in WITHOUT_PEFT, True]
+        row = " | ".join("yes" if each else "no" for each in found)
+        assert f"| {row} |" in next(line for line in shown.splitlines() if line.startswith(f"| {name} |")), name
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "published",
     # PEFT adapts queries, keys and values apart, which are one matrix in Phi-3.
-    [long(name) if family.is_llama else name for name, family in FAMILIES.items() if name != "Phi3"],
+    [long(name) if family.is_llama else name for name, family in FAMILIES.items() if name not in WITHOUT_PEFT],
     indirect=True,
 )
 def test_adapters_train_alike_on_two_ranks_and_peft_reads_them(published: Published, tmp_path: Path) -> None:
