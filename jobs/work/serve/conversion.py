@@ -17,7 +17,7 @@ import torch
 import yaml
 from huggingface_hub import save_torch_state_dict
 
-from jobs.data.tokenizer import GENERATION_CONFIG, read_json, special_tokens, tokenizer_files
+from jobs.data.tokenizer import GENERATION_CONFIG, VOCABULARIES, read_json, special_tokens, tokenizer_files
 from jobs.engines.litgpt.config import OwnConfig
 from jobs.engines.litgpt.hub_config import architecture_of, config_json
 from jobs.engines.litgpt.hub_names import source_of
@@ -66,7 +66,7 @@ def to_hugging_face(source: Path, target: Path) -> None:
     described["torch_dtype"] = str(weights["model.norm.weight"].dtype).removeprefix("torch.")
     # Files of 5 GB each with their index, as transformers writes them.
     save_torch_state_dict(weights, target, max_shard_size="5GB", metadata={"format": "pt"})
-    files = tokenizer_files(source)
+    files = vocabulary_of(source)
     for name, file in files.items():
         shutil.copyfile(file, target / name)
     tokens = token_ids(files)
@@ -84,7 +84,7 @@ def to_litgpt(source: Path, target: Path) -> None:
     }
     save_archive(weights, target / LITGPT_WEIGHTS)
     write_file(target / LITGPT_CONFIG, yaml.safe_dump(litgpt_fields(model)))
-    for name, file in tokenizer_files(source).items():
+    for name, file in vocabulary_of(source).items():
         shutil.copyfile(file, target / name)
 
 
@@ -106,11 +106,18 @@ def by_hub_names(weights: Mapping[str, torch.Tensor], config: Any, family: str) 
     return found
 
 
+def vocabulary_of(directory: Path) -> dict[str, Path]:
+    """Return the files of a directory's tokenizer; a model of random tokens has none."""
+    return tokenizer_files(directory) if any((directory / name).is_file() for name in VOCABULARIES) else {}
+
+
 def token_ids(files: dict[str, Path]) -> dict[str, Any]:
     """Return the special tokens by Hugging Face's keys, null for those that the tokenizer does not have.
 
     Without a key transformers takes Llama's own ids, 1 and 2, which are other tokens of most vocabularies.
     """
+    if not files:
+        return dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     tokens = special_tokens(files)
     ends = tokens.ends if len(tokens.ends) > 1 else tokens.ends[0]
     return {"bos_token_id": tokens.bos_id, "eos_token_id": ends, "pad_token_id": tokens.pad_id}

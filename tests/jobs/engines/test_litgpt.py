@@ -34,6 +34,7 @@ from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.runtime.steps import batches_of, samples
 from jobs.runtime.transport import gloo_transports
 from jobs.submit.prepare import prepare_samples
+from jobs.work.serve.conversion import convert
 from tests.support.real_run import SMALL, events, losses, make_run, printed, steps, train
 from tests.support.tiny_data import ALPACA, huggingface_tokenizer, sentencepiece_tokenizer, tokenizer_config, write_json
 from tests.support.training import long
@@ -68,8 +69,10 @@ def native(instructions: tuple[str, ...], tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def full(native: RunDir, instructions: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """finetune_full on one rank."""
-    return tuned(tmp_path_factory.mktemp("full"), native, *instructions)
+    """finetune_full on one rank, from the same weights in Hugging Face's layout."""
+    where = tmp_path_factory.mktemp("full")
+    convert(Path(str(load_run(native.config).job.init_from)), where / "hub")
+    return tuned(where, native, *instructions, start=where / "hub")
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +95,9 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
         return ended(make_run(tmp_path_factory.mktemp("pretrained"), *LITGPT, *PRETRAINING))
 
 
-def tuned(where: Path, native: RunDir, *overrides: str) -> RunDir:
+def tuned(where: Path, native: RunDir, *overrides: str, start: Path | None = None) -> RunDir:
     """A fine-tuning by LitGPT from what the native engine started from, done."""
-    start = load_run(native.config).job.init_from
+    start = start or Path(str(load_run(native.config).job.init_from))
     adapters = [each for each in overrides if each in LORA]
     given = [each for each in overrides if each not in LORA]
     tuning = [each for each in TUNING if not (adapters and each.startswith("job="))]
