@@ -7,7 +7,7 @@ from jobs.engines.litgpt.rules import float16_has_gpus
 from jobs.engines.nemo.rules import types_follow_the_arithmetic
 from jobs.layout import degree_of, degree_product
 from jobs.parallelism import MODEL_AXES
-from jobs.plan.rules.native_only import prompts_are_native
+from jobs.plan.rules.native_only import latents_and_routers_are_native, prompts_are_native
 from jobs.plan.rules.rule import Rule, undivided
 from jobs.schema import Offload, Precision, Run
 
@@ -99,6 +99,7 @@ def model_is_dense_and_untied(run: Run) -> str | None:
 
 
 RULES: tuple[Rule, ...] = (
+    latents_and_routers_are_native,
     ranks_are_data_parallel,
     narrow_types_are_partitioned,
     float16_has_gpus,

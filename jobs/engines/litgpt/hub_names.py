@@ -8,7 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
+
+
+class Rotated(Enum):
+    """Rows of a part of latent attention's matrices that are rotated by their position."""
+
+    queries = "queries"
+    """Of each head."""
+    key = "key"
+    """Of the one key that all heads share."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +29,8 @@ class Source:
     """Names of the modules whose rows it is, with {} for the numbers of layer and expert."""
     part: int | None = None
     """Which half of the rows of one module it is, 0 or 1; None: all rows of all modules."""
+    rotated: Rotated | None = None
+    """Whose rotated rows have another order (jobs.engines.litgpt.hub_weights.rotated_first)."""
 
 
 def rows_of(*modules: str) -> Source:
@@ -64,6 +76,21 @@ def experts(mixture: str, gate: str, up: str, down: str) -> dict[str, Source]:
     return own | {f"{LAYER}mlp.gate": rows_of(f"{THEIRS}{mixture}.gate")}
 
 
+GATED = ("gate_proj", "up_proj", "down_proj")
+DEEPSEEK = {
+    **experts("mlp", *GATED),
+    **{
+        f"{LAYER}mlp.shared_experts.{ours}": rows_of(f"{THEIRS}mlp.shared_experts.{theirs}")
+        for ours, theirs in zip(("fc_1", "fc_2", "proj"), GATED, strict=True)
+    },
+    f"{LAYER}attn.q_proj": Source((f"{THEIRS}self_attn.q_proj",), rotated=Rotated.queries),
+    f"{LAYER}attn.q_a_proj": rows_of(f"{THEIRS}self_attn.q_a_proj"),
+    f"{LAYER}attn.q_a_norm": rows_of(f"{THEIRS}self_attn.q_a_layernorm"),
+    f"{LAYER}attn.q_b_proj": Source((f"{THEIRS}self_attn.q_b_proj",), rotated=Rotated.queries),
+    f"{LAYER}attn.kv_a_proj_with_mqa": Source((f"{THEIRS}self_attn.kv_a_proj_with_mqa",), rotated=Rotated.key),
+    f"{LAYER}attn.kv_a_norm": rows_of(f"{THEIRS}self_attn.kv_a_layernorm"),
+    f"{LAYER}attn.kv_b_proj": rows_of(f"{THEIRS}self_attn.kv_b_proj"),
+}
 OF_FAMILY: Mapping[str, Mapping[str, Source]] = {
     "Llama": {},
     "Mistral": {},
@@ -71,7 +98,9 @@ OF_FAMILY: Mapping[str, Mapping[str, Source]] = {
     "Phi3": PHI3,
     "Qwen2": {},
     "Qwen3": {},
-    "Qwen3Moe": experts("mlp", "gate_proj", "up_proj", "down_proj"),
+    "Qwen3Moe": experts("mlp", *GATED),
+    "DeepseekV2": DEEPSEEK,
+    "DeepseekV3": DEEPSEEK,
     "Olmo2": AFTER,
     "Olmo3": AFTER,
     "Gemma3": AROUND,
@@ -87,4 +116,4 @@ def source_of(name: str, family: str) -> Source:
     module, _, kind = name.rpartition(".")
     numbers = re.findall(r"(?<=\.)\d+(?=\.|$)", module)
     source = {**COMMON, **OF_FAMILY[family]}[re.sub(r"(?<=\.)\d+(?=\.|$)", "{}", module)]
-    return Source(tuple(f"{each.format(*numbers)}.{kind}" for each in source.modules), source.part)
+    return replace(source, modules=tuple(f"{each.format(*numbers)}.{kind}" for each in source.modules))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from jobs.engines.litgpt.hub_names import source_of
+from jobs.engines.litgpt.hub_names import Rotated, source_of
 from jobs.errors import CheckpointError, ConfigError
 from jobs.files import opened, read_json, reason
 from jobs.plan.model_file import family_of, of_text, refuse_other_arithmetic
@@ -42,7 +42,7 @@ class HubDirectory:
                 f"job.init_from={directory} has quantized weights ({method}), which training does not read. Set a "
                 "directory with weights in bfloat16, float16 or float32."
             )
-        self.family = family_of(given)
+        self.family, self.given = family_of(given), given
         self.files: dict[str, Any] = {}
         for name in sorted({*indexed.values()} or {file.name for file in directory.glob("*.safetensors")}):
             path = directory / name
@@ -61,15 +61,12 @@ class HubDirectory:
         Raise CheckpointError if it is missing or has another shape.
         """
         try:
-            source = source_of(name, self.family)
+            whole = joined(name, self.family, self.stored, self.given)
         except KeyError as error:
             raise CheckpointError(
                 f"job.init_from={self.directory} is a {self.family}, which has no {name}: it belongs to another model. "
                 "Set model= to match."
             ) from error
-        whole = torch.cat([self.stored(each) for each in source.modules])
-        if source.part is not None:
-            whole = whole.chunk(2)[source.part]
         if name in {"lm_head.weight", "transformer.wte.weight"} and self.family == "Gemma3":
             # A model of images has 64 rows more, for tokens of images.
             whole = whole[: shape[0]]
@@ -94,3 +91,40 @@ class HubDirectory:
             f"job.init_from={self.directory} has no weight {name}: it belongs to another model, or a file is missing. "
             "Set model= to match, or download it again."
         )
+
+
+def joined(name: str, family: str, stored: Callable[[str], Tensor], given: Mapping[str, Any]) -> Tensor:
+    """Return a weight by its LitGPT name, from those that `stored` returns by Hugging Face's and from a config.json.
+
+    Raise KeyError if the family has no such weight.
+    """
+    source = source_of(name, family)
+    whole = torch.cat([stored(each) for each in source.modules])
+    if source.part is not None:
+        whole = whole.chunk(2)[source.part]
+    if source.rotated is not None:
+        heads = given["num_attention_heads"] if source.rotated is Rotated.queries else 1
+        # transformers' DeepseekV2 has no such key and rotates pairs.
+        pairs = given.get("rope_interleave", True)
+        whole = rotated_first(whole, heads, given["qk_rope_head_dim"], pairs=pairs)
+    return whole
+
+
+def rotated_first(weight: Tensor, heads: int, size: int, *, pairs: bool) -> Tensor:
+    """Return a matrix of latent attention (heads x rows, inputs) with the last `size` rows of each head first.
+
+    DeepSeek rotates neighbouring numbers as pairs. Here, as in other models, number i and number i + size / 2 are one:
+    the even rows of the pairs come first, then the odd ones. Products of queries and keys do not change.
+    """
+    by_head = weight.unflatten(0, (heads, -1))
+    rest, turned = by_head[:, :-size], by_head[:, -size:]
+    if pairs:
+        turned = turned.unflatten(1, (-1, 2)).transpose(1, 2).flatten(1, 2)
+    return torch.cat([turned, rest], 1).flatten(0, 1)
+
+
+def rotated_last(weight: Tensor, heads: int, size: int) -> Tensor:
+    """Return a matrix in the order of Hugging Face's files with pairs: the inverse of rotated_first."""
+    by_head = weight.unflatten(0, (heads, -1))
+    turned, rest = by_head[:, :size], by_head[:, size:]
+    return torch.cat([rest, turned.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)], 1).flatten(0, 1)

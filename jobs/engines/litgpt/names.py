@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import asdict
 from typing import Any
 
 from jobs.schema import Mlp, Model, NormPlace, RopeScaling
@@ -48,7 +50,21 @@ def litgpt_fields(model: Model) -> dict[str, Any]:
         "n_expert": model.experts,
         "n_expert_per_token": model.experts_per_token,
         "moe_intermediate_size": model.moe_intermediate_size,
+        "n_shared_expert": model.shared_experts or None,
+        "first_k_dense_replace": model.dense_layers or None,
+        # Without these fields the class is LitGPT's, which refuses their names: it has other arithmetic.
+        **({"latent": latent_fields(model)} if model.latent else {}),
+        **({"router": asdict(model.router) | {"scores": model.router.scores.name}} if model.router else {}),
     }
+
+
+def latent_fields(model: Model) -> dict[str, Any]:
+    """Return the sizes of latent attention, and the factor of its scores."""
+    latent, scaling, scale = model.latent, model.rope_scaling, model.head_size**-0.5
+    assert latent is not None
+    if scaling is not None:
+        scale *= (0.1 * scaling.mscale_all_dim * math.log(max(1.0, scaling.factor)) + 1) ** 2
+    return asdict(latent) | {"scale": scale}
 
 
 def adjustments(scaling: RopeScaling) -> dict[str, float | None]:
@@ -67,6 +83,7 @@ def adjustments(scaling: RopeScaling) -> dict[str, float | None]:
             "beta_fast": scaling.beta_fast,
             "round_limits": scaling.round_limits,
             "attention_factor": scaling.attention_factor,
+            **({"mscale_all_dim": scaling.mscale_all_dim} if scaling.mscale_all_dim else {}),
         }
     return {
         "factor": scaling.factor,

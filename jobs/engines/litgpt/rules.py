@@ -6,7 +6,7 @@ from jobs.engines.litgpt.arguments import Script, script_of
 from jobs.engines.native.rules import narrow_weights_have_narrow_arithmetic
 from jobs.layout import degree_of, degree_product, has_gpus, layout_of
 from jobs.parallelism import DP_SHARD, MODEL_AXES, Sharding
-from jobs.plan.rules.native_only import prompts_are_native, quantized_bases_are_native
+from jobs.plan.rules.native_only import latents_and_routers_are_native, prompts_are_native, quantized_bases_are_native
 from jobs.plan.rules.rule import Rule, either, undivided
 from jobs.schema import INSTRUCTIONS, ActivationCheckpointing, Precision, Run, Source
 
@@ -165,6 +165,7 @@ def float16_has_gpus(run: Run) -> str | None:
 
 
 RULES: tuple[Rule, ...] = (
+    latents_and_routers_are_native,
     ranks_only_shard,
     nodes_have_gpus,
     adapters_have_instructions,

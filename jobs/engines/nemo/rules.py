@@ -5,7 +5,7 @@ from __future__ import annotations
 from jobs.layout import accumulation, pipeline_stages_per_rank, sequence_parallel
 from jobs.parallelism import Schedule, Strategy
 from jobs.plan.rules.batch import batch_to_set, one_stage_a_rank
-from jobs.plan.rules.native_only import prompts_are_native, quantized_bases_are_native
+from jobs.plan.rules.native_only import latents_and_routers_are_native, prompts_are_native, quantized_bases_are_native
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.schema import QKV, LoraTarget, Mlp, NormPlace, Precision, Run
 
@@ -185,6 +185,7 @@ def adapters_are_of_whole_matrices(run: Run) -> str | None:
 
 
 RULES: tuple[Rule, ...] = (
+    latents_and_routers_are_native,
     weights_are_replicated,
     schedule_is_megatrons,
     micro_batches_make_whole_rounds,

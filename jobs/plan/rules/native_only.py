@@ -53,6 +53,23 @@ def quantized_bases_are_native(run: Run) -> str | None:
     )
 
 
+def latents_and_routers_are_native(run: Run) -> str | None:
+    """Refuse what DeepSeek-V2 and V3 have besides experts: LitGPT's own code computes it otherwise, or not at all."""
+    model = run.model
+    given = {
+        "latent": model.latent is not None,
+        "router": model.router is not None,
+        f"shared_experts={model.shared_experts}": model.shared_experts,
+        f"dense_layers={model.dense_layers}": model.dense_layers,
+    }
+    if found := [f"model.{key}" for key, is_so in given.items() if is_so]:
+        return (
+            f"{', '.join(found)} ({model.name}) run with engine=native, not with engine={run.engine.kind.name}. Set "
+            "engine=native, or choose another model."
+        )
+    return None
+
+
 def default_of(field: Field[Any]) -> Any:
     """Return the default of a field; MISSING without one."""
     return field.default if field.default_factory is MISSING else field.default_factory()

@@ -28,11 +28,15 @@ from torch import Tensor
 from jobs.cli import main
 from jobs.data.dataset import IGNORED
 from jobs.data.tokenizer import train_bpe
+from jobs.engines.litgpt.hub_weights import joined
 from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native import trainer
+from jobs.engines.native.experts.router import BIAS
 from jobs.engines.native.load_sharded import full
+from jobs.engines.native.model import empty_model
 from jobs.engines.native.tensor_parallel import as_in_litgpt
-from jobs.plan.model_file import from_config_json
+from jobs.files import read_json
+from jobs.plan.model_file import family_of, from_config_json
 from jobs.rundir import RunDir, load_run
 from jobs.runtime.steps import learning_rate
 from jobs.work.serve.conversion import convert
@@ -55,12 +59,14 @@ class Family:
 
     settings: dict[str, Any]
     """Keys of its config.json, besides SMALL."""
-    litgpt: str
-    """A model of LitGPT's table, whose names its weights have here."""
-    copied: Callable[..., None]
+    litgpt: str | None
+    """A model of LitGPT's table, whose names its weights have here; None: LitGPT does not convert its weights."""
+    copied: Callable[..., None] | None
     """LitGPT's function from Hugging Face's names to those."""
     without: frozenset[str] = frozenset()
     """Layouts that are refused."""
+    adapters: bool = True
+    """Its matrices have adapters, which PEFT reads."""
     exported: str | None = None
     """The family of an export, if another one has the same arithmetic."""
     is_llama: bool = False
@@ -72,6 +78,13 @@ class Family:
 
 
 NOT_COMPILED = frozenset({"compiled", "compiled, packed", "TP, compiled"})
+YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32}
+# Other numbers in the norms of narrow vectors (1e-6) than in those of layers, and values of another size than keys.
+DEEPSEEK = {
+    "rms_norm_eps": 1e-5, "num_key_value_heads": 4, "head_dim": 8, "kv_lora_rank": 24, "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16, "v_head_dim": 12, "n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 3,
+    "moe_intermediate_size": 20, "first_k_dense_replace": 1,
+}  # fmt: skip
 FAMILIES = {
     "Llama": Family({}, "Llama-3.1-8B", copy_weights_hf_llama, is_llama=True),
     "Mistral": Family(
@@ -83,6 +96,8 @@ FAMILIES = {
         copy_weights_phi,
         exported="Llama",
         is_llama=True,
+        # PEFT adapts queries, keys and values apart, which are one matrix in Phi-3.
+        adapters=False,
     ),
     "Mixtral": Family(
         {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
@@ -122,6 +137,23 @@ FAMILIES = {
         copy_weights_qwen_3,
         without=NOT_COMPILED,
     ),
+    "DeepseekV2": Family(
+        # With mscale_all_dim, transformers' scores have another scale than DeepSeek's own code.
+        DEEPSEEK | {"q_lora_rank": None, "topk_method": "greedy", "routed_scaling_factor": 1.5, "rope_scaling": YARN},
+        None,
+        None,
+        without=NOT_COMPILED,
+        adapters=False,
+    ),
+    "DeepseekV3": Family(
+        DEEPSEEK
+        | {"q_lora_rank": 20, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5}
+        | {"rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 0.8}},
+        None,
+        None,
+        without=NOT_COMPILED,
+        adapters=False,
+    ),
 }
 STEPS = 3
 UNEVEN = ("data=alpaca", "data.bpe_vocab_size=300", "job.sequence_length=256", "data.max_samples=null",
@@ -151,9 +183,13 @@ class Published:
 
     def in_litgpt(self, named: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return weights or gradients under the names that they have here."""
-        found: dict[str, Tensor] = {}
-        self.family.copied(Config.from_name(self.family.litgpt), {}, found, named)
-        return found
+        if self.family.copied is not None:
+            found: dict[str, Tensor] = {}
+            self.family.copied(Config.from_name(self.family.litgpt), {}, found, named)
+            return found
+        given = read_json(self.path / "config.json")
+        names = dict(empty_model(from_config_json(self.path / "config.json"), 1).named_parameters())
+        return {name: joined(name, family_of(given), named.__getitem__, given) for name in names}
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -168,6 +204,9 @@ def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         for parameter, weight in theirs.named_parameters():
             is_norm = "norm" in parameter
             weight.normal_(1.0 if is_norm else 0.0, 0.3 if is_norm else 0.15)
+        for name_of, buffer in theirs.named_buffers():
+            if name_of.endswith(BIAS):
+                buffer.normal_(0, 0.05)
     theirs.save_pretrained(where, max_shard_size="100KB")
     assert len(list(where.glob("*.safetensors"))) > 1
     train_bpe(SENTENCES, 300, where)
@@ -328,8 +367,7 @@ def test_losses_gradients_and_updates_are_those_of_transformers(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "published",
-    # PEFT adapts queries, keys and values apart, which are one matrix in Phi-3.
-    [long(name) if family.is_llama else name for name, family in FAMILIES.items() if name != "Phi3"],
+    [long(name) if family.is_llama else name for name, family in FAMILIES.items() if family.adapters],
     indirect=True,
 )
 def test_adapters_train_alike_on_two_ranks_and_peft_reads_them(published: Published, tmp_path: Path) -> None:
