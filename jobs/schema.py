@@ -78,6 +78,8 @@ class RopeScaling:
     """Round the numbers of the frequencies where the interpolation begins and ends outwards (YaRN; not GPT-OSS)."""
     attention_factor: float = 1.0
     """Factor of cosines and sines (YaRN: 0.1 ln(factor) + 1)."""
+    mscale_all_dim: float = 0.0
+    """Attention multiplies its scores by (0.1 mscale_all_dim ln(factor) + 1)^2 (YaRN of DeepSeek); 0: by 1."""
 
     @property
     def is_yarn(self) -> bool:
@@ -88,6 +90,50 @@ class RopeScaling:
     def is_linear(self) -> bool:
         """Return True if all frequencies are divided alike."""
         return self.low_freq_factor is None and not self.is_yarn
+
+
+@dataclass(kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): keys and values are made from a narrow vector.
+
+    Keys and queries have `model.head_size` numbers for each head, the last of which are rotated.
+    """
+
+    kv_lora_rank: Count
+    """Width of the vector of a token from which the keys and values of all heads are made."""
+    q_lora_rank: Count | None = None
+    """Width of the vector of a token from which queries are made; null: they are made from hidden states."""
+    rope_head_size: Count
+    """Rotated part of each head of queries, and of the one rotated key that all heads share."""
+    value_head_size: Count
+    """Width of a head of values."""
+
+
+class RouterScores(Enum):
+    """Scores of experts from their products with a token."""
+
+    softmax = "softmax"
+    """Softmax over all experts (DeepSeek-V2)."""
+    sigmoid = "sigmoid"
+    """Sigmoid of each; a bias of each expert is added for the choice only (DeepSeek-V3)."""
+
+
+@dataclass(kw_only=True)
+class Router:
+    """Router of a mixture of experts in float32, by scores of all experts (DeepSeek-V2 and V3)."""
+
+    scores: RouterScores
+    """Scores of experts from their products with a token."""
+    normalize: bool = False
+    """Divide the scores of the chosen experts by their sum."""
+    scale: float = 1.0
+    """Factor of the results of the chosen experts (routed_scaling_factor)."""
+    groups: Count = 1
+    """Groups of consecutive experts."""
+    chosen_groups: Count = 1
+    """Groups among whose experts a token's are chosen: those with the highest sums of their best scores."""
+    scores_per_group: Count = 1
+    """Scores in that sum."""
 
 
 @dataclass(kw_only=True)
@@ -164,6 +210,14 @@ class Model:
     """Inner width of each expert (Qwen3 MoE); null: `intermediate_size`."""
     swiglu_limit: Positive | None = None
     """Limit of gate and up in experts, whose SwiGLU is then g sigmoid(1.702 g) (u + 1) (GPT-OSS: 7); null: SwiGLU."""
+    shared_experts: NoneOrMore = 0
+    """Experts that compute every token, as one of their joint width (DeepSeek); 0: none."""
+    dense_layers: NoneOrMore = 0
+    """First layers of a mixture of experts with one feed-forward of `intermediate_size` (DeepSeek); 0: none."""
+    router: Router | None = None
+    """Router by scores of all experts; null: softmax over the products of the chosen ones (Mixtral, Qwen3 MoE)."""
+    latent: LatentAttention | None = None
+    """Multi-head latent attention; null: each head of keys and values has its own matrix."""
 
     @property
     def has_window(self) -> list[bool]:
@@ -172,6 +226,16 @@ class Model:
         return [
             self.sliding_window is not None and (not every or (layer + 1) % every > 0) for layer in range(self.layers)
         ]
+
+    @property
+    def value_size(self) -> int:
+        """Return the width of a head of values; `head_size` is that of queries and keys."""
+        return self.head_size if self.latent is None else self.latent.value_head_size
+
+    @property
+    def shared_size(self) -> int:
+        """Return the inner width of the shared experts together."""
+        return self.shared_experts * self.inner_size
 
     @property
     def inner_size(self) -> int:
@@ -544,6 +608,8 @@ class Job:
     """AdamW's decay of the mean of squared gradients."""
     expert_balance_loss: Annotated[float, Range(0, 1e3, usual=0.001)] = field(default=0.0, metadata=NATIVE_ONLY)
     """Weight of a loss that balances the load of experts (native); 0: none. The recorded loss is without it."""
+    expert_bias_speed: Annotated[float, Range(0, 1, usual=0.001)] = field(default=0.0, metadata=NATIVE_ONLY)
+    """Change of the bias by which an expert is chosen, after each step, by its load (native; DeepSeek-V3); 0: none."""
     clip_norm: Positive | None = None
     """Largest gradient norm; null: no clipping."""
     seed: Annotated[int, Range(0, 2**31 - 1, usual=1234)]

@@ -304,7 +304,8 @@ def work_of(run: RunResult) -> Work:
         left_out=left_out,
         per_weight=FLOPS_PER_FROZEN_WEIGHT if run.freezes_weights else FLOPS_PER_WEIGHT,
         layers=layers,
-        width=heads * head_size,
+        # Two products: queries with keys, and with values, which may be narrower.
+        width=heads * (head_size + (run.setting("model.latent.value_head_size") or head_size)) // 2,
         sequence=mean_sequence(run),
         window=run.setting("model.sliding_window"),
         full_attention_every=run.setting("model.full_attention_every") or 0,
@@ -321,7 +322,8 @@ def idle_experts(run: RunResult) -> int:
     layers, hidden, inner, experts, active = (
         setting(run, f"model.{key}") for key in ("layers", "hidden_size", own, "experts", "experts_per_token")
     )
-    return layers * (experts - active) * gated_parameters(hidden, inner)
+    dense = run.setting("model.dense_layers") or 0
+    return (layers - dense) * (experts - active) * gated_parameters(hidden, inner)
 
 
 def mean_sequence(run: RunResult) -> float:

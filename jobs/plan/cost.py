@@ -6,6 +6,7 @@ from jobs.engines.engine import engine_of
 from jobs.plan.predict.weights import (
     adapter_weights,
     embedding_weights,
+    kinds_of_layers,
     layer_weights,
     norm_weights,
     prompt_weights,
@@ -19,7 +20,7 @@ def parameters(model: Model) -> int:
     """Return the weights of the model, embedding and output head included; tested against LitGPT's own count."""
     # Untied, embedding and head are two matrices of the same shape.
     embeddings = embedding_parameters(model) * (1 if model.tie_embeddings else 2)
-    return embeddings + model.layers * layer_parameters(model) + norm_parameters(model)
+    return embeddings + sum(layer_parameters(model)) + norm_parameters(model)
 
 
 def parameters_of(run: Run) -> int:
@@ -31,7 +32,8 @@ def trained_parameters(run: Run) -> int:
     """Return the weights that a run trains: all of the model, its adapters, or virtual tokens and their encoder."""
     lora, prompt = run.job.lora, run.job.prompt_tuning
     if lora is not None:
-        return run.model.layers * size(adapter_weights(run.model, lora, fused=engine_of(run).fuses_adapters))
+        fused = engine_of(run).fuses_adapters
+        return sum(n * size(adapter_weights(kind, lora, fused=fused)) for n, kind in kinds_of_layers(run.model))
     return parameters_of(run) if prompt is None else size(prompt_weights(run.model, prompt))
 
 
@@ -45,9 +47,9 @@ def norm_parameters(model: Model) -> int:
     return size(norm_weights(model))
 
 
-def layer_parameters(model: Model) -> int:
-    """Return the weights of one layer."""
-    return size(layer_weights(model))
+def layer_parameters(model: Model) -> list[int]:
+    """Return the weights of each layer."""
+    return [weights for n, kind in kinds_of_layers(model) for weights in [size(layer_weights(kind))] * n]
 
 
 def parameters_met(model: Model, tokens: float = 1) -> float:
@@ -57,7 +59,8 @@ def parameters_met(model: Model, tokens: float = 1) -> float:
     expert is missed by all tokens with the probability (1 - experts per token / experts) ^ tokens.
     """
     looked_up = 0 if model.tie_embeddings else embedding_parameters(model)
-    experts = model.layers * model.experts * gated_parameters(model.hidden_size, model.inner_size)
+    layers = model.layers - model.dense_layers
+    experts = layers * model.experts * gated_parameters(model.hidden_size, model.inner_size)
     missed = float((1 - model.experts_per_token / model.experts) ** tokens) if model.experts else 0.0
     return parameters(model) - looked_up - missed * experts
 

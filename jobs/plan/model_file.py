@@ -31,7 +31,7 @@ from jobs.frozen import interpolation_in
 from jobs.output import write_output
 from jobs.plan.configuration_files import text_loader
 from jobs.plan.keys import is_text
-from jobs.schema import Mlp, Model, Norm, NormPlace, RopeScaling, Run
+from jobs.schema import LatentAttention, Mlp, Model, Norm, NormPlace, RopeScaling, Router, RouterScores, Run
 from jobs.secrets import strings
 
 # LitGPT's table does not contain it; Hugging Face's config.json does (tie_word_embeddings).
@@ -49,6 +49,8 @@ ARCHITECTURES = (
     "Qwen3MoeForCausalLM",
     "Olmo2ForCausalLM",
     "Olmo3ForCausalLM",
+    "DeepseekV2ForCausalLM",
+    "DeepseekV3ForCausalLM",
     "Gemma3ForCausalLM",
     "Gemma3ForConditionalGeneration",
     "GptOssForCausalLM",
@@ -57,6 +59,8 @@ ARCHITECTURES = (
 PLACES = {"Gemma3": NormPlace.around, "Olmo2": NormPlace.after, "Olmo3": NormPlace.after}
 # Families with sliding windows in some layers.
 WINDOWED = {"Gemma3", "GptOss", "Olmo3"}
+# Families with latent attention, and a router by scores of all experts.
+LATENT = {"DeepseekV2", "DeepseekV3"}
 # transformers' values of what the config.json of a Gemma 3 may leave out (Gemma3TextConfig).
 GEMMA3: dict[str, Any] = {
     "head_dim": 256,
@@ -123,7 +127,11 @@ def model_file(what: str, output: Path | None) -> FileAnswer:
     if file.exists():
         raise ConfigError(f"{file} exists. Remove it, or set another file with --output FILE.yaml.")
     write_output(file, text)
-    return FileAnswer(str(file), f"{file}: set model={file.stem}, with SLURMSCALE_SITE at the directory above model/.")
+    further = read_json(path).get("num_nextn_predict_layers") if path.is_file() else None
+    left_out = f" Layers for further tokens (num_nextn_predict_layers={further}) are left out." if further else ""
+    return FileAnswer(
+        str(file), f"{file}: set model={file.stem}, with SLURMSCALE_SITE at the directory above model/.{left_out}"
+    )
 
 
 def read_model_file(path: Path) -> Model:
@@ -266,8 +274,9 @@ def from_config_json(path: Path) -> Model:
         family = family_of(given)
         heads, hidden = given["num_attention_heads"], given["hidden_size"]
         rope = rope_of(given)
-        gemma, mixture, oss = family == "Gemma3", family == "Qwen3Moe", family == "GptOss"
-        experts = given["num_experts"] if mixture else given.get("num_local_experts", 0)
+        gemma, mixture, oss = family == "Gemma3", family in {"Qwen3Moe", *LATENT}, family == "GptOss"
+        number = "n_routed_experts" if family in LATENT else "num_experts"
+        experts = given[number] if mixture else given.get("num_local_experts", 0)
         window = given["sliding_window"] if family in WINDOWED else None
         return checked(
             name=file_name(path.absolute().parent.name),
@@ -277,7 +286,7 @@ def from_config_json(path: Path) -> Model:
             kv_heads=given.get("num_key_value_heads") or heads,
             hidden_size=hidden,
             # Absent or null in older files; transformers' Qwen 3 has heads of 128 without it.
-            head_size=given.get("head_dim") or (128 if family == "Qwen3" else hidden // heads),
+            head_size=head_size_of(given) or (128 if family == "Qwen3" else hidden // heads),
             intermediate_size=given["intermediate_size"],
             vocab_size=given["vocab_size"],
             max_sequence_length=given["max_position_embeddings"],
@@ -297,7 +306,7 @@ def from_config_json(path: Path) -> Model:
             full_attention_every=full_attention_every(windows_of(given)) if window else 0,
             rope_base=int(rope.get("rope_theta", 10000)),
             rope_fraction=rope.get("partial_rotary_factor", 1.0),
-            rope_scaling=scaling_of(rope, given["max_position_embeddings"]),
+            rope_scaling=scaling_of(rope, given["max_position_embeddings"], of_scores=family in LATENT),
             rope_local_base=local_base_of(given),
             scale_embeddings=gemma,
             tie_embeddings=given.get("tie_word_embeddings", False),
@@ -305,6 +314,7 @@ def from_config_json(path: Path) -> Model:
             experts_per_token=given.get("num_experts_per_tok", 0) if experts else 0,
             moe_intermediate_size=given["moe_intermediate_size"] if mixture else None,
             swiglu_limit=given.get("swiglu_limit", SWIGLU_LIMIT) if oss else None,
+            **(deepseek_of(given) if family in LATENT else {}),
         )
     except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, OmegaConfBaseException) as error:
         lacks = isinstance(error, KeyError) and error.args
@@ -367,8 +377,45 @@ def windows_of(given: Mapping[str, Any]) -> list[int]:
     return [int((layer + 1) % every > 0) for layer in range(given["num_hidden_layers"])]
 
 
-def scaling_of(rope: Mapping[str, Any], longest: int) -> RopeScaling | None:
-    """Return the scaling of a rotary embedding of a model whose longest sequence has `longest` tokens."""
+def head_size_of(given: Mapping[str, Any]) -> int | None:
+    """Return the width of a head of queries and keys, if a config.json states it."""
+    if family_of(given) in LATENT:
+        # Their head_dim, where there is one, is the rotated part.
+        return int(given["qk_nope_head_dim"] + given["qk_rope_head_dim"])
+    return given.get("head_dim")
+
+
+def deepseek_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return latent attention, shared experts, dense layers and router of a DeepSeek-V2 or V3."""
+    is_v3, groups = family_of(given) == "DeepseekV3", given.get("n_group") or 1
+    if not is_v3 and given.get("topk_method", "greedy") == "greedy":
+        groups = 1
+    return {
+        "latent": LatentAttention(
+            kv_lora_rank=given["kv_lora_rank"],
+            q_lora_rank=given["q_lora_rank"],
+            rope_head_size=given["qk_rope_head_dim"],
+            value_head_size=given["v_head_dim"],
+        ),
+        "shared_experts": given.get("n_shared_experts") or 0,
+        "dense_layers": given.get("first_k_dense_replace") or 0,
+        "router": Router(
+            scores=RouterScores.sigmoid if is_v3 else RouterScores.softmax,
+            normalize=bool(given["norm_topk_prob"]) if is_v3 else False,
+            scale=float(given["routed_scaling_factor"]),
+            groups=groups,
+            chosen_groups=given["topk_group"] if groups > 1 else 1,
+            # Groups compete by their best expert in V2, by their two best ones in V3.
+            scores_per_group=2 if is_v3 and groups > 1 else 1,
+        ),
+    }
+
+
+def scaling_of(rope: Mapping[str, Any], longest: int, *, of_scores: bool) -> RopeScaling | None:
+    """Return the scaling of a rotary embedding of a model whose longest sequence has `longest` tokens.
+
+    With `of_scores` it may scale the scores of attention too (mscale_all_dim).
+    """
     match rope["rope_type"]:
         case "llama3":
             return RopeScaling(
@@ -387,6 +434,8 @@ def scaling_of(rope: Mapping[str, Any], longest: int) -> RopeScaling | None:
                 round_limits=rope.get("truncate", True),
                 original_max_sequence_length=rope.get("original_max_position_embeddings") or longest,
                 attention_factor=attention_factor(rope),
+                # transformers 4.57's DeepseekV2 leaves it out; DeepSeek's own code, with which V2 was trained, has it.
+                mscale_all_dim=float(rope.get("mscale_all_dim") or 0) if of_scores else 0.0,
             )
     return None
 
@@ -450,6 +499,8 @@ def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
             f"mlp_only_layers={given.get('mlp_only_layers')}, dense layers": given.get("mlp_only_layers"),
             f"decoder_sparse_step={step}, dense layers": step != 1,
         }
+    if family in LATENT:
+        wrong |= other_deepseek(given)
     if gemma:
         wrong |= {
             key: given.get(key)
@@ -467,6 +518,21 @@ def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
         found += [UNSTATED[family]] if family in UNSTATED else []
     if found:
         raise ConfigError(f"{path} has {'; '.join(found)}: slurmscale's model does not have it. Choose another model.")
+
+
+def other_deepseek(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return whether a DeepSeek-V2 or V3 has arithmetic that the schema or transformers does not have, by its text."""
+    is_v3, heads = family_of(given) == "DeepseekV3", given.get("num_attention_heads")
+    scoring = "sigmoid" if is_v3 else "softmax"
+    methods = {"noaux_tc"} if is_v3 else {"greedy", "group_limited_greedy"}
+    method, kv_heads = given.get("topk_method"), given.get("num_key_value_heads") or heads
+    return {
+        f"scoring_func={given.get('scoring_func')}, not {scoring}": given.get("scoring_func", scoring) != scoring,
+        f"topk_method={method}, not {' or '.join(sorted(methods))}": method is not None and method not in methods,
+        "norm_topk_prob=true, a router whose weights are normalized": not is_v3 and given.get("norm_topk_prob"),
+        f"num_key_value_heads={kv_heads}, not {heads}": kv_heads != heads,
+        f"moe_layer_freq={given.get('moe_layer_freq')}, further dense layers": given.get("moe_layer_freq", 1) != 1,
+    }
 
 
 def file_name(name: str) -> str:

@@ -43,15 +43,16 @@ def balanced(model: Model, stages: int) -> list[int]:
     Weights are proportional to memory and, except for the embedding's lookup, to arithmetic. For this reason Llama 3
     had one layer less on its first and last stage (https://arxiv.org/abs/2407.21783, section 3.3.2).
     """
-    layer, embedding = layer_parameters(model), embedding_parameters(model)
+    of_layers, embedding = layer_parameters(model), embedding_parameters(model)
     weights = [0] * stages
     weights[0] += embedding
     weights[-1] += embedding + norm_parameters(model)
     counts = [1] * stages
     # Each stage starts with one layer: an empty stage is illegal, however heavy its embedding is.
-    weights = [weight + layer for weight in weights]
+    weights = [weight + (of_layers[-1] if stage else of_layers[0]) for stage, weight in enumerate(weights)]
     for _ in range(model.layers - stages):
         lightest = min(range(stages), key=weights.__getitem__)
+        # Lighter layers, if there are any, are the first ones of the first stage.
+        weights[lightest] += of_layers[-1] if lightest else of_layers[counts[0]]
         counts[lightest] += 1
-        weights[lightest] += layer
     return counts

@@ -108,7 +108,7 @@ def nanotron_stages(run: Run) -> list[int]:
 
     A stage ends with the block that exceeds its share, and the head is a block.
     """
-    costs = [layer_parameters(run.model)] * run.model.layers + [embedding_parameters(run.model)]
+    costs = [*layer_parameters(run.model), embedding_parameters(run.model)]
     pipeline, stage, summed = run.parallelism.pipeline, 0, 0
     counts = [0] * pipeline
     for block, cost in enumerate(costs):

@@ -7,13 +7,16 @@ from litgpt.config import Config
 
 from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.model import empty_model, tie_embeddings
-from jobs.plan.cost import parameters
+from jobs.plan.cost import parameters, parameters_met
 from tests.support.composing import one, options
 from tests.support.paths import ROOT
 
 MODELS = options("model")
 # Models that LitGPT's table does not have.
-ELSEWHERE = {"tiny", "llama3_1t", "mistral_small_2501", "olmo3_7b", "olmo3_32b", "gpt_oss_20b", "gpt_oss_120b"}
+ELSEWHERE = {
+    "tiny", "llama3_1t", "mistral_small_2501", "olmo3_7b", "olmo3_32b", "gpt_oss_20b", "gpt_oss_120b",
+    "deepseek_v2_lite", "deepseek_v3",
+}  # fmt: skip
 # Values that determine shapes and arithmetic; names and sources are ours.
 FIELDS = ("n_layer", "n_head", "n_query_groups", "n_embd", "head_size", "intermediate_size", "padded_vocab_size",
           "block_size", "norm_class_name", "norm_eps", "mlp_class_name", "bias", "lm_head_bias", "parallel_residual",
@@ -24,10 +27,7 @@ FIELDS = ("n_layer", "n_head", "n_query_groups", "n_embd", "head_size", "interme
           "post_attention_norm", "post_mlp_norm")  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name",
-    [model for model in MODELS if model not in ELSEWHERE],
-)
+@pytest.mark.parametrize("name", [model for model in MODELS if model not in ELSEWHERE])
 def test_every_number_that_litgpt_has_too_is_the_same(name: str) -> None:
     model = one(f"model={name}").run.model
     assert model.litgpt_name is not None
@@ -55,6 +55,8 @@ def test_the_parameter_count_is_that_of_the_model_as_built(name: str) -> None:
      ("qwen3_4b", 4.02e9), ("qwen3_8b", 8.19e9), ("qwen3_14b", 14.8e9), ("qwen3_32b", 32.8e9),
      ("olmo2_7b", 7.30e9), ("olmo2_13b", 13.7e9), ("olmo3_7b", 7.30e9), ("olmo3_32b", 32.2e9),
      ("gemma3_1b", 1.00e9), ("gemma3_4b", 3.88e9), ("gemma3_27b", 27.0e9),
+     # https://arxiv.org/abs/2405.04434, appendix B, and https://arxiv.org/abs/2412.19437.
+     ("deepseek_v2_lite", 15.7e9), ("deepseek_v3", 671e9),
      ("qwen3_30b_a3b", 30.5e9), ("qwen3_235b_a22b", 235e9),
      ("qwen25_7b", 7.61e9), ("qwen25_72b", 72.7e9), ("llama32_1b", 1.23e9),
      ("llama32_3b", 3.21e9), ("llama33_70b", 70.6e9), ("phi_4", 14.7e9),
@@ -63,6 +65,12 @@ def test_the_parameter_count_is_that_of_the_model_as_built(name: str) -> None:
 )  # fmt: skip
 def test_the_parameter_count_is_the_published_one(name: str, published: float) -> None:
     assert parameters(one(f"model={name}").run.model) == pytest.approx(published, rel=0.005)
+
+
+@pytest.mark.parametrize(("name", "published"), [("deepseek_v2_lite", 2.4e9), ("deepseek_v3", 37e9)])
+def test_the_parameters_that_a_token_meets_are_the_published_ones(name: str, published: float) -> None:
+    # DeepSeek's count of them includes the embedding, in part; the other one here does not.
+    assert parameters_met(one(f"model={name}").run.model) == pytest.approx(published, rel=0.03)
 
 
 def test_every_model_and_gpu_and_cluster_names_its_source() -> None:

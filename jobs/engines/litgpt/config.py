@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from litgpt.config import Config
+
+from jobs.files import read_yaml
 
 
 @dataclass
@@ -17,3 +21,18 @@ class OwnConfig(Config):  # type: ignore[misc]  # LitGPT publishes no types
     """Whether the router of experts has a bias."""
     swiglu_limit: float | None = None
     """Model.swiglu_limit."""
+    latent: dict[str, Any] | None = None
+    """Sizes of multi-head latent attention, and the factor of its scores."""
+    router: dict[str, Any] | None = None
+    """Router by scores of all experts."""
+
+    def __post_init__(self) -> None:
+        """Let the rotary table be that of the rotated part of a head."""
+        super().__post_init__()
+        if self.latent is not None:
+            self.rope_n_elem = self.latent["rope_head_size"]
+
+
+def read_config(path: Path) -> OwnConfig:
+    """Return the configuration of a model_config.yaml; LitGPT's reader would wait for a FIFO, and expand any alias."""
+    return OwnConfig(**read_yaml(path))

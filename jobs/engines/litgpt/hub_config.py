@@ -20,12 +20,28 @@ class Architecture:
     kind: str
     """Its model_type."""
     differing: Mapping[str, Any]
-    """Fields of LitGPT's configuration that differ from PLAIN's; ANY: in their value."""
+    """Fields of LitGPT's configuration that differ from PLAIN's; ANY: in their value; a function: by its answer."""
     keys: Callable[[Any], dict[str, Any]]
     """Keys of config.json besides common ones, from LitGPT's configuration."""
 
 
 ANY = object()
+
+
+def of_v2(router: Any) -> bool:
+    """Return whether a router is DeepSeek-V2's; transformers does not normalize its shares."""
+    if router is None or router["scores"] != "softmax" or router["normalize"]:
+        return False
+    return bool(router["scores_per_group"] == 1)
+
+
+def of_v3(router: Any) -> bool:
+    """Return whether a router is DeepSeek-V3's, whose groups compete by their two best scores."""
+    if router is None or router["scores"] != "sigmoid":
+        return False
+    return bool(router["scores_per_group"] == (1 if router["groups"] == 1 else 2))
+
+
 # Fields of LitGPT's configuration that decide arithmetic, as Llama has them.
 PLAIN: dict[str, Any] = {
     "norm_class_name": "RMSNorm",
@@ -50,6 +66,10 @@ PLAIN: dict[str, Any] = {
     "attention_sinks": False,
     "router_bias": False,
     "swiglu_limit": None,
+    "n_shared_expert": None,
+    "first_k_dense_replace": None,
+    "latent": None,
+    "router": None,
 }
 
 
@@ -103,6 +123,42 @@ def gpt_oss_keys(config: Any) -> dict[str, Any]:
     }
 
 
+def deepseek_keys(config: Any) -> dict[str, Any]:
+    """Return the keys of latent attention and of experts that DeepSeek-V2 and V3 share."""
+    latent, router = config.latent, config.router
+    return {
+        "hidden_act": "silu",
+        # Of the rotary embedding.
+        "head_dim": latent["rope_head_size"],
+        "q_lora_rank": latent["q_lora_rank"],
+        "kv_lora_rank": latent["kv_lora_rank"],
+        "qk_rope_head_dim": latent["rope_head_size"],
+        "qk_nope_head_dim": config.head_size - latent["rope_head_size"],
+        "v_head_dim": latent["value_head_size"],
+        "n_routed_experts": config.n_expert,
+        "n_shared_experts": config.n_shared_expert,
+        "num_experts_per_tok": config.n_expert_per_token,
+        "moe_intermediate_size": config.moe_intermediate_size,
+        "first_k_dense_replace": config.first_k_dense_replace or 0,
+        "routed_scaling_factor": router["scale"],
+        "norm_topk_prob": router["normalize"],
+        "n_group": router["groups"],
+        "topk_group": router["chosen_groups"],
+    }
+
+
+def deepseek_v2_keys(config: Any) -> dict[str, Any]:
+    """Return the keys of DeepSeek-V2's router."""
+    method = "greedy" if config.router["groups"] == 1 else "group_limited_greedy"
+    return {**deepseek_keys(config), "topk_method": method, "scoring_func": "softmax"}
+
+
+def deepseek_v3_keys(config: Any) -> dict[str, Any]:
+    """Return the keys of DeepSeek-V3's router, and of the order of rows in its matrices."""
+    router = {"topk_method": "noaux_tc", "scoring_func": "sigmoid"}
+    return {**deepseek_keys(config), **router, "rope_interleave": True}
+
+
 def window_keys(config: Any) -> dict[str, Any]:
     """Return the keys of layers with and without sliding windows."""
     kinds = ("full_attention", "sliding_attention")
@@ -128,6 +184,7 @@ GPT_OSS = EXPERTS | {
     "bias": True, "attention_sinks": True, "router_bias": True, "swiglu_limit": SWIGLU_LIMIT,
     "sliding_window_size": ANY,
 }  # fmt: skip
+DEEPSEEK = EXPERTS | dict.fromkeys(("moe_intermediate_size", "n_shared_expert", "first_k_dense_replace", "latent"), ANY)
 ARCHITECTURES = (
     Architecture("Llama", "llama", {}, no_keys),
     Architecture("Mixtral", "mixtral", EXPERTS, mixtral_keys),
@@ -141,6 +198,8 @@ ARCHITECTURES = (
     ),
     Architecture("Olmo2", "olmo2", OLMO2, no_keys),
     Architecture("Olmo3", "olmo3", OLMO3, olmo3_keys),
+    Architecture("DeepseekV2", "deepseek_v2", DEEPSEEK | {"router": of_v2}, deepseek_v2_keys),
+    Architecture("DeepseekV3", "deepseek_v3", DEEPSEEK | {"router": of_v3}, deepseek_v3_keys),
     Architecture("Gemma3", "gemma3_text", GEMMA3, gemma3_keys),
     Architecture("GptOss", "gpt_oss", GPT_OSS, gpt_oss_keys),
 )
@@ -152,13 +211,16 @@ def nearest_architecture(config: Any) -> tuple[Architecture, list[str]]:
     def differing(architecture: Architecture) -> list[str]:
         wanted = {**PLAIN, **architecture.differing}
         return [
-            f"{name}={getattr(config, name)}"
-            for name, value in wanted.items()
-            if value is not ANY and getattr(config, name) != value
+            f"{name}={found}" for name, value in wanted.items() if not fits(found := getattr(config, name, None), value)
         ]
 
     nearest = min(ARCHITECTURES, key=lambda each: len(differing(each)))
     return nearest, differing(nearest)
+
+
+def fits(found: Any, wanted: Any) -> bool:
+    """Return whether the value of a field is the wanted one, or one that a function accepts."""
+    return bool(wanted(found)) if callable(wanted) else wanted is ANY or found == wanted
 
 
 def architecture_of(config: Any, source: Path) -> Architecture:

@@ -9,10 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+class Rotated(Enum):
+    """Rows of a part of latent attention's matrices that are rotated by their position."""
+
+    queries = "queries"
+    """Of each head."""
+    key = "key"
+    """Of the one key that all heads share."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +35,8 @@ class Source:
     """Which half of the rows of one module it is, 0 or 1; None: all rows of all modules."""
     of_experts: Stacked | None = None
     """Its place if one tensor has all experts of a layer."""
+    rotated: Rotated | None = None
+    """Whose rotated rows have another order (jobs.engines.litgpt.hub_weights.rotated_first)."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +114,21 @@ def stacked_experts() -> dict[str, Source]:
     }
 
 
+GATED = ("gate_proj", "up_proj", "down_proj")
+DEEPSEEK = {
+    **experts("mlp", *GATED),
+    **{
+        f"{LAYER}mlp.shared_experts.{ours}": rows_of(f"{THEIRS}mlp.shared_experts.{theirs}")
+        for ours, theirs in zip(("fc_1", "fc_2", "proj"), GATED, strict=True)
+    },
+    f"{LAYER}attn.q_proj": Source((f"{THEIRS}self_attn.q_proj",), rotated=Rotated.queries),
+    f"{LAYER}attn.q_a_proj": rows_of(f"{THEIRS}self_attn.q_a_proj"),
+    f"{LAYER}attn.q_a_norm": rows_of(f"{THEIRS}self_attn.q_a_layernorm"),
+    f"{LAYER}attn.q_b_proj": Source((f"{THEIRS}self_attn.q_b_proj",), rotated=Rotated.queries),
+    f"{LAYER}attn.kv_a_proj_with_mqa": Source((f"{THEIRS}self_attn.kv_a_proj_with_mqa",), rotated=Rotated.key),
+    f"{LAYER}attn.kv_a_norm": rows_of(f"{THEIRS}self_attn.kv_a_layernorm"),
+    f"{LAYER}attn.kv_b_proj": rows_of(f"{THEIRS}self_attn.kv_b_proj"),
+}
 OF_FAMILY: Mapping[str, Mapping[str, Source]] = {
     "Llama": {},
     "Mistral": {},
@@ -109,7 +136,9 @@ OF_FAMILY: Mapping[str, Mapping[str, Source]] = {
     "Phi3": PHI3,
     "Qwen2": {},
     "Qwen3": {},
-    "Qwen3Moe": experts("mlp", "gate_proj", "up_proj", "down_proj"),
+    "Qwen3Moe": experts("mlp", *GATED),
+    "DeepseekV2": DEEPSEEK,
+    "DeepseekV3": DEEPSEEK,
     "Olmo2": AFTER,
     "Olmo3": AFTER,
     "Gemma3": AROUND,
@@ -128,6 +157,6 @@ def source_of(name: str, family: str) -> Source:
     source = {**COMMON, **OF_FAMILY[family]}[re.sub(r"(?<=\.)\d+(?=\.|$)", "{}", module)]
     modules = [each.format(*numbers) for each in source.modules]
     if source.of_experts is None:
-        return Source(tuple(f"{each}.{kind}" for each in modules), source.part)
+        return replace(source, modules=tuple(f"{each}.{kind}" for each in modules))
     names = tuple(each if kind == "weight" else f"{each}_{kind}" for each in modules)
     return Source(names, of_experts=replace(source.of_experts, expert=int(numbers[-1])))

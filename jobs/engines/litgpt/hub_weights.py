@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from jobs.engines.litgpt.hub_names import Source, source_of
+from jobs.engines.litgpt.hub_names import Rotated, Source, source_of
 from jobs.errors import CheckpointError, ConfigError
 from jobs.files import opened, read_json, reason
 from jobs.plan.model_file import family_of, of_text, refuse_other_arithmetic
@@ -42,7 +42,7 @@ class HubDirectory:
                 f"job.init_from={directory} has quantized weights ({method}), which training does not read. Set a "
                 "directory with weights in bfloat16, float16 or float32."
             )
-        self.family = family_of(given)
+        self.family, self.given = family_of(given), given
         self.files: dict[str, Any] = {}
         for name in sorted({*indexed.values()} or {file.name for file in directory.glob("*.safetensors")}):
             path = directory / name
@@ -71,9 +71,7 @@ class HubDirectory:
             # A copy: the memory of a view has all experts.
             own = self.fitting(name, self.of_expert(source, device), shape)
             return own.clone(memory_format=torch.contiguous_format).to(device, dtype)
-        whole = torch.cat([self.stored(each) for each in source.modules])
-        if source.part is not None:
-            whole = whole.chunk(2)[source.part]
+        whole = joined(source, self.stored, self.given)
         if name in {"lm_head.weight", "transformer.wte.weight"} and self.family == "Gemma3":
             # A model of images has 64 rows more, for tokens of images.
             whole = whole[: shape[0]]
@@ -124,3 +122,36 @@ def unpacked(blocks: Tensor, scales: Tensor) -> Tensor:
     levels = torch.cat((levels, -levels))
     pairs = torch.stack((blocks & 15, blocks >> 4), -1).flatten(-2)
     return torch.ldexp(levels[pairs.int()], scales.int()[..., None] - 127).flatten(-2)
+
+
+def joined(source: Source, stored: Callable[[str], Tensor], given: Mapping[str, Any]) -> Tensor:
+    """Return a weight of LitGPT's from those that `stored` returns by Hugging Face's names, and from a config.json."""
+    whole = torch.cat([stored(each) for each in source.modules])
+    if source.part is not None:
+        whole = whole.chunk(2)[source.part]
+    if source.rotated is not None:
+        heads = given["num_attention_heads"] if source.rotated is Rotated.queries else 1
+        # transformers' DeepseekV2 has no such key and rotates pairs.
+        pairs = given.get("rope_interleave", True)
+        whole = rotated_first(whole, heads, given["qk_rope_head_dim"], pairs=pairs)
+    return whole
+
+
+def rotated_first(weight: Tensor, heads: int, size: int, *, pairs: bool) -> Tensor:
+    """Return a matrix of latent attention (heads x rows, inputs) with the last `size` rows of each head first.
+
+    DeepSeek rotates neighbouring numbers as pairs. Here, as in other models, number i and number i + size / 2 are one:
+    the even rows of the pairs come first, then the odd ones. Products of queries and keys do not change.
+    """
+    by_head = weight.unflatten(0, (heads, -1))
+    rest, turned = by_head[:, :-size], by_head[:, -size:]
+    if pairs:
+        turned = turned.unflatten(1, (-1, 2)).transpose(1, 2).flatten(1, 2)
+    return torch.cat([turned, rest], 1).flatten(0, 1)
+
+
+def rotated_last(weight: Tensor, heads: int, size: int) -> Tensor:
+    """Return a matrix in the order of Hugging Face's files with pairs: the inverse of rotated_first."""
+    by_head = weight.unflatten(0, (heads, -1))
+    turned, rest = by_head[:, :size], by_head[:, size:]
+    return torch.cat([rest, turned.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)], 1).flatten(0, 1)

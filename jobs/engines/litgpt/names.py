@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import asdict
 from typing import Any
 
-from jobs.schema import Mlp, Model, NormPlace, RopeScaling
+from jobs.schema import LatentAttention, Mlp, Model, NormPlace, RopeScaling
 
 SWIGLU_LIMIT = 7.0
 """Limit of gate and up in experts of a GptOss: a constant of transformers' class."""
@@ -51,6 +53,8 @@ def litgpt_fields(model: Model) -> dict[str, Any]:
         "n_expert": model.experts,
         "n_expert_per_token": model.experts_per_token,
         "moe_intermediate_size": model.moe_intermediate_size,
+        "n_shared_expert": model.shared_experts or None,
+        "first_k_dense_replace": model.dense_layers or None,
         **own_fields(model),
     }
 
@@ -64,13 +68,25 @@ def own_fields(model: Model) -> dict[str, Any]:
         "attention_sinks": model.attention_sinks,
         "router_bias": model.bias and model.experts > 0,
         "swiglu_limit": model.swiglu_limit,
+        "latent": model.latent and latent_fields(model, model.latent),
+        "router": model.router and asdict(model.router) | {"scores": model.router.scores.name},
     }
     return {name: value for name, value in given.items() if value}
 
 
+def latent_fields(model: Model, latent: LatentAttention) -> dict[str, Any]:
+    """Return the sizes of latent attention, and the factor of its scores."""
+    scaling, scale = model.rope_scaling, model.head_size**-0.5
+    if scaling is not None:
+        scale *= (0.1 * scaling.mscale_all_dim * math.log(max(1.0, scaling.factor)) + 1) ** 2
+    return asdict(latent) | {"scale": scale}
+
+
 def keys_beyond_litgpt(model: Model) -> list[str]:
-    """Return the keys of own_fields that a user sets."""
-    return ["model.bias of a router" if name == "router_bias" else f"model.{name}" for name in own_fields(model)]
+    """Return the keys of `model` that LitGPT does not have, or computes otherwise: own_fields, and parts of experts."""
+    parts = [name for name in ("shared_experts", "dense_layers") if getattr(model, name)]
+    named = ["bias of a router" if name == "router_bias" else name for name in (*own_fields(model), *parts)]
+    return [f"model.{name}" for name in named]
 
 
 def adjustments(scaling: RopeScaling) -> dict[str, float | None]:
@@ -89,6 +105,7 @@ def adjustments(scaling: RopeScaling) -> dict[str, float | None]:
             "beta_fast": scaling.beta_fast,
             "round_limits": scaling.round_limits,
             "attention_factor": scaling.attention_factor,
+            **({"mscale_all_dim": scaling.mscale_all_dim} if scaling.mscale_all_dim else {}),
         }
     return {
         "factor": scaling.factor,

@@ -12,15 +12,18 @@ from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
-from litgpt.model import CausalSelfAttention
+from litgpt.model import CausalSelfAttention, RMSNorm
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
-from jobs.engines.native.rotary import rotated
+from jobs.engines.native.rotary import rotated, rotated_heads
 from jobs.plan.predict.activations import FLASH_HEAD_SIZE
 
 GROUPED_VARLEN = "enable_gqa" in signature(varlen_attn).parameters
+LATENT_EPS = 1e-6
+"""Number added to the variance of narrow vectors, whatever the other norms add (DeepSeek's and transformers' code)."""
 
 
 def bounds_of(bounds: Tensor) -> Tensor:
@@ -86,6 +89,78 @@ class Attention(CausalSelfAttention):  # type: ignore[misc]  # LitGPT publishes 
         reach = Reach(None if scalar is None else scalar**-0.5, window, sinks)
         y = causal(q, k, v, reach) if bounds is None else within_samples(q, k, v, bounds, self.longest, reach)
         result: Tensor = self.proj(y.flatten(2))
+        return result
+
+
+class LatentAttention(nn.Module):
+    """Multi-head latent attention (DeepSeek-V2, https://arxiv.org/abs/2405.04434), with packed rows.
+
+    A token has one narrow vector c, from which the keys and values of all heads are made, and one rotated key:
+
+        r, c = W_a x                 (rope_head_size), (kv_lora_rank)
+        k_h, v_h = W_b norm(c)       for each head (head_size - rope_head_size), (value_head_size)
+        q_h = W_q x                  (head_size), or W_qb norm(W_qa x) by a narrow vector (q_lora_rank)
+        scores = scale * q_h . [rotated r, k_h]
+
+    Parameters have the names of LitGPT's MultiheadLatentAttention. Rows of W_a, and of each head of W_q and W_qb, begin
+    with those that are rotated, half against half (jobs.engines.litgpt.hub_weights.rotated_first).
+    """
+
+    longest: int
+    """As of Attention."""
+    table = 0
+    ring = False
+    split: DeviceMesh | None = None
+    """TP ranks, each of which has its own heads."""
+
+    def __init__(self, config: Any, block_idx: int) -> None:
+        super().__init__()
+        sizes, heads, hidden = config.latent, config.n_head, config.n_embd
+        narrow, rope, value = sizes["kv_lora_rank"], sizes["rope_head_size"], sizes["value_head_size"]
+        self.sizes, self.size, self.block_idx = sizes, config.head_size, block_idx
+        if (rank := sizes["q_lora_rank"]) is None:
+            self.q_proj = nn.Linear(hidden, heads * self.size, bias=False)
+        else:
+            self.q_a_proj = nn.Linear(hidden, rank, bias=False)
+            self.q_a_norm = RMSNorm(rank, eps=LATENT_EPS)
+            self.q_b_proj = nn.Linear(rank, heads * self.size, bias=False)
+        self.kv_a_proj_with_mqa = nn.Linear(hidden, narrow + rope, bias=False)
+        self.kv_a_norm = RMSNorm(narrow, eps=LATENT_EPS)
+        self.kv_b_proj = nn.Linear(narrow, heads * (self.size - rope + value), bias=False)
+        self.proj = nn.Linear(heads * value, hidden, bias=False)
+
+    def forward(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        bounds: Tensor | None = None,
+        _input_pos: None = None,
+        _input_pos_maxp1: None = None,
+    ) -> Tensor:
+        """Return attention of x (mbs, seq, hidden), of the same shape; bounds as bounds_of returns them."""
+        narrow, rope, value = (self.sizes[name] for name in ("kv_lora_rank", "rope_head_size", "value_head_size"))
+        direct = self.sizes["q_lora_rank"] is None
+        q = self.q_proj(x) if direct else self.q_b_proj(self.q_a_norm(self.q_a_proj(x)))
+        # (mbs, seq, heads * size) -> (mbs, seq, heads, size)
+        q = rotated_heads(q.unflatten(-1, (-1, self.size)), cos, sin)
+        shared, c = self.kv_a_proj_with_mqa(x).split((rope, narrow), -1)
+        if self.split is not None:
+            # The gradient of what all heads share is a sum over the ranks' heads.
+            whole = DTensor.from_local(shared, self.split, [Replicate()], run_check=False)
+            shared = whole.to_local(grad_placements=[Partial()])
+        own = self.kv_b_proj(self.kv_a_norm(c)).unflatten(-1, (q.shape[2], -1))
+        keys, v = own.split((self.size - rope, value), -1)
+        turned = rotated_heads(shared.unsqueeze(2), cos, sin)
+        k = torch.cat([turned.expand(-1, -1, q.shape[2], -1), keys], -1)
+        # Attention wants heads before the sequence: (mbs, heads, seq, size).
+        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+        if has_varlen_kernel(q) and value < self.size:
+            # FlashAttention has one size of heads.
+            v = F.pad(v, (0, self.size - value))
+        reach = Reach(self.sizes["scale"], None)
+        y = causal(q, k, v, reach) if bounds is None else within_samples(q, k, v, bounds, self.longest, reach)
+        result: Tensor = self.proj(y[..., :value].flatten(2))
         return result
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
 from jobs.engines.native.customization.nf4 import Nf4Linear
+from jobs.engines.native.experts.router import BIAS
 from jobs.engines.native.model import tie_embeddings
 from jobs.engines.native.tensor_parallel import grouped_by_rank
 from jobs.engines.native.weights import Values
@@ -27,6 +28,11 @@ def load_sharded(gpt: GPT, device: torch.device, values: Values, *, tensor: int,
             # One full tensor after the other: no rank holds the whole model.
             full = grouped_by_rank(name, values(name, shape, parameter.dtype, device), gpt.config, tensor)
             parameter.copy_(shard_of(full if linear is None else linear.pack(full), parameter))
+        for name, module in gpt.named_modules():
+            if BIAS in dict(module.named_buffers(recurse=False)):
+                # In float32, whatever the type of the weights.
+                bias = values(f"{name}.{BIAS}", module.get_buffer(BIAS).shape, torch.float32, device)
+                module.register_buffer(BIAS, bias)
 
 
 def local_shard(tensor: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from jobs.engines.litgpt.config import OwnConfig
 from jobs.engines.litgpt.names import litgpt_fields
-from jobs.engines.native.attention import Attention, bounds_of, positions_in
+from jobs.engines.native.attention import Attention, LatentAttention, bounds_of, positions_in
 from jobs.engines.native.experts.mixture import use_mixture
 from jobs.engines.native.loss import ChunkedHead, summed_loss
 from jobs.engines.native.norm import HeadsNorm, fuse_norms
@@ -29,6 +29,12 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
         self.embedding_scale = config.n_embd**0.5 if config.scale_embeddings else 1.0
         fuse_norms(self)
         for layer in layers(self):
+            if isinstance(layer.mlp, LLaMAMoE):
+                use_mixture(layer.mlp)
+            if getattr(config, "latent", None) is not None:
+                layer.attn = LatentAttention(config, layer.attn.block_idx)
+                fuse_norms(layer.attn)
+                continue
             attention = layer.attn
             attention.__class__ = Attention
             attention.window = config.sliding_window_size if attention.apply_sliding_window_attention else None
@@ -37,8 +43,6 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
             if config.norm_qk and config.norm_qk_type == "olmo2":
                 attention.norm_q.__class__ = attention.norm_k.__class__ = HeadsNorm
             attention.table = config.rope_indices[attention.block_idx] if config.rope_indices else 0
-            if isinstance(layer.mlp, LLaMAMoE):
-                use_mixture(layer.mlp)
 
     def rope_cache(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
         """Return cosines and sines, (seq, size); of layers without and with a sliding window (2, seq, size)."""

@@ -8,6 +8,7 @@ gradients of the same shape travel the other way. With m micro-batches and p ran
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 
 from jobs.data import MicroBatch
+from jobs.engines.native.experts.mixture import Mixture
 from jobs.engines.native.loss import summed_loss
 from jobs.engines.native.model import Decoder, embedded, prompt_of, through
 from jobs.engines.native.step import Around
@@ -66,6 +68,25 @@ class PipelineStageModule(nn.Module):
         if self.ln_f is None or self.lm_head is None:
             return x
         return summed_loss(self.ln_f(x), self.lm_head, targets, self.labels)
+
+
+class Uncounted(PipelineStage):
+    """torch's stage, whose passes before the first step are no load of experts: they find the sizes of messages."""
+
+    def _prepare_forward_infra(self, *given: Any, **options: Any) -> Any:
+        return self.apart(super()._prepare_forward_infra, *given, **options)
+
+    def _prepare_backward_infra(self, *given: Any, **options: Any) -> Any:
+        return self.apart(super()._prepare_backward_infra, *given, **options)
+
+    def apart(self, prepare: Callable[..., Any], *given: Any, **options: Any) -> Any:
+        """Return what a function does, with the load of experts as it was before."""
+        mixtures = [part for part in self.submod.modules() if isinstance(part, Mixture)]
+        loads = [mixture.load for mixture in mixtures]
+        result = prepare(*given, **options)
+        for mixture, load in zip(mixtures, loads, strict=True):
+            mixture.load = load
+        return result
 
 
 def pipeline_split(gpt: Decoder, run: Run, pp_rank: int) -> list[PipelineStageModule]:
@@ -122,9 +143,7 @@ class Pipeline:
         """Return the function that runs a step on micro-batches of one size."""
         kind = get_schedule_class(self.run.parallelism.schedule.name)
         count = len(pipeline_stage_layers(self.run))
-        placed = [
-            PipelineStage(stage, stage.index, count, self.device, group=self.group) for stage in self.pipeline_stages
-        ]
+        placed = [Uncounted(stage, stage.index, count, self.device, group=self.group) for stage in self.pipeline_stages]
         # `scale` divides by the labels of the global batch already, so torch must not divide by the micro-batches.
         schedule = kind(
             # Interleaved and zero-bubble schedules take all stages of a rank, GPipe and 1F1B its only one.

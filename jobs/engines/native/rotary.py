@@ -30,8 +30,15 @@ def rotated(qkv: Tensor, cos: Tensor, sin: Tensor, groups: int, norms: Norms | N
         q, k, v = Rotated.apply(qkv, cos, sin, groups)  # type: ignore[no-untyped-call]  # torch has no types for it
         return q, k, v
     q, k, v = normalized(qkv, groups, norms)
-    q, k = (Turned.apply(x, cos, sin) for x in (q, k))  # type: ignore[no-untyped-call]  # torch has no types for it
-    return q, k, v
+    return rotated_heads(q, cos, sin), rotated_heads(k, cos, sin), v
+
+
+def rotated_heads(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return heads x (mbs, seq, heads, size), their first numbers rotated; cos and sin as in `rotated`."""
+    if torch.compiler.is_compiling():
+        return turned_part(x, cos.unsqueeze(2), sin.unsqueeze(2))
+    result: Tensor = Turned.apply(x, cos, sin)  # type: ignore[no-untyped-call]  # torch has no types for it
+    return result
 
 
 def normalized(qkv: Tensor, groups: int, norms: Norms | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -44,13 +51,14 @@ def turned(qkv: Tensor, cos: Tensor, sin: Tensor, groups: int, norms: Norms | No
     """Return what `rotated` returns, without writing in place: the compiler fuses it, and derives its gradient."""
     cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)
     q, k, v = normalized(qkv, groups, norms)
+    return turned_part(q, cos, sin), turned_part(k, cos, sin), v
 
-    def turn(x: Tensor) -> Tensor:
-        part, rest = x.split((cos.shape[-1], x.shape[-1] - cos.shape[-1]), -1)
-        a, b = part.chunk(2, -1)
-        return torch.cat([part * cos + torch.cat([-b, a], -1) * sin, rest], -1).to(x.dtype)
 
-    return turn(q), turn(k), v
+def turned_part(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return x (mbs, seq, heads, size), the part that cos and sin (1 or mbs, seq, 1, part) cover rotated."""
+    part, rest = x.split((cos.shape[-1], x.shape[-1] - cos.shape[-1]), -1)
+    a, b = part.chunk(2, -1)
+    return torch.cat([part * cos + torch.cat([-b, a], -1) * sin, rest], -1).to(x.dtype)
 
 
 class Rotated(torch.autograd.Function):

@@ -18,6 +18,7 @@ from jobs.schema import (
     Norm,
     OptimizerKind,
     Precision,
+    RouterScores,
     Run,
     WeightsReader,
 )
@@ -162,6 +163,17 @@ def balance_has_experts(run: Run) -> str | None:
     return None
 
 
+def shifted_bias_exists(run: Run) -> str | None:
+    """Refuse a change of the bias of experts where the router has none."""
+    router, speed = run.model.router, run.job.expert_bias_speed
+    if speed == 0 or (router is not None and router.scores is RouterScores.sigmoid):
+        return None
+    return (
+        f"job.expert_bias_speed={speed:g} changes the bias by which experts are chosen, and model={run.model.name} has "
+        "none (model.router.scores=sigmoid). Set job.expert_bias_speed=0, or choose a model with it (deepseek_v3)."
+    )
+
+
 def windows_are_whole(run: Run) -> str | None:
     """Refuse sliding windows with CP: ring attention is causal over the whole row."""
     if run.model.sliding_window is not None and run.parallelism.context > 1:
@@ -181,6 +193,29 @@ def sinks_are_whole(run: Run) -> str | None:
             f"(parallelism.context={run.parallelism.context}) has a part at a time. Set parallelism.context=1."
         )
     return None
+
+
+def latent_keys_are_whole(run: Run) -> str | None:
+    """Refuse latent attention with CP: ring attention has keys and values of one size."""
+    if run.model.latent is not None and run.parallelism.context > 1:
+        return (
+            f"model.latent ({run.model.name}) has values of another size than keys, and parallelism.context="
+            f"{run.parallelism.context} sends both around, which torch's ring attention cannot. Set "
+            "parallelism.context=1."
+        )
+    return None
+
+
+def adapters_have_their_matrices(run: Run) -> str | None:
+    """Refuse adapters of latent attention, shared experts and routers by scores of all experts."""
+    model = run.model
+    if run.job.lora is None or not (model.latent or model.router or model.shared_experts):
+        return None
+    found = [key for key in ("latent", "router", "shared_experts") if getattr(model, key)]
+    return (
+        f"job={run.job.name} adapts fused queries, keys and values and plain feed-forwards, and {model.name} has "
+        f"{', '.join(f'model.{key}' for key in found)}. Set job=finetune_full, or choose another model."
+    )
 
 
 def packed_text_has_no_prompt(run: Run) -> str | None:
@@ -209,6 +244,8 @@ def fused_kernels_fit(run: Run) -> str | None:
         LigerKernel.swiglu: (f"model.mlp={model.mlp.name}, not LLaMAMLP", model.mlp is not Mlp.LLaMAMLP),
         LigerKernel.rope: (f"model.rope_fraction={model.rope_fraction:g}, not 1", model.rope_fraction != 1),
     }
+    if model.latent is not None:
+        others[LigerKernel.rope] = ("model.latent, whose heads are rotated in part", True)
     if unfit := [what for kernel, (what, is_so) in others.items() if is_so and kernel in chosen]:
         fit = [kernel for kernel, (_, is_so) in others.items() if not is_so]
         some = f"engine.liger_kernels={typed(fit)}, or " if fit else ""
@@ -347,6 +384,9 @@ RULES: tuple[Rule, ...] = (
     packed_rows_are_whole,
     windows_are_whole,
     sinks_are_whole,
+    shifted_bias_exists,
+    latent_keys_are_whole,
+    adapters_have_their_matrices,
     balance_has_experts,
     packed_text_has_no_prompt,
     fused_kernels_fit,

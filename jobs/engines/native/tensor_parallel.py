@@ -30,6 +30,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from jobs.engines.native.attention import LatentAttention
 from jobs.engines.native.experts.mixture import Mixture
 from jobs.engines.native.loss import ChunkedHead
 from jobs.engines.native.model import layers
@@ -51,6 +52,8 @@ def apply_tp(gpt: GPT, mesh: DeviceMesh, *, sequence_parallel: bool, loss_parall
     frozen = {name for name, parameter in gpt.named_parameters() if not parameter.requires_grad}
     for layer in layers(gpt):
         layer.attn.config = config
+        if isinstance(layer.attn, LatentAttention):
+            layer.attn.split = mesh
         parallelize_module(layer, mesh, layer_plan(layer, between))
         if layer.attn.sinks is not None:
             layer.attn.sinks = nn.Parameter(distribute_tensor(layer.attn.sinks, mesh, [Shard(0)]))
@@ -136,8 +139,11 @@ class SplitColumns(RowwiseParallel):
 
 def layer_plan(layer: Block, between: Replicate | Shard) -> dict[str, ParallelStyle]:
     """Return torch's style for each matrix of one layer."""
+    latent = isinstance(layer.attn, LatentAttention)
+    # Heads are divided. Latent attention's narrow vectors are made by every rank from whole matrices.
+    opening = ("q_proj", "q_b_proj", "kv_b_proj") if latent else ("qkv",)
     plan: dict[str, ParallelStyle] = {
-        "attn.qkv": SplitRows(),
+        **{f"attn.{name}": SplitRows() for name in opening if hasattr(layer.attn, name)},
         "attn.proj": SplitColumns(output_layouts=between),
     }
     if layer.attn.config.norm_qk:
@@ -161,7 +167,12 @@ def layer_plan(layer: Block, between: Replicate | Shard) -> dict[str, ParallelSt
         # LitGPT passes six positional arguments to attention; only the first is sharded.
         rest = (None,) * 5
         # Attention needs every position: all-gather to (mbs, seq, hidden).
-        plan["attn"] = PrepareModuleInput(input_layouts=(between, *rest), desired_input_layouts=(Replicate(), *rest))
+        plan["attn"] = PrepareModuleInput(
+            input_layouts=(between, *rest),
+            desired_input_layouts=(Replicate(), *rest),
+            # Whole matrices take plain tensors; the gradients of these are complete on every rank.
+            use_local_output=latent,
+        )
         plan["mlp"] = (
             PrepareModuleInputOutput(
                 input_layouts=between,

@@ -17,8 +17,9 @@ from jobs.data.batches import StepBatch
 from jobs.data.dataset import Tokens
 from jobs.engines.native import checkpoint
 from jobs.engines.native.customization.lora import seed_dropout
-from jobs.engines.native.experts.balance import imbalance
+from jobs.engines.native.experts.balance import imbalance, shift_bias, summed_loads
 from jobs.engines.native.experts.mixture import Mixture, experts_of
+from jobs.engines.native.experts.router import BIAS
 from jobs.engines.native.float8 import plain, scale_weights
 from jobs.engines.native.load_sharded import local_shard
 from jobs.engines.native.loss_scale import LossScale
@@ -150,12 +151,19 @@ class Trainer(Trains):
             mixture.load, mixture.balance = None, job.expert_balance_loss * loss_scale * self.averaged / rows
 
     def expert_loads(self) -> list[Tensor]:
-        """Return the imbalance of experts in this step, if the model has any; every rank calls it."""
-        model, loads = (
-            self.run.model,
-            {layer: each.load for layer, each in self.mixtures.items() if each.load is not None},
-        )
-        return [imbalance(loads, model.layers, model.experts, self.device)] if model.experts else []
+        """Return the imbalance of experts in this step, if the model has any, and shift biases of their choice by it.
+
+        Every rank calls it.
+        """
+        model, speed = self.run.model, self.run.job.expert_bias_speed
+        if not model.experts or model.dense_layers == model.layers:
+            return []
+        counts = {layer: each.load for layer, each in self.mixtures.items() if each.load is not None}
+        loads = summed_loads(counts, model.layers, model.experts, self.device)
+        if speed:
+            for layer, mixture in self.mixtures.items():
+                shift_bias(mixture.gate.get_buffer(BIAS), loads[layer], speed)
+        return [imbalance(loads[model.dense_layers :])]
 
     def weights(self) -> Iterator[Tensor]:
         """Yield this rank's shards of the weights that train."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobs.engines.litgpt.rules import arithmetic_is_litgpts
 from jobs.layout import accumulation, pipeline_stages_per_rank, sequence_parallel
 from jobs.parallelism import Schedule, Strategy
 from jobs.plan.rules.batch import batch_to_set, one_stage_a_rank
@@ -143,7 +144,6 @@ def model_is_dense_and_serial(run: Run) -> str | None:
         "norm_unit_offset": model.norm_unit_offset,
         f"mlp={model.mlp.name}": model.mlp is Mlp.GemmaMLP,
         "attention_scores_scalar": model.attention_scores_scalar is not None,
-        "attention_sinks": model.attention_sinks,
         "sliding_window": model.sliding_window is not None,
         "scale_embeddings": model.scale_embeddings,
         "rope_scaling without low_freq_factor": scaling is not None and scaling.low_freq_factor is None,
@@ -186,6 +186,7 @@ def adapters_are_of_whole_matrices(run: Run) -> str | None:
 
 
 RULES: tuple[Rule, ...] = (
+    arithmetic_is_litgpts,
     weights_are_replicated,
     schedule_is_megatrons,
     micro_batches_make_whole_rounds,

@@ -6,11 +6,12 @@ tests/jobs/plan/test_activations.py compares them with those that the real engin
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jobs.engines.engine import engine_of
 from jobs.layout import GPU_ROW_MULTIPLE, has_gpus, padding, sequence_parallel, uses_fsdp
-from jobs.plan.predict.weights import Split, adapter_weights, layer_weights
+from jobs.plan.predict.weights import Split, adapter_weights, kinds_of_layers, layer_weights
 from jobs.schema import (
     INSTRUCTIONS,
     QKV,
@@ -18,9 +19,11 @@ from jobs.schema import (
     Batching,
     EngineKind,
     Kernels,
+    LatentAttention,
     LigerKernel,
     LoraTarget,
     Mlp,
+    Model,
     Norm,
     NormPlace,
     Precision,
@@ -99,7 +102,7 @@ def takes_groups(run: Run) -> bool:
 
 
 def has_flash(run: Run) -> bool:
-    """Return whether attention is FlashAttention's kernel."""
+    """Return whether attention is FlashAttention's kernel (has_varlen_kernel)."""
     capability = run.gpu.compute_capability
     flash = has_gpus(run) and (capability is None or capability >= FLASH_CAPABILITY)
     return flash and run.job.precision is not Precision.float32 and run.model.head_size % 8 == 0
@@ -171,6 +174,8 @@ def attention(run: Run, x: Tokens) -> int:
     which therefore stays whole next to the rotated queries and keys.
     """
     model, tensor, lora = run.model, run.parallelism.tensor, run.job.lora
+    if model.latent is not None:
+        return latent_attention(run, x, model.latent)
     q, k = (heads * model.head_size // tensor for heads in (model.heads, model.kv_heads))
     # Repeated keys and values are copies, and nothing refers to qkv any more, but for norms of its queries and keys.
     repeated = k < q and not takes_groups(run)
@@ -196,6 +201,29 @@ def statistics_of_heads(run: Run, x: Tokens) -> int:
     row = run.job.row_length if run.job.batching is not Batching.packed else x.count
     weights = (row + 1) * 4 + (row * x.width if x.width < 4 else 0)
     return heads * weights + row // run.job.micro_batch_size
+
+
+def latent_attention(run: Run, x: Tokens, latent: LatentAttention) -> int:
+    """Return what latent attention keeps: its input, narrow vectors before and after their norms, q, k, v, its result.
+
+    Autocast casts the input for both matrices that read it, and narrow vectors to float32 for their norms. Values are
+    padded to the size of queries and keys, and so is the result, of which the closing matrix keeps a copy. Without that
+    they are a view of the product that made them and keys.
+    """
+    model, heads = run.model, run.model.heads // run.parallelism.tensor
+    trains, casts = run.job.trains_all_weights, in_autocast(run) and not has_fused_norms(run)
+    rope, size, value = latent.rope_head_size, model.head_size, latent.value_head_size
+    inputs = (2 if x.residual > x.width else 1) * model.hidden_size if trains else 0
+    narrow = kept = 0
+    for rank, beside in ((latent.q_lora_rank, 0), (latent.kv_lora_rank, rope)):
+        if rank is not None:
+            # The norm's input, its result, and a float32 statistic.
+            narrow += (4 * rank if casts else (rank + beside) * x.width) + 4
+            kept += rank if trains else 0
+    padded = has_flash(run) and value < size
+    values = size if padded else size - rope + value
+    result = size + value if padded else value
+    return x.count * ((inputs + kept + heads * (2 * size + values + result)) * x.width + narrow + 4 * heads)
 
 
 def head_norms(run: Run) -> int:
@@ -230,10 +258,15 @@ def feed_forward(run: Run, x: Tokens) -> int:
     inputs = operands(run, model.hidden_size, mlp, matrices=2 if gated else 1)
     kept = inner * wide + operands(run, wide, mlp)
     if model.experts:
-        # The router keeps its input. A token is copied to each of its experts, whose results are weighted and added.
-        router = x.count * operands(run, model.hidden_size, mlp)
+        # The router keeps its input, one by scores of all experts in float32. A token is copied to each of its
+        # experts, whose results are weighted and added.
+        wide = 4 * model.hidden_size if run.job.trains_all_weights else 0
+        router = x.count * (wide if model.router else x.width * operands(run, model.hidden_size, mlp))
         results = x.count * model.experts_per_token * model.hidden_size
-        return x.width * (router + results + rows_of_experts(run, x) * (inputs + kept))
+        shared = model.shared_size // run.parallelism.tensor
+        of_shared = inner * shared + operands(run, shared, mlp) + (inputs if shared else 0)
+        of_experts = results + rows_of_experts(run, x) * (inputs + kept)
+        return router + x.width * (of_experts + x.count * of_shared)
     casts = 2 if gated and x.residual > x.width else 1
     return x.count * x.width * (casts * inputs + kept)
 
@@ -285,7 +318,15 @@ def expensive_results(run: Run, x: Tokens) -> int:
     model, tensor, lora = run.model, run.parallelism.tensor, run.job.lora
     q, k = (heads * model.head_size // tensor for heads in (model.heads, model.kv_heads))
     wide = model.inner_size // tensor * (1 if model.mlp is Mlp.GptNeoxMLP else 2)
-    products = q + 2 * k + q + model.hidden_size + (wide + model.hidden_size) * max(1, model.experts_per_token)
+    shared = 2 * model.shared_size // tensor + model.hidden_size if model.shared_experts else 0
+    products = shared + model.hidden_size + (wide + model.hidden_size) * max(1, model.experts_per_token)
+    if (latent := model.latent) is None:
+        products += q + 2 * k + q
+    else:
+        made = model.head_size - latent.rope_head_size + latent.value_head_size
+        attended = model.head_size if has_flash(run) else latent.value_head_size
+        products += (latent.q_lora_rank or 0) + latent.kv_lora_rank + latent.rope_head_size
+        products += q + model.heads // tensor * (made + attended)
     if lora is not None:
         # A token meets the adapters of its experts only.
         met = adapter_weights(replace(model, experts=model.experts_per_token), lora)
@@ -308,10 +349,12 @@ def kept_by_layer(run: Run, x: Tokens) -> int:
             return layer_input(run, x)
 
 
-def kept_by_layers(run: Run, x: Tokens, layers: int, *, first: bool) -> int:
-    """Return what some layers keep, with `first` the one after the embedding among them."""
+def kept_by_layers(run: Run, x: Tokens, numbers: Sequence[int]) -> int:
+    """Return what some layers of a model keep, given their numbers."""
     whole = run.engine.activation_checkpointing is ActivationCheckpointing.none
-    return layers * kept_by_layer(run, x) - (unneeded_by_first_layer(run, x) if first and whole else 0)
+    kinds = [(count, replace(run, model=kind)) for count, kind in kinds_of_layers(run.model, numbers)]
+    unneeded = unneeded_by_first_layer(kinds[0][1], x) if 0 in numbers and whole else 0
+    return sum(count * kept_by_layer(kind, x) for count, kind in kinds) - unneeded
 
 
 def recomputed(run: Run, x: Tokens) -> int:
@@ -327,25 +370,34 @@ def recomputed(run: Run, x: Tokens) -> int:
             return layer(run, x) - layer_input(run, x)
 
 
-def cast_weights(run: Run, layers: int, *, head: bool) -> int:
+def cast_weights(run: Run, numbers: Sequence[int], *, head: bool) -> int:
     """Return the 16-bit copies of weights that autocast makes in forward and the products keep: of those trained.
 
     Grouped products of experts make them again.
     """
     if not (in_autocast(run) and has_wide_weights(run)):
         return 0
-    tensor, lora = run.parallelism.tensor, run.job.lora
-    if not run.job.trains_all_weights:
-        matrices, head = adapter_weights(run.model, lora) if lora else [], False
-    else:
-        again = has_grouped_products(run)
-        matrices = [each for each in layer_weights(run.model) if each.split is not Split.none]
-        matrices = [each for each in matrices if not (each.of_expert and again)]
+    tensor, lora, again = run.parallelism.tensor, run.job.lora, has_grouped_products(run)
+    head = head and run.job.trains_all_weights
+
+    def of_layer(kind: Model) -> int:
+        if not run.job.trains_all_weights:
+            matrices = adapter_weights(kind, lora) if lora else []
+        elif kind.latent is not None:
+            # TP divides only some of latent attention's. A router by scores of all experts computes in float32.
+            matrices = [weight for weight in layer_weights(kind) if weight.columns > 1 and weight.rows != kind.experts]
+        else:
+            matrices = [weight for weight in layer_weights(kind) if weight.split is not Split.none]
+        return sum(weight.held(tensor) for weight in matrices if not (weight.of_expert and again))
+
     ends = run.model.vocab_size * run.model.hidden_size // tensor if head else 0
-    return WIDTHS[run.job.precision] * (layers * sum(weight.held(tensor) for weight in matrices) + ends)
+    in_layers = sum(count * of_layer(kind) for count, kind in kinds_of_layers(run.model, numbers))
+    return WIDTHS[run.job.precision] * (in_layers + ends)
 
 
 def rotary_table(run: Run, x: Tokens) -> int:
     """Return cosine and sine of each token of a packed row; padded rows share one table."""
-    size = int(run.model.rope_fraction * run.model.head_size) * (1 if run.model.rope_local_base is None else 2)
+    model = run.model
+    size = int(model.rope_fraction * model.head_size) * (1 if model.rope_local_base is None else 2)
+    size = size if model.latent is None else model.latent.rope_head_size
     return 2 * 4 * x.count * size if run.job.batching is Batching.packed else 0

@@ -6,10 +6,11 @@ tests/jobs/plan/test_activations.py compares the sum with the real model.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from jobs.engines.native.loss_chunk import loss_chunk
 from jobs.plan.predict.activations import Tokens, attention, feed_forward, layer_input, rotary_table
-from jobs.plan.predict.weights import layer_weights
+from jobs.plan.predict.weights import kinds_of_layers, layer_weights
 from jobs.schema import Run
 
 
@@ -17,10 +18,12 @@ def evaluation_moments(run: Run, x: Tokens) -> Iterator[dict[str, float]]:
     """Yield the last layer, the loss, and the exact match of one row; nothing is kept for backward."""
     hidden, vocabulary = run.model.hidden_size, run.model.vocab_size
     # Autocast copies one matrix at a time.
-    copied = x.width * max(weight.size for weight in layer_weights(run.model)) if x.width < 4 else 0
+    kinds = [replace(run, model=kind) for _, kind in kinds_of_layers(run.model)]
+    largest = max(weight.size for kind in kinds for weight in layer_weights(kind.model))
+    copied = x.width * largest if x.width < 4 else 0
     # Input of the layer, result of attention, their sum and its norm.
     beside = 3 * layer_input(run, x) + x.count * hidden * x.width + rotary_table(run, x)
-    yield {"activations": beside + copied + max(attention(run, x), feed_forward(run, x))}
+    yield {"activations": beside + copied + max(attention(run, x), *(feed_forward(kind, x) for kind in kinds))}
     # Hidden states, and their norm.
     states = 2 * layer_input(run, x) + rotary_table(run, x)
     yield {"activations": states, "loss": loss(run, x)}

@@ -42,18 +42,40 @@ class Product:
 
 
 def layer_products(run: Run) -> list[Product]:
-    """Return the products of the forward pass of one layer: query-key-value, output, feed-forward."""
+    """Return the products of the forward pass of one layer: of attention, shared experts, and the feed-forward."""
     model, t, rows = run.model, run.parallelism.tensor, tokens_of(run).count
-    heads = model.heads * model.head_size
-    qkv = heads + 2 * model.kv_heads * model.head_size
+    hidden, shared = model.hidden_size, model.shared_size / t
+    of_shared = [Product(rows, hidden, shared, 2), Product(rows, shared, hidden)] if shared else []
+    return [*attention_products(run), *of_shared, *feed_forward_products(run)]
+
+
+def attention_products(run: Run) -> list[Product]:
+    """Return the products with attention's matrices: query-key-value and output; every TP rank has narrow vectors."""
+    model, t, rows = run.model, run.parallelism.tensor, tokens_of(run).count
+    heads, hidden = model.heads * model.head_size, model.hidden_size
+    if (latent := model.latent) is None:
+        qkv = heads + 2 * model.kv_heads * model.head_size
+        return [Product(rows, hidden, qkv / t), Product(rows, heads / t, hidden)]
+    rope, narrow, rank = latent.rope_head_size, latent.kv_lora_rank, latent.q_lora_rank
+    made = model.heads * (model.head_size - rope + latent.value_head_size)
+    return [
+        *([] if rank is None else [Product(rows, hidden, rank)]),
+        Product(rows, rank or hidden, heads / t),
+        Product(rows, hidden, narrow + rope),
+        Product(rows, narrow, made / t),
+        Product(rows, model.heads * latent.value_head_size / t, hidden),
+    ]
+
+
+def feed_forward_products(run: Run) -> list[Product]:
+    """Return the products of a feed-forward, or of the experts of a rank."""
+    model, t, rows = run.model, run.parallelism.tensor, tokens_of(run).count
     hidden, inner = model.hidden_size, model.inner_size
     opening = 1 if model.mlp is Mlp.GptNeoxMLP else 2
     # Those of this rank, which EP sends the tokens of its group; experts are assumed to be equally busy.
-    experts = max(1, model.experts) // run.parallelism.expert
+    experts = model.experts // run.parallelism.expert if model.experts else 1
     routed = rows * max(1, model.experts_per_token) / experts
     return [
-        Product(rows, hidden, qkv / t),
-        Product(rows, heads / t, hidden),
         Product(routed, hidden, inner / t, opening * experts),
         Product(routed, inner / t, hidden, experts),
     ]
@@ -85,7 +107,8 @@ def attention_flops(run: Run) -> float:
     Those of a slower kernel count as what the GPU's best kernel would have computed meanwhile.
     """
     model, p = run.model, run.parallelism
-    # In the mean over the layers; below the diagonal a token attends to half of what it is counted to.
+    # In the mean over the layers; below the diagonal a token attends to half of what it is counted to. Values of latent
+    # attention are padded to the size of queries and keys.
     positions = attended_by(run) / model.layers / 2
     forward = 2 * 2 * tokens_of(run).count * positions * model.heads * model.head_size / p.tensor
     repeats = 3.5 + (1 if recomputes_all(run) else 0)
@@ -119,7 +142,7 @@ def element_bytes(run: Run) -> float:
     opening = 2 if model.mlp is Mlp.GptNeoxMLP else 3 if fused else 5
     if model.swiglu_limit is not None:
         opening = 17
-    activation = opening * model.inner_size * max(1, model.experts_per_token) / p.tensor
+    activation = opening * (model.inner_size * max(1, model.experts_per_token) + model.shared_size) / p.tensor
     moved = repeats * WIDTHS[run.job.precision] * tokens_of(run).count * (residual + rotary + activation)
     return moved + unpacked_bytes(run) + stacked_bytes(run)
 

@@ -37,6 +37,7 @@ from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.loss import loss_memory
 from jobs.plan.predict.once import once_per_run
 from jobs.plan.predict.states import States, parameters_held, states
+from jobs.plan.predict.weights import kinds_of_layers
 from jobs.plan.predict.workspace import (
     Backward,
     backward_of_layer,
@@ -278,13 +279,16 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
     """
     stages = pipeline_stage_layers(run)
     mine = pipeline_stages_of(run, place)
-    layers, count = sum(len(stages[stage]) for stage in mine), in_flight(run, place)
+    numbers, count = [layer for stage in mine for layer in stages[stage]], in_flight(run, place)
     first, last = 0 in mine, run.parallelism.pipeline * pipeline_stages_per_rank(run) - 1 in mine
+    # Runs of a model with only such layers as the first one of this rank, and as the last one.
+    kinds = [replace(run, model=kind) for _, kind in kinds_of_layers(run.model, numbers)]
+    begin_run, end_run = kinds[0], kinds[-1]
     base = base | {
         "gathered": base["gathered"] + gathered_copies(run, parameters_held(run, sharded=False, stored=True).total)
     }
-    each, result = kept_by_layer(run, x), x.count * run.model.hidden_size * x.width
-    kept = count * kept_by_layers(run, x, layers, first=first) + rotary_table(run, x)
+    each, result = kept_by_layer(end_run, x), x.count * run.model.hidden_size * x.width
+    kept = count * kept_by_layers(run, x, numbers) + rotary_table(run, x)
     # A stage that is not the last keeps what it sent: the gradient of that tensor is where its backward pass begins.
     kept += 0 if last else count * layer_input(run, x)
     once = accumulation(run) == 1
@@ -292,30 +296,35 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
     messages = pipeline_messages(run, x, first=first, last=last)
     if last:
         # Chunks cast the head's weight themselves.
-        casts = cast_weights(run, layers, head=loss_chunk(run) is None)
+        casts = cast_weights(run, numbers, head=loss_chunk(run) is None)
         of_loss = gathers_for_loss(run) + messages
         yield base | {"activations": kept + casts, "loss": loss_memory(run, x).peak, "communication": of_loss}
     # A checkpointed layer casts its weights again.
     checkpointed = run.engine.activation_checkpointing is not ActivationCheckpointing.none
-    kept += cast_weights(run, 1 if checkpointed else layers, head=False)
-    again, work = recomputed(run, x), max(backward_of_layer(run, x), masks_of_layer(run, x))
-    of_last, begin, before, after = (messages + gathers_for_backward(run, moment) for moment in Backward)
+    kept += cast_weights(run, numbers[-1:] if checkpointed else numbers, head=False)
+
+    def work_of_layer(of: Run) -> int:
+        return recomputed(of, x) + max(backward_of_layer(of, x), masks_of_layer(of, x))
+
+    of_last, begin, before, after = (messages + gathers_for_backward(end_run, moment) for moment in Backward)
     if once and last:
         base = base | {"gradients": head_gradient(run)}
-    yield base | {"activations": kept, "backward": again + work, "communication": of_last}
+    yield base | {"activations": kept, "backward": work_of_layer(end_run), "communication": of_last}
     if first:
         # Its gradient is computed next to the sum of those before it.
         # The oldest micro-batch has freed all its activations by then; the others in flight still wait.
-        waiting = (count - 1) * layers * each
+        waiting = (count - 1) * sum(n * kept_by_layer(replace(run, model=kind), x) for n, kind in
+                                    kinds_of_layers(run.model, numbers))  # fmt: skip
         found = embedding_gradient(run) + result
         yield at_end | {"activations": waiting, "backward": result if once else found, "communication": messages}
         if once:
-            at_end = at_end | {"gathered": 0.0, "gradients": max(0.0, at_end["gradients"] - first_gradients(run))}
-            yield at_end | {"activations": waiting + each, "backward": again + work, "communication": before}
-    if layers > 1:
-        base = base | {"gathered": max(0.0, base["gathered"] - freed_in_backward(run))}
+            at_end = at_end | {"gathered": 0.0, "gradients": max(0.0, at_end["gradients"] - first_gradients(begin_run))}
+            waiting += kept_by_layer(begin_run, x)
+            yield at_end | {"activations": waiting, "backward": work_of_layer(begin_run), "communication": before}
+    if len(numbers) > 1:
+        base = base | {"gathered": max(0.0, base["gathered"] - freed_in_backward(end_run))}
         yield base | {"activations": kept - each, "communication": begin}
-        yield base | {"activations": kept - each, "backward": again + work, "communication": before}
+        yield base | {"activations": kept - each, "backward": work_of_layer(end_run), "communication": before}
         yield base | {"activations": kept - 2 * each, "backward": 3 * result, "communication": after}
 
 

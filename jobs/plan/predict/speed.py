@@ -152,7 +152,7 @@ def model_flops(run: Run) -> float:
     """Return the FLOPs of a token as MFU counts them: 6 N + 12 L a s (analysis.metrics.mfu)."""
     model = run.model
     per_weight = FLOPS_PER_WEIGHT if run.job.trains_all_weights else FLOPS_PER_FROZEN_WEIGHT
-    entries = model.heads * model.head_size * attended_by(run)
+    entries = model.heads * (model.head_size + model.value_size) / 2 * attended_by(run)
     return per_weight * parameters_met(model) + FLOPS_PER_ATTENDED * entries
 
 

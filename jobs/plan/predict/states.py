@@ -6,7 +6,7 @@ most, at the moment of a step that holds the most.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from jobs.engines.engine import engine_of
 from jobs.layout import (
@@ -25,12 +25,13 @@ from jobs.plan.predict.weights import (
     embedding_weights,
     held_by_rank,
     in_4_bits,
+    kinds_of_layers,
     layer_weights,
     norm_weights,
     prompt_weights,
     scale_bytes,
 )
-from jobs.schema import Run
+from jobs.schema import Model, Run
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,14 @@ def states(run: Run) -> States:
 
 
 def kv_bytes_per_token(run: Run) -> int:
-    """Return the bytes that a GPU keeps for each token: its part of the key and value heads of its layers."""
+    """Return the bytes that a GPU keeps for each token: its part of the key and value heads of its layers.
+
+    Of latent attention every TP rank keeps the narrow vector and the rotated key.
+    """
     model = run.model
+    if (latent := model.latent) is not None:
+        kept = latent.kv_lora_rank + latent.rope_head_size
+        return -(-model.layers // run.parallelism.pipeline) * kept * WIDTHS[run.job.precision]
     heads = -(-model.kv_heads // run.parallelism.tensor)
     layers = -(-model.layers // run.parallelism.pipeline)
     return 2 * layers * heads * model.head_size * WIDTHS[run.job.precision]
@@ -126,11 +133,15 @@ def parameters_by_place(run: Run, *, sharded: bool = True, stored: bool = False)
     def held(weights: list[Weight]) -> int:
         return held_by_rank(weights, p, shards)
 
-    weights = layer_weights(run.model)
-    layer, embedding = held(layer_as_stored(run) if stored else weights), held(embedding_weights(run.model))
-    scales = scale_bytes(weights) if stored and run.job.quantizes_base else 0
-    norm = held(norm_weights(run.model))
-    adapters = held(adapter_weights(run.model, lora, fused=engine_of(run).fuses_adapters)) if lora else 0
+    def of_layer(kind: Model) -> Held:
+        weights = layer_weights(kind)
+        return Held(
+            held(layer_as_stored(replace(run, model=kind)) if stored else weights),
+            held(adapter_weights(kind, lora, fused=engine_of(run).fuses_adapters)) if lora else 0,
+            scale_bytes(weights) if stored and run.job.quantizes_base else 0,
+        )
+
+    embedding, norm = held(embedding_weights(run.model)), held(norm_weights(run.model))
     virtual_tokens = held(prompt_weights(run.model, prompt)) if prompt else 0
     stages = pipeline_stage_layers(run)
     last = p.pipeline * pipeline_stages_per_rank(run) - 1
@@ -142,9 +153,15 @@ def parameters_by_place(run: Run, *, sharded: bool = True, stored: bool = False)
         # Both are one tensor on one rank.
         if run.model.tie_embeddings and {0, last} <= set(mine):
             ends -= embedding
-        layers = sum(len(stages[stage]) for stage in mine)
-        added = adapters * layers + (0 in mine) * virtual_tokens
-        found.append(Held(ends + layer * layers, added, scales * layers))
+        kinds = kinds_of_layers(run.model, [layer for stage in mine for layer in stages[stage]])
+        layers = [of_layer(kind) for count, kind in kinds for _ in range(count)]
+        found.append(
+            Held(
+                ends + sum(each.model for each in layers),
+                (0 in mine) * virtual_tokens + sum(each.added for each in layers),
+                sum(each.scale_bytes for each in layers),
+            )
+        )
     return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 from jobs.engines.engine import Overlap, engine_of
@@ -18,7 +18,7 @@ from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.layout import Layout, accumulation, layout_of, pipeline_stages_of, pipeline_stages_per_rank
 from jobs.parallelism import DP_SHARD, PP, Schedule
 from jobs.plan.cost import embedding_parameters
-from jobs.plan.pipeline_stages import layer_counts
+from jobs.plan.pipeline_stages import pipeline_stage_layers
 from jobs.plan.predict import communication as c
 from jobs.plan.predict import matrix_products as m
 from jobs.plan.predict.activations import WIDTHS
@@ -26,7 +26,7 @@ from jobs.plan.predict.arrays import larger, smaller
 from jobs.plan.predict.constants import FLOAT8_SPEEDUP, REACHABLE, StepTimeConstants
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.states import layer_as_stored
-from jobs.plan.predict.weights import size
+from jobs.plan.predict.weights import kinds_of_layers, size
 from jobs.schema import Precision, Run
 
 OVERLAP = 0.8
@@ -43,7 +43,10 @@ SHARPNESS = 4
 class Part(NamedTuple):
     """The part of a model on a pipeline rank."""
 
+    dense: int
+    """Dense layers before those with experts (model.dense_layers)."""
     layers: int
+    """All other layers."""
     has_embedding: bool
     has_head: bool
 
@@ -179,49 +182,57 @@ def stage_work(
     `peak` (FLOP/s) and `memory_bytes_per_s` are the data sheet's: work becomes seconds here, and the constants of
     `slot_time` divide these by the efficiencies.
     """
-    layers, has_embedding, has_head = part
+    dense, layers, has_embedding, has_head = part
+    numbers = [*range(dense), *range(run.model.dense_layers, run.model.dense_layers + layers)]
+    kinds = [(count, replace(run, model=kind)) for count, kind in kinds_of_layers(run.model, numbers)]
     # Recomputation does not repeat the head: its passes are forward and the gradients of input and weight. A frozen
     # head has no gradient of its weight.
-    products, head = m.layer_products(run), m.head_product(run)
+    products = [(count, each) for count, kind in kinds for each in m.layer_products(kind)]
+    head = m.head_product(run)
     repeats, head_repeats = m.passes(run), (3 if run.job.trains_all_weights else 2) * has_head
     rate = matmul_flops_per_s(run, peak)
     in_layers_rate = float8_flops_per_s(run, rate) if run.engine.float8 else rate
-    layer_flops = sum(each.flops for each in products)
-    # The last two products of a layer are those of its feed-forward.
-    expert_flops = sum(each.flops for each in products[2:]) if run.parallelism.expert > 1 else 0
-    matrix_s = repeats * layers * layer_flops / in_layers_rate + head_repeats * head.flops / rate
+    flops = sum(count * each.flops for count, each in products)
+    expert_flops = 0.0
+    if run.parallelism.expert > 1 and layers:
+        expert_flops = layers * sum(each.flops for each in m.feed_forward_products(kinds[-1][1]))
+    matrix_s = repeats * flops / in_layers_rate + head_repeats * head.flops / rate
     width = WIDTHS[run.job.precision]
     # float8 is read; what a product writes, and the head, stay in the type of the arithmetic.
     read = 1 if run.engine.float8 else width
-    layer_bytes = sum(read * each.read + width * each.written for each in products)
-    moved = repeats * layers * layer_bytes + head_repeats * width * (head.read + head.written)
+    of_layers = sum(count * (read * each.read + width * each.written) for count, each in products)
+    moved = repeats * of_layers + head_repeats * width * (head.read + head.written)
     # A tied embedding and head are one tensor, which is updated and exchanged once.
     ends = max(has_embedding, has_head) if run.model.tie_embeddings else has_embedding + has_head
-    weights, tensor = layer_as_stored(run), run.parallelism.tensor
-    in_ends, in_layers = ends * embedding_parameters(run.model) / tensor, layers * size(weights) / tensor
+    weights = [(count, layer_as_stored(kind)) for count, kind in kinds]
+    tensor = run.parallelism.tensor
+    in_ends = ends * embedding_parameters(run.model) / tensor
+    in_layers = sum(count * size(each) for count, each in weights) / tensor
     trained = in_layers + in_ends if run.job.trains_all_weights else 0
     # EP divides experts before FSDP shards them over the rest of the shard group.
-    divided = [weight for weight in weights if weight.of_expert and run.parallelism.expert > 1]
-    of_experts = layers * (size(divided) // run.parallelism.expert) / tensor
-    others = in_layers - layers * size(divided) / tensor
+    divided = sum(count * size(w for w in each if w.of_expert) for count, each in weights)
+    divided = divided if run.parallelism.expert > 1 else 0
+    of_experts = divided / run.parallelism.expert / tensor
+    others = in_layers - divided / tensor
+    count = dense + layers
     return StageWork(
         ranks=ranks,
-        layers=layers,
+        layers=count,
         passes=1 + (1 / 3 if m.recomputes_all(run) else 0),
         matrix_s=matrix_s,
-        expert_s=repeats * layers * expert_flops / in_layers_rate,
+        expert_s=repeats * expert_flops / in_layers_rate,
         matrix_bytes_s=moved / memory_bytes_per_s,
-        attention_s=layers * m.attention_flops(run) / peak,
+        attention_s=count * m.attention_flops(run) / peak,
         element_s=(
-            layers * m.element_bytes(run)
+            sum(each * m.element_bytes(kind) for each, kind in kinds)
             + has_head * m.logits_bytes(run)
             + c.copied_bytes(run, layout, others + of_experts + in_ends, others + of_experts)
         )
         / memory_bytes_per_s,
         optimizer_s=optimizer_of(run).update_bytes * trained / update_shards(run, layout) / memory_bytes_per_s,
         # The head gathers its input and reduces that input's gradient: one pair of collectives, where a layer has two.
-        tensor=c.tensor_exchange(run, layout, layers + has_head / 2),
-        context=c.context_exchange(run, layout, layers),
+        tensor=c.tensor_exchange(run, layout, count + has_head / 2),
+        context=c.context_exchange(run, layout, count),
         expert=c.expert_exchange(run, layout, layers),
         pipeline=c.pipeline_exchange(run, layout, pipeline_stages_per_rank(run)),
         shard=c.shard_exchange(run, layout, others + in_ends, others),
@@ -242,11 +253,14 @@ def update_shards(run: Run, layout: Layout) -> int:
 
 def pipeline_ranks(run: Run) -> Counter[Part]:
     """Return how many pipeline ranks hold which part of the model."""
-    counts = layer_counts(run)
-    places = (pipeline_stages_of(run, place) for place in range(run.parallelism.pipeline))
-    return Counter(
-        Part(sum(counts[stage] for stage in stages), 0 in stages, len(counts) - 1 in stages) for stages in places
-    )
+    numbers = pipeline_stage_layers(run)
+    found: Counter[Part] = Counter()
+    for place in range(run.parallelism.pipeline):
+        stages = pipeline_stages_of(run, place)
+        dense = sum(layer < run.model.dense_layers for stage in stages for layer in numbers[stage])
+        others = sum(len(numbers[stage]) for stage in stages) - dense
+        found[Part(dense, others, 0 in stages, len(numbers) - 1 in stages)] += 1
+    return found
 
 
 def bubble(run: Run) -> float:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
+from typing import Any
 
 from jobs.parallelism import Parallelism
-from jobs.schema import Lora, LoraTarget, Mlp, Model, Norm, NormPlace, PromptEncoder, PromptTuning
+from jobs.schema import LatentAttention, Lora, LoraTarget, Mlp, Model, Norm, NormPlace, PromptEncoder, PromptTuning
 
 NF4_BLOCK, SCALES_BLOCK = 64, 256
 """Numbers with one scale, and scales with one of their own (jobs.engines.native.customization.nf4)."""
@@ -51,21 +52,60 @@ class Weight:
         return -(-rows // shards) * columns
 
 
+def kinds_of_layers(model: Model, numbers: Sequence[int] | None = None) -> list[tuple[int, Model]]:
+    """Return how many of some layers, or of all, are of each kind, with a model that has only such layers.
+
+    That is, the first layers with a dense feed-forward, if these are among them, and the others.
+    """
+    numbers = range(model.layers) if numbers is None else numbers
+    dense = sum(number < model.dense_layers for number in numbers)
+    without: dict[str, Any] = {"experts": 0, "experts_per_token": 0, "moe_intermediate_size": None, "router": None}
+    kinds = [
+        (dense, replace(model, mlp=Mlp.LLaMAMLP, shared_experts=0, dense_layers=0, **without)),
+        (len(numbers) - dense, replace(model, dense_layers=0)),
+    ]
+    return [(count, kind) for count, kind in kinds if count]
+
+
 def layer_weights(model: Model) -> list[Weight]:
-    """Return the weights of one layer: attention, the feed-forward (a router and experts), and its norms."""
-    heads_width = model.heads * model.head_size
-    qkv_width = (model.heads + 2 * model.kv_heads) * model.head_size
+    """Return the weights of a layer: attention, the feed-forward (a router and experts), and its norms.
+
+    Those of a layer with experts, if some layers have them (kinds_of_layers).
+    """
     feed_forward = mlp_weights(model)
     if model.mlp is Mlp.LLaMAMoE:
+        shared = mlp_weights(model, model.shared_size) if model.shared_experts else []
         router = linear(model.experts, model.hidden_size, Split.none, bias=model.bias)
-        feed_forward = [*router, *of_experts(model, feed_forward)]
+        feed_forward = [*router, *of_experts(model, feed_forward), *shared]
     return [
-        *linear(qkv_width, model.hidden_size, Split.rows, bias=model.bias or model.attention_bias),
-        *linear(model.hidden_size, heads_width, Split.columns, bias=model.bias),
+        *(attention_weights(model) if model.latent is None else latent_weights(model, model.latent)),
         *feed_forward,
         *norm_weights(model) * norms_of_layer(model),
         *(head_norm_weights(model) if model.norm_qk else []),
         *([Weight(model.heads, split=Split.rows)] if model.attention_sinks else []),
+    ]
+
+
+def attention_weights(model: Model) -> list[Weight]:
+    """Return the fused matrix of queries, keys and values, and the closing one."""
+    qkv_width = (model.heads + 2 * model.kv_heads) * model.head_size
+    return [
+        *linear(qkv_width, model.hidden_size, Split.rows, bias=model.bias or model.attention_bias),
+        *linear(model.hidden_size, model.heads * model.head_size, Split.columns, bias=model.bias),
+    ]
+
+
+def latent_weights(model: Model, latent: LatentAttention) -> list[Weight]:
+    """Return the weights of latent attention; every TP rank has those of narrow vectors and of their norms whole."""
+    hidden, heads, rope, rank = model.hidden_size, model.heads, latent.rope_head_size, latent.q_lora_rank
+    opening = heads * (model.head_size - rope + latent.value_head_size)
+    return [
+        *([] if rank is None else [Weight(rank, hidden), Weight(rank)]),
+        Weight(heads * model.head_size, rank or hidden, Split.rows),
+        Weight(latent.kv_lora_rank + rope, hidden),
+        Weight(latent.kv_lora_rank),
+        Weight(opening, latent.kv_lora_rank, Split.rows),
+        Weight(hidden, heads * latent.value_head_size, Split.columns),
     ]
 
 
@@ -80,9 +120,9 @@ def scale_bytes(weights: Iterable[Weight]) -> int:
     return sum(count + 4 * -(-count // SCALES_BLOCK) for count in blocks)
 
 
-def mlp_weights(model: Model) -> list[Weight]:
+def mlp_weights(model: Model, inner_size: int | None = None) -> list[Weight]:
     """Return the weights of a feed-forward, or of one expert: gate and up where it is gated, else up; and down."""
-    width, hidden = model.hidden_size, model.inner_size
+    width, hidden = model.hidden_size, inner_size or model.inner_size
     opening = linear(hidden, width, Split.rows, bias=model.bias)
     closing = linear(width, hidden, Split.columns, bias=model.bias)
     return [*opening * (1 if model.mlp is Mlp.GptNeoxMLP else 2), *closing]

@@ -20,6 +20,7 @@ from jobs.plan.predict.weights import (
     adapter_weights,
     embedding_weights,
     held_by_rank,
+    kinds_of_layers,
     layer_weights,
     norm_weights,
 )
@@ -35,7 +36,7 @@ def backward_of_layer(run: Run, x: Tokens) -> int:
     model, tensor = run.model, run.parallelism.tensor
     wide = model.inner_size // tensor
     tokens = x.count * x.width * max(1, model.experts_per_token)
-    inputs = tokens * wide
+    inputs = tokens * wide + x.count * x.width * model.shared_size // tensor
     matrix = wide * model.hidden_size * x.width if run.job.trains_all_weights else 0
     others = 0
     if has_grouped_products(run):
@@ -59,7 +60,7 @@ def unpacked_matrix(run: Run, x: Tokens) -> int:
     """Return what a product with a matrix in 4 bits takes: the largest one and its scales in float32."""
     if not run.job.quantizes_base:
         return 0
-    largest = max(weight.size for weight in layer_weights(run.model))
+    largest = max(weight.size for _, kind in kinds_of_layers(run.model) for weight in layer_weights(kind))
     return x.width * largest + 4 * largest // NF4_BLOCK
 
 

@@ -11,6 +11,7 @@ from jobs.layout import degree_of
 from jobs.parallelism import MODEL_AXES
 from jobs.plan.cost import checkpoint_bytes
 from jobs.plan.rules import data, sbatch_variables, stages
+from jobs.plan.rules.native_only import typed
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.plan.time_limit import MOST_STOP_S, STOP_S, needed_s, stop_before_limit_s
 from jobs.ranges import out_of_range
@@ -244,12 +245,81 @@ def model_is_consistent(run: Run) -> str | None:
             f"{m.norm_place.name} normalizes them apart. Set model.norm_place=before."
         )
     of_experts = {
-        "moe_intermediate_size": ("the width", m.moe_intermediate_size),
-        "swiglu_limit": ("a limit", m.swiglu_limit),
+        "moe_intermediate_size": (m.moe_intermediate_size, "the width of experts", "null"),
+        "swiglu_limit": (m.swiglu_limit, "a limit of experts", "null"),
+        "shared_experts": (m.shared_experts or None, "for mixtures of experts", "0"),
+        "dense_layers": (m.dense_layers or None, "for mixtures of experts", "0"),
     }
-    for key, (what, size) in of_experts.items():
+    for key, (size, what, off) in of_experts.items():
         if size is not None and not m.experts:
-            return f"model.{key}={size:g} is {what} of experts, and model.experts=0. Set model.{key}=null."
+            return f"model.{key}={size:g} is {what}, and model.experts=0. Set model.{key}={off}."
+    if m.router is not None and not m.experts:
+        return "model.router chooses among experts, and model.experts=0. Set model.router=null."
+    return None
+
+
+def experts_are_consistent(run: Run) -> str | None:
+    """Require shared experts of a stated width, fewer dense layers than layers, and groups that divide the experts."""
+    m, r = run.model, run.model.router
+    if m.shared_experts and m.moe_intermediate_size is None:
+        return (
+            f"model.shared_experts={m.shared_experts} have the width of experts, and model.moe_intermediate_size=null. "
+            "Set model.moe_intermediate_size=NUMBER, or model.shared_experts=0."
+        )
+    if m.dense_layers > m.layers:
+        return (
+            f"model.dense_layers={m.dense_layers} is more than model.layers={m.layers}. Set model.dense_layers="
+            f"{m.layers} or less."
+        )
+    if r is None:
+        return None
+    if m.experts % r.groups:
+        return (
+            f"model.router.groups={r.groups} does not divide model.experts={m.experts}. Set model.router.groups="
+            f"{either(divisors(m.experts))}."
+        )
+    size = m.experts // r.groups
+    if r.scores_per_group > size:
+        return (
+            f"model.router.scores_per_group={r.scores_per_group} is more than the {size} experts of a group. Set "
+            f"model.router.scores_per_group={size} or less."
+        )
+    least = -(-m.experts_per_token // size)
+    if not least <= r.chosen_groups <= r.groups:
+        return (
+            f"model.router.chosen_groups={r.chosen_groups} of {r.groups} groups with {size} experts each do not "
+            f"hold model.experts_per_token={m.experts_per_token}. Set model.router.chosen_groups={least} to "
+            f"{r.groups}."
+        )
+    return None
+
+
+def latent_attention_is_consistent(run: Run) -> str | None:
+    """Require sizes of latent attention that fit together, and none of what it does not have."""
+    m, latent = run.model, run.model.latent
+    if latent is None:
+        return None
+    if latent.rope_head_size % 2 or latent.rope_head_size >= m.head_size:
+        return (
+            f"model.latent.rope_head_size={latent.rope_head_size} is not an even part of model.head_size={m.head_size}."
+            f" Set model.latent.rope_head_size={min(latent.rope_head_size + 1, m.head_size - 1) // 2 * 2}, or another "
+            "even number."
+        )
+    if latent.value_head_size > m.head_size:
+        return (
+            f"model.latent.value_head_size={latent.value_head_size} is more than model.head_size={m.head_size}, the "
+            f"size of queries and keys. Set model.latent.value_head_size={m.head_size} or less."
+        )
+    wanted = {
+        "kv_heads": m.heads, "bias": False, "attention_bias": False, "norm_qk": False, "attention_scores_scalar": None,
+        "sliding_window": None, "rope_fraction": 1.0,
+    }  # fmt: skip
+    for key, value in wanted.items():
+        if getattr(m, key) != value:
+            return (
+                f"model.{key}={typed(getattr(m, key))} is not for latent attention (model.latent, {m.name}). Set "
+                f"model.{key}={typed(value)}."
+            )
     return None
 
 
@@ -579,6 +649,8 @@ OTHERS: tuple[Rule, ...] = (
     buckets_are_bucketed,
     sequence_fits_model,
     model_is_consistent,
+    experts_are_consistent,
+    latent_attention_is_consistent,
     fits_cluster,
     fits_pilot,
     spares_are_used,

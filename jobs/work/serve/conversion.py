@@ -18,13 +18,13 @@ import yaml
 from huggingface_hub import save_torch_state_dict
 
 from jobs.data.tokenizer import GENERATION_CONFIG, VOCABULARIES, read_json, special_tokens, tokenizer_files
-from jobs.engines.litgpt.config import OwnConfig
+from jobs.engines.litgpt.config import read_config
 from jobs.engines.litgpt.hub_config import architecture_of, config_json
-from jobs.engines.litgpt.hub_names import source_of
-from jobs.engines.litgpt.hub_weights import HubDirectory
+from jobs.engines.litgpt.hub_names import Rotated, source_of
+from jobs.engines.litgpt.hub_weights import HubDirectory, rotated_last
 from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.model import empty_model
-from jobs.files import opened, read_yaml
+from jobs.files import opened
 from jobs.output import own_program, write_file
 from jobs.plan.model_file import from_config_json
 from jobs.runtime.checkpoint_directory import save_archive
@@ -50,9 +50,7 @@ def convert(source: Path, target: Path) -> None:
 
 def to_hugging_face(source: Path, target: Path) -> None:
     """Write a LitGPT directory in Hugging Face's layout, into a directory that exists."""
-    # LitGPT's reader would wait for a FIFO, and expand aliases without a limit.
-    read_yaml(source / LITGPT_CONFIG)
-    config = OwnConfig.from_file(source / LITGPT_CONFIG)
+    config = read_config(source / LITGPT_CONFIG)
     architecture = architecture_of(config, source)
     described = config_json(config, architecture)
     # The file stays mapped, so that its weights are in memory once.
@@ -98,6 +96,10 @@ def by_hub_names(weights: Mapping[str, torch.Tensor], config: Any, family: str) 
         if source.of_experts is not None:
             whole = found.setdefault(names[0], source.of_experts.whole(weight, config.n_expert))
             source.of_experts.of(whole).copy_(weight)
+            continue
+        if source.rotated is not None:
+            of_heads = heads if source.rotated is Rotated.queries else 1
+            found[names[0]] = rotated_last(weight, of_heads, config.latent["rope_head_size"])
             continue
         # Queries, keys and values are rows of one matrix here. They are copied: weights in a file share no memory.
         rows = [number * config.head_size for number in (heads, groups, groups)]

@@ -84,7 +84,7 @@ class Replica:
         assert run.serving is not None
         model, tokens = run.model, run.serving.input_tokens
         # A token attends to half of the prompt in the mean.
-        attended = model.layers * model.heads * model.head_size * tokens / 2
+        attended = model.layers * model.heads * (model.head_size + model.value_size) / 2 * tokens / 2
         each = FORWARD_FLOPS_PER_WEIGHT * parameters_met(run.model) + FORWARD_FLOPS_PER_ATTENDED * attended
         flops = tokens * each / tensor
         weights = parameters_met(run.model, tokens) * WIDTHS[run.job.precision] / tensor

@@ -20,7 +20,7 @@ from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
 from jobs.plan.cost import parameters
 from jobs.rundir import RunDir
-from jobs.schema import ActivationCheckpointing, Gpu, Lora, Mlp, Model, Precision, Run
+from jobs.schema import ActivationCheckpointing, Gpu, LatentAttention, Lora, Mlp, Model, Precision, Run
 from tests.support.fake_runs import a_run, finished_run, with_engine, with_job
 from tests.support.measured_runs import only
 
@@ -126,6 +126,19 @@ def test_experts_have_a_width_of_their_own(tmp_path: Path) -> None:
     # Two of half the width, and the router.
     active = N + 32 * 4096 * 8
     assert of(tmp_path, a_gpu_run(model=experts))["mfu"] == pytest.approx((6 * active + ATTENTION) * 1e4 / 989e12)
+
+
+def test_of_latent_attention_values_count_with_their_own_size_and_of_dense_layers_all_weights(tmp_path: Path) -> None:
+    latent = LatentAttention(kv_lora_rank=512, rope_head_size=64, value_head_size=64)
+    model = replace(
+        LLAMA2_7B, mlp=Mlp.LLaMAMoE, experts=8, experts_per_token=2, moe_intermediate_size=5504, dense_layers=12,
+        shared_experts=1, latent=latent,
+    )  # fmt: skip
+    of_layer = 32 * 128 * 4096 + 4096 * 576 + 512 + 32 * (64 + 64) * 512 + 4096 * 32 * 64
+    expert = 3 * 4096 * 5504
+    met = 32 * (of_layer + 2 * 4096) + 12 * 3 * 4096 * 11008 + 20 * (3 * expert + 4096 * 8) + 4096 + 32000 * 4096
+    attention = 12 * 32 * 32 * (128 + 64) // 2 * 4096
+    assert of(tmp_path, a_gpu_run(model=model))["mfu"] == pytest.approx((6 * met + attention) * 1e4 / 989e12)
 
 
 def test_of_short_samples_attention_is_that_of_their_mean_length(tmp_path: Path) -> None:

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import asdict
+from importlib import import_module
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from _pytest.mark import ParameterSet
 from litgpt.config import Config
 from litgpt.model import GPT, LLaMAMoE
+from torch import nn
 
 from jobs.engines.litgpt.config import OwnConfig
 from jobs.engines.native.experts.mixture import activated, use_mixture
+from jobs.engines.native.experts.router import BIAS, route, use_router
 from jobs.metrics import COLLECTIVE_BYTES, COLLECTIVE_CALLS, EXPERT_IMBALANCE, PARAMETERS_HELD, PARAMETERS_TRAINED
 from jobs.parallelism import Schedule
 from jobs.plan.cost import parameters
+from jobs.plan.model_file import from_config_json
 from jobs.plan.predict.activations import GROUPED_MULTIPLE
 from jobs.plan.predict.states import parameters_held
 from jobs.rundir import RunDir, load_run
 from tests.support import ring_on_cpu
 from tests.support.frozen_weights import base_weights, lora_run
 from tests.support.real_run import events, make_run, printed, steps, train
+from tests.support.tiny_data import write_json
 from tests.support.training import DEEP, assert_equal, interrupted, long
 
 # The norm is above 1 at first, so that a wrong one changes the updates too.
@@ -33,6 +40,13 @@ MODEL = (
     "model.experts_per_token=2",
     "job.clip_norm=1.0",
 )
+# As DeepSeek-V3: shared experts, a dense layer, groups of experts, a bias of the choice, latent attention.
+DEEPSEEK = (
+    "model=deepseek_v3", *DEEP, "model.experts=8", "model.experts_per_token=3", "model.moe_intermediate_size=20",
+    "model.dense_layers=1", "model.router.groups=4", "model.router.chosen_groups=2", "model.latent.kv_lora_rank=24",
+    "model.latent.q_lora_rank=20", "model.latent.rope_head_size=4", "model.latent.value_head_size=8",
+    "model.kv_heads=${model.heads}", "job.clip_norm=1.0", "job.expert_bias_speed=0.05",
+)  # fmt: skip
 ONE = ("parallelism=single", "ranks_per_node=1", "job.micro_batch_size=4")
 EP = ("parallelism=fsdp_full", "parallelism.expert=2", "ranks_per_node=2")
 # Each expert on two ranks, whose copies are equal.
@@ -42,9 +56,9 @@ SHARDED = ("parallelism=fsdp_full", "parallelism.expert=2", "ranks_per_node=4")
 PP = ("parallelism=pp_fsdp", "parallelism.expert=2", "ranks_per_node=4")
 
 
-def done(where: Path, *overrides: str) -> RunDir:
+def done(where: Path, *overrides: str, model: tuple[str, ...] = MODEL) -> RunDir:
     """A run that has ended well and holds what is planned."""
-    run = make_run(where, *MODEL, "name=run", *overrides)
+    run = make_run(where, *model, "name=run", *overrides)
     config = load_run(run.config)
     assert train(run) == [0] * config.ranks, printed(run)
     (layout,) = events(run, "layout")
@@ -105,6 +119,44 @@ def test_limited_swiglu_has_the_result_and_gradients_of_its_definition() -> None
     torch.testing.assert_close(*gradients)
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("v2", {"topk_method": "greedy", "routed_scaling_factor": 1.5}),
+        ("v2", {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, "routed_scaling_factor": 16.0}),
+        ("v3", {"n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5}),
+        ("v3", {"n_group": 1, "topk_group": 1, "norm_topk_prob": False, "routed_scaling_factor": 1.0}),
+    ],
+)
+def test_a_router_by_scores_of_all_experts_chooses_and_weights_as_transformers_does(
+    kind: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(1)
+    config = transformers.AutoConfig.for_model(
+        f"deepseek_{kind}", hidden_size=32, n_routed_experts=16, num_experts_per_tok=4, **settings
+    )
+    package = import_module(f"transformers.models.deepseek_{kind}.modeling_deepseek_{kind}")
+    theirs = package.DeepseekV2MoEGate(config) if kind == "v2" else package.DeepseekV3TopkRouter(config)
+    torch.nn.init.normal_(theirs.weight)
+    ours = nn.Linear(32, 16, bias=False)
+    ours.weight = theirs.weight
+    architecture = f"Deepseek{kind.upper()}ForCausalLM"
+    write_json(tmp_path / "config.json", config.to_dict() | {"architectures": [architecture]})
+    router = from_config_json(tmp_path / "config.json").router
+    assert router is not None
+    use_router(ours, asdict(router) | {"scores": router.scores.name})
+    if kind == "v3":
+        theirs.e_score_correction_bias.uniform_(0, 0.5)
+        ours.get_buffer(BIAS).copy_(theirs.e_score_correction_bias)
+    x = torch.randn(3, 50, 32)
+    expected_chosen, expected = theirs(x)
+    _, chosen, shares = route(ours, x, 4)
+    # transformers does not sort them.
+    found = torch.zeros(150, 16).scatter(1, chosen.flatten(0, 1), shares.flatten(0, 1))
+    torch.testing.assert_close(found, torch.zeros(150, 16).scatter(1, expected_chosen, expected))
+
+
 # --- every product -------------------------------------------------------------------------------------------
 
 
@@ -130,6 +182,52 @@ def test_every_product_of_ep_computes_what_one_process_computes(
     overrides: tuple[str, ...], one_process: RunDir, tmp_path: Path
 ) -> None:
     assert_equal(steps(done(tmp_path, *overrides)), steps(one_process))
+
+
+@pytest.fixture(scope="module")
+def deepseek(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    return done(tmp_path_factory.mktemp("deepseek"), *ONE, "job.export=true", model=DEEPSEEK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        EP,
+        long(SHARDED),
+        long(REPLICATED),
+        long(PP),
+        long(("parallelism=tp_fsdp", "parallelism.tensor=2", "parallelism.expert=2", "ranks_per_node=4")),
+        long((*EP, "engine.activation_checkpointing=full")),
+    ],
+    ids="-".join,
+)
+def test_shared_experts_dense_layers_and_latent_attention_compute_what_one_process_computes(
+    overrides: tuple[str, ...], deepseek: RunDir, tmp_path: Path
+) -> None:
+    run = done(tmp_path, *overrides, "job.export=true", model=DEEPSEEK)
+    assert_equal(steps(run), steps(deepseek))
+    found, expected = (torch.load(each.export / "lit_model.pth", weights_only=True) for each in (run, deepseek))
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    # By 0.05 after each of six steps, up or down, or 0 for a load that is the mean.
+    biases = [found[name] for name in found if name.endswith(BIAS)]
+    assert len(biases) == load_run(run.config).model.layers - 1
+    assert all(0.05 <= bias.abs().max() <= 0.301 for bias in biases)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "then"), [(EP, ONE), long(ONE, PP)])
+def test_the_bias_of_experts_continues_with_another_layout(
+    first: tuple[str, ...], then: tuple[str, ...], deepseek: RunDir, tmp_path: Path
+) -> None:
+    run = interrupted(tmp_path / "first", *DEEPSEEK, *first)
+    resumed = make_run(tmp_path / "then", *DEEPSEEK, *then, "job.checkpoint_every_steps=3", "job.export=true")
+    run.checkpoints.rename(resumed.checkpoints)
+    resumed.metrics.write_text(run.metrics.read_text())
+    assert set(train(resumed)) == {0}, printed(resumed)
+    assert_equal(steps(resumed), steps(deepseek))
+    found, expected = (torch.load(each.export / "lit_model.pth", weights_only=True) for each in (resumed, deepseek))
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -28,11 +28,16 @@ from torch import Tensor
 from jobs.cli import main
 from jobs.data.dataset import IGNORED
 from jobs.data.tokenizer import train_bpe
+from jobs.engines.litgpt.hub_names import source_of
+from jobs.engines.litgpt.hub_weights import joined
 from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native import trainer
+from jobs.engines.native.experts.router import BIAS
 from jobs.engines.native.load_sharded import full
+from jobs.engines.native.model import empty_model
 from jobs.engines.native.tensor_parallel import as_in_litgpt
-from jobs.plan.model_file import from_config_json
+from jobs.files import read_json
+from jobs.plan.model_file import family_of, from_config_json
 from jobs.rundir import RunDir, load_run
 from jobs.runtime.steps import learning_rate
 from jobs.work.serve.conversion import convert
@@ -56,14 +61,14 @@ class Family:
 
     settings: dict[str, Any]
     """Keys of its config.json, besides SMALL."""
-    litgpt: str
-    """A model of LitGPT's table, whose names its weights have here."""
-    copied: Callable[..., None]
+    litgpt: str | None
+    """A model of LitGPT's table, whose names its weights have here; None: LitGPT does not convert its weights."""
+    copied: Callable[..., None] | None
     """LitGPT's function from Hugging Face's names to those."""
     without: frozenset[str] = frozenset()
     """Layouts that are refused."""
-    adapted: str = "[query,key,value,projection,mlp]"
-    """Targets of adapters that PEFT has too."""
+    adapted: str | None = "[query,key,value,projection,mlp]"
+    """Targets of adapters that PEFT has too; None: no such adapters."""
     larger: str | None = None
     """Part of the names of weights that are five times as large, so that a limit is reached."""
     exported: str | None = None
@@ -107,8 +112,14 @@ def copy_weights_of_gpt_oss(
                 found[f"{of_expert}proj.{kind}"] = down.movedim(-1, 0)
 
 
-WITHOUT_PEFT = {"Phi3"}
 NOT_COMPILED = frozenset({"compiled", "compiled, packed", "TP, compiled"})
+YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32}
+# Other numbers in the norms of narrow vectors (1e-6) than in those of layers, and values of another size than keys.
+DEEPSEEK = {
+    "rms_norm_eps": 1e-5, "num_key_value_heads": 4, "head_dim": 8, "kv_lora_rank": 24, "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16, "v_head_dim": 12, "n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 3,
+    "moe_intermediate_size": 20, "first_k_dense_replace": 1,
+}  # fmt: skip
 FAMILIES = {
     "Llama": Family({}, "Llama-3.1-8B", copy_weights_hf_llama, is_llama=True),
     "Mistral": Family(
@@ -120,6 +131,8 @@ FAMILIES = {
         copy_weights_phi,
         exported="Llama",
         is_llama=True,
+        # PEFT adapts queries, keys and values apart, which are one matrix in Phi-3.
+        adapted=None,
     ),
     "Mixtral": Family(
         {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
@@ -178,6 +191,23 @@ FAMILIES = {
         adapted="[query,key,value,projection]",
         larger="gate_up_proj",
     ),
+    "DeepseekV2": Family(
+        # With mscale_all_dim, transformers' scores have another scale than DeepSeek's own code.
+        DEEPSEEK | {"q_lora_rank": None, "topk_method": "greedy", "routed_scaling_factor": 1.5, "rope_scaling": YARN},
+        None,
+        None,
+        without=NOT_COMPILED,
+        adapted=None,
+    ),
+    "DeepseekV3": Family(
+        DEEPSEEK
+        | {"q_lora_rank": 20, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5}
+        | {"rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 0.8}},
+        None,
+        None,
+        without=NOT_COMPILED,
+        adapted=None,
+    ),
 }
 STEPS = 3
 UNEVEN = ("data=alpaca", "data.bpe_vocab_size=300", "job.sequence_length=256", "data.max_samples=null",
@@ -207,9 +237,13 @@ class Published:
 
     def in_litgpt(self, named: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return weights or gradients under the names that they have here."""
-        found: dict[str, Tensor] = {}
-        self.family.copied(Config.from_name(self.family.litgpt), {}, found, named)
-        return found
+        if self.family.copied is not None:
+            found: dict[str, Tensor] = {}
+            self.family.copied(Config.from_name(self.family.litgpt), {}, found, named)
+            return found
+        given = read_json(self.path / "config.json")
+        names = dict(empty_model(from_config_json(self.path / "config.json"), 1).named_parameters())
+        return {name: joined(source_of(name, family_of(given)), named.__getitem__, given) for name in names}
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -226,6 +260,9 @@ def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
             weight.normal_(1.0 if is_norm else 0.0, 0.3 if is_norm else 0.15)
             if family.larger is not None and family.larger in parameter:
                 weight.mul_(5)
+        for name_of, buffer in theirs.named_buffers():
+            if name_of.endswith(BIAS):
+                buffer.normal_(0, 0.05)
     theirs.save_pretrained(where, max_shard_size="100KB")
     assert len(list(where.glob("*.safetensors"))) > 1
     train_bpe(SENTENCES, 300, where)
@@ -391,7 +428,7 @@ def test_the_table_of_families_says_what_is_tested() -> None:
     shown = (ROOT / "jobs/engines/README.md").read_text()
     for name, family in FAMILIES.items():
         ways = [any(way in layout and family.takes(layout) for layout in LAYOUTS) for way in WAYS]
-        found = [*ways, name not in WITHOUT_PEFT, True]
+        found = [*ways, family.adapted is not None, True]
         row = " | ".join("yes" if each else "no" for each in found)
         assert f"| {row} |" in next(line for line in shown.splitlines() if line.startswith(f"| {name} |")), name
 
@@ -399,8 +436,7 @@ def test_the_table_of_families_says_what_is_tested() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "published",
-    # PEFT adapts queries, keys and values apart, which are one matrix in Phi-3.
-    [long(name) if family.is_llama else name for name, family in FAMILIES.items() if name not in WITHOUT_PEFT],
+    [long(name) if family.is_llama else name for name, family in FAMILIES.items() if family.adapted],
     indirect=True,
 )
 def test_adapters_train_alike_on_two_ranks_and_peft_reads_them(published: Published, tmp_path: Path) -> None:

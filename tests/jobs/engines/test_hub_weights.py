@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 import slurmscale
 from jobs.cli import main
 from jobs.data.tokenizer import train_bpe
-from jobs.engines.litgpt.hub_weights import HubDirectory
+from jobs.engines.litgpt.hub_weights import HubDirectory, rotated_first, rotated_last
 from jobs.engines.native.model import empty_model
 from jobs.engines.native.weights import values_of
 from jobs.errors import CheckpointError
@@ -44,13 +44,24 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "Olmo2ForCausalLM": ("OLMo-2-1124-7B", {}),
     "Gemma3ForCausalLM": ("Gemma-3-1b-it", {"tie_word_embeddings": True}),
 }
+# Families that LitGPT does not convert.
+DEEPSEEK: dict[str, Any] = {
+    "num_key_value_heads": 4, "head_dim": 8, "kv_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
+    "v_head_dim": 12, "n_routed_experts": 4, "n_shared_experts": 2, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 20, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
+}  # fmt: skip
+OTHERS = {
+    "DeepseekV2ForCausalLM": DEEPSEEK | {"q_lora_rank": None, "routed_scaling_factor": 16.0},
+    "DeepseekV3ForCausalLM": DEEPSEEK | {"q_lora_rank": 20},
+}
+SETTINGS = {name: settings for name, (_, settings) in FAMILIES.items()} | OTHERS
 
 
 def saved(architecture: str, where: Path) -> Path:
     """Save a model with random weights in several files, and return its directory."""
     torch.manual_seed(0)
     model = getattr(transformers, architecture)
-    config = model.config_class(**SMALL | FAMILIES[architecture][1])
+    config = model.config_class(**SMALL | SETTINGS[architecture])
     model(config).to(torch.bfloat16).save_pretrained(where, max_shard_size="40KB")
     assert len(list(where.glob("*.safetensors"))) > 1
     return where
@@ -139,7 +150,7 @@ def test_the_text_of_a_model_of_images_is_read(tmp_path: Path) -> None:
     assert whole.read("lm_head.weight", (100, 48), None, device).shape == (100, 48)
 
 
-@pytest.mark.parametrize("architecture", ["Qwen2ForCausalLM", "Olmo2ForCausalLM", "Qwen3MoeForCausalLM"])
+@pytest.mark.parametrize("architecture", ["Qwen2ForCausalLM", "Olmo2ForCausalLM", "Qwen3MoeForCausalLM", *OTHERS])
 def test_a_directory_is_converted_to_litgpts_layout_and_back(architecture: str, tmp_path: Path) -> None:
     where = saved(architecture, tmp_path / "Tiny")
     train_bpe(SENTENCES, 100, where)
@@ -152,6 +163,23 @@ def test_a_directory_is_converted_to_litgpts_layout_and_back(architecture: str, 
     assert back.state_dict().keys() == model.state_dict().keys()
     for name, weight in model.state_dict().items():
         assert torch.equal(back.state_dict()[name], weight), name
+
+
+def test_rows_that_are_rotated_as_halves_already_stay_in_their_order() -> None:
+    matrix = torch.arange(2 * 6.0)[:, None]
+    # Two heads of six rows, the last four of which are rotated: 2 with 3, and 4 with 5; or 2 with 4, and 3 with 5.
+    assert rotated_first(matrix, 2, 4, pairs=True).flatten().tolist() == [2, 4, 3, 5, 0, 1, 8, 10, 9, 11, 6, 7]
+    assert rotated_first(matrix, 2, 4, pairs=False).flatten().tolist() == [2, 3, 4, 5, 0, 1, 8, 9, 10, 11, 6, 7]
+    assert torch.equal(rotated_last(rotated_first(matrix, 2, 4, pairs=True), 2, 4), matrix)
+
+
+@pytest.mark.parametrize("architecture", OTHERS)
+def test_stock_litgpt_refuses_the_export_of_arithmetic_that_it_does_not_have(architecture: str, tmp_path: Path) -> None:
+    where = saved(architecture, tmp_path / "Tiny")
+    train_bpe(SENTENCES, 100, where)
+    slurmscale.convert(where, tmp_path / "litgpt")
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        Config.from_file(tmp_path / "litgpt/model_config.yaml")
 
 
 def test_a_conversion_overwrites_nothing_and_leaves_nothing_behind(

@@ -32,6 +32,8 @@ AUTOCAST = ("job.precision=bfloat16",)
 QWEN3 = ("model=qwen3_8b", "job.sequence_length=4096")
 GEMMA3 = ("model=gemma3_4b", "job.sequence_length=4096")
 GPT_OSS = ("model=gpt_oss_20b", "job.sequence_length=4096")
+# Two dense layers: what experts keep depends on the data.
+LITE = ("model=deepseek_v2_lite", "model.dense_layers=2", "job.sequence_length=4096")
 TP = ("parallelism=tp", "parallelism.tensor=8", "scaling.global_batch_size=2")
 FSDP = ("scaling.global_batch_size=16", *AUTOCAST)
 FSDP_FULL = ("parallelism=fsdp_full", "scaling.global_batch_size=16")
@@ -72,6 +74,14 @@ ATTENTION_ONLY = "job.lora.targets=[query,value]"
             ("model=olmo2_7b", "job.sequence_length=4096", *ALONE, *AUTOCAST, "engine.loss=whole"),
             marks=pytest.mark.long,
         ),
+        (*LITE, *ALONE, *IN_16_BITS, "engine.loss=whole"),
+        (*LITE, "model.latent.q_lora_rank=768", *TP, *IN_16_BITS, "engine.loss=whole"),
+        pytest.param((*LITE, *ALONE, *AUTOCAST, "engine.loss=whole"), marks=pytest.mark.long),
+        pytest.param((*LITE, *ALONE, *IN_16_BITS, "job.batching=packed"), marks=pytest.mark.long),
+        pytest.param(
+            (*LITE, "model.latent.value_head_size=192", *ALONE, *IN_16_BITS, "engine.loss=whole"),
+            marks=pytest.mark.long,
+        ),
         pytest.param((*GEMMA3, *ALONE, *AUTOCAST, "engine.loss=whole"), marks=pytest.mark.long),
         (*GPT_OSS, *ALONE, *IN_16_BITS, "engine.loss=whole"),
         pytest.param((*GPT_OSS, *ALONE, *AUTOCAST, "engine.loss=whole"), marks=pytest.mark.long),
@@ -100,7 +110,7 @@ def test_tensors_kept_for_backward_are_those_of_the_engine(overrides: tuple[str,
     run = one(*A_GPU, *overrides).run
     x = tokens_of(run)
     head = overrides[-1] == "engine.loss=whole"
-    predicted = kept_by_layers(run, x, 2, first=True) + loss_memory(run, x).kept + cast_weights(run, 2, head=head)
+    predicted = kept_by_layers(run, x, range(2)) + loss_memory(run, x).kept + cast_weights(run, range(2), head=head)
     predicted += rotary_table(run, x)
     assert predicted == pytest.approx(engine_on_fakes(run, micro_batches=1).kept, rel=2e-3)
 
@@ -126,6 +136,10 @@ def test_tensors_kept_for_backward_are_those_of_the_engine(overrides: tuple[str,
             for model in (GPT_OSS, ("model=mixtral_8x7b", "job.sequence_length=4096"))
             for mode in ("none", "full")
         ),
+        (*LITE, *ALONE, *IN_16_BITS),
+        pytest.param((*LITE, *TP, *IN_16_BITS), marks=pytest.mark.long),
+        pytest.param((*LITE, "parallelism=fsdp_full", *FSDP), marks=pytest.mark.long),
+        pytest.param((*LITE, *ALONE, *IN_16_BITS, "engine.activation_checkpointing=selective"), marks=pytest.mark.long),
         pytest.param((*QWEN3, *ALONE, *AUTOCAST), marks=pytest.mark.long),
         pytest.param((*QWEN3, "parallelism=fsdp_full", *FSDP), marks=pytest.mark.long),
         pytest.param(

@@ -103,6 +103,32 @@ GPT_OSS = {
     "vocab_size": 201088,
 }  # fmt: skip
 
+# The facts of https://huggingface.co/deepseek-ai/DeepSeek-V2-Lite/blob/main/config.json.
+DEEPSEEK_V2_LITE = {
+    "architectures": ["DeepseekV2ForCausalLM"], "attention_bias": False, "first_k_dense_replace": 1,
+    "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 10944, "kv_lora_rank": 512,
+    "max_position_embeddings": 163840, "moe_intermediate_size": 1408, "moe_layer_freq": 1, "n_group": 1,
+    "n_routed_experts": 64, "n_shared_experts": 2, "norm_topk_prob": False, "num_attention_heads": 16,
+    "num_experts_per_tok": 6, "num_hidden_layers": 27, "num_key_value_heads": 16, "q_lora_rank": None,
+    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-6, "rope_theta": 10000,
+    "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 0.707, "mscale_all_dim": 0.707,
+                     "original_max_position_embeddings": 4096, "type": "yarn"},
+    "routed_scaling_factor": 1.0, "scoring_func": "softmax", "tie_word_embeddings": False, "topk_group": 1,
+    "topk_method": "greedy", "v_head_dim": 128, "vocab_size": 102400,
+}  # fmt: skip
+
+# The facts of https://huggingface.co/deepseek-ai/DeepSeek-V3/blob/main/config.json, but for its 8-bit weights.
+DEEPSEEK_V3 = DEEPSEEK_V2_LITE | {
+    "architectures": ["DeepseekV3ForCausalLM"], "first_k_dense_replace": 3, "hidden_size": 7168,
+    "intermediate_size": 18432, "moe_intermediate_size": 2048, "n_group": 8, "n_routed_experts": 256,
+    "n_shared_experts": 1, "norm_topk_prob": True, "num_attention_heads": 128, "num_experts_per_tok": 8,
+    "num_hidden_layers": 61, "num_key_value_heads": 128, "num_nextn_predict_layers": 1, "q_lora_rank": 1536,
+    "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+                     "original_max_position_embeddings": 4096, "type": "yarn"},
+    "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "topk_group": 4, "topk_method": "noaux_tc",
+    "vocab_size": 129280,
+}  # fmt: skip
+
 
 def written(what: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("SLURMSCALE_SITE", str(site))
@@ -157,7 +183,16 @@ def test_a_config_json_gives_the_same_model_as_litgpts_name(
     assert by_file.tie_embeddings == by_name.tie_embeddings == config["tie_word_embeddings"]
 
 
-@pytest.mark.parametrize(("config", "name"), [(OLMO3, "olmo3_7b"), (GPT_OSS, "gpt_oss_20b")], ids=["OLMo 3", "GPT-OSS"])
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (OLMO3, "olmo3_7b"),
+        (GPT_OSS, "gpt_oss_20b"),
+        (DEEPSEEK_V2_LITE, "deepseek_v2_lite"),
+        (DEEPSEEK_V3, "deepseek_v3"),
+    ],
+    ids=["olmo3_7b", "gpt_oss_20b", "deepseek_v2_lite", "deepseek_v3"],
+)
 def test_a_config_json_that_litgpt_does_not_have_gives_the_included_model(
     config: dict[str, Any], name: str, tmp_path: Path
 ) -> None:
@@ -267,7 +302,7 @@ def test_a_model_file_trains(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         (
             LLAMA
             | {
-                "architectures": ["DeepseekV3ForCausalLM"],
+                "architectures": ["Glm4MoeLiteForCausalLM"],
                 "kv_lora_rank": 512,
                 "n_shared_experts": 1,
                 "first_k_dense_replace": 3,
@@ -276,6 +311,11 @@ def test_a_model_file_trains(name: str, tmp_path: Path, monkeypatch: pytest.Monk
             "multi-head latent attention (kv_lora_rank); shared experts (n_shared_experts); dense first layers "
             "(first_k_dense_replace); multi-token prediction (num_nextn_predict_layers): slurmscale's model does not",
         ),
+        (DEEPSEEK_V3 | {"scoring_func": "softmax"}, "scoring_func=softmax, not sigmoid"),
+        (DEEPSEEK_V2_LITE | {"topk_method": "noaux_tc"}, "topk_method=noaux_tc, not greedy or group_limited_greedy"),
+        (DEEPSEEK_V2_LITE | {"norm_topk_prob": True}, "norm_topk_prob=true, a router whose weights are normalized"),
+        (DEEPSEEK_V2_LITE | {"num_key_value_heads": 4}, "num_key_value_heads=4, not 16"),
+        (DEEPSEEK_V2_LITE | {"moe_layer_freq": 2}, "moe_layer_freq=2, further dense layers"),
         (QWEN3_MOE | {"norm_topk_prob": False}, "norm_topk_prob=false, a router whose weights are not normalized"),
         (QWEN3_MOE | {"mlp_only_layers": [0]}, "mlp_only_layers=[0], dense layers"),
         (QWEN3_MOE | {"decoder_sparse_step": 2}, "decoder_sparse_step=2, dense layers"),
@@ -292,6 +332,14 @@ def test_other_arithmetic_is_refused_in_words(
         what = str(tmp_path)
     assert main(["model", what]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_model_whose_further_layers_are_left_out_is_written_with_a_sentence_about_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK_V3))
+    assert main(["model", str(tmp_path), "--output", str(tmp_path / "v3.yaml")]) == 0
+    assert "num_nextn_predict_layers=1" in capsys.readouterr().out
 
 
 def test_a_litgpt_name_that_disagrees_with_the_file_is_refused(

@@ -33,6 +33,24 @@ LORA = FINETUNE.replace("finetune_full", "finetune_lora")
 PRETRAIN = "engine=litgpt parallelism=single ranks_per_node=1 engine.compile=true"
 FLOAT8 = f"{H100} engine.float8=true engine.compile=true job.precision=bfloat16"
 EXPERTS = "model.mlp=LLaMAMoE model.experts=4 model.experts_per_token=2"
+LITE = "model=deepseek_v2_lite"
+OF_DEEPSEEK = (
+    "model.shared_experts=1",
+    "model.dense_layers=1",
+    f"{EXPERTS} model.shared_experts=1",
+    f"{EXPERTS} model.dense_layers=90",
+    f"{LITE} model.experts=0 model.experts_per_token=0",
+    f"{LITE} model.router.groups=3",
+    "model=deepseek_v3 model.router.scores_per_group=33",
+    "model=deepseek_v3 model.router.groups=64 model.router.chosen_groups=1",
+    f"{LITE} model.latent.rope_head_size=7",
+    f"{LITE} model.latent.value_head_size=999",
+    f"{LITE} model.norm_qk=true",
+    f"{LITE} job=finetune_lora data=docstrings",
+    f"{LITE} cluster=xe9680_h100 engine.kernels=liger",
+    f"{LITE} cluster=xe9680_h100 parallelism=cp_fsdp",
+    "job.expert_bias_speed=0.001",
+)
 PP8 = "ranks_per_node=4 parallelism=pp parallelism.pipeline=4 model=llama2_7b"
 STUDY = "experiment=llama2_500_steps"
 # A point for every refusal; those without another mistake of their own come first in a rule.
@@ -65,6 +83,7 @@ ILLEGAL = (
     "model.moe_intermediate_size=64",
     "model.swiglu_limit=7",
     "model.norm_qk_whole=true",
+    *OF_DEEPSEEK,
     "model.full_attention_every=6",
     "model.rope_local_base=10000",
     "model.parallel_residual=true model.norm_place=around",
@@ -219,6 +238,9 @@ ILLEGAL = (
     f"{NEMO} model=gemma3_4b",
     f"{NEMO} model.attention_sinks=true",
     f"{NEMO} model=olmo2_7b",
+    f"{NEMO} {LITE}",
+    f"{FINETUNE} {LITE}",
+    f"{ZERO}3 {LITE}",
     f"{NEMO} parallelism=tp job=finetune_lora data=docstrings job.lora.rank=5",
     f"{NEMO} job=finetune_lora data=docstrings job.lora.targets=[query,mlp]",
     f"{NEMO} job=finetune_lora data=docstrings job.lora.quantize_base=nf4",

@@ -47,8 +47,8 @@ def with_balance(shares: Tensor, scores: Tensor, chosen: Tensor, weight: float) 
     return result
 
 
-def imbalance(counts: dict[int, Tensor], layers: int, experts: int, device: torch.device) -> Tensor:
-    """Return the tokens of a layer's busiest expert over the mean of its experts, mean over all layers.
+def summed_loads(counts: dict[int, Tensor], layers: int, experts: int, device: torch.device) -> Tensor:
+    """Return the tokens of each expert (layers, experts) of all ranks.
 
     `counts` are those of the layers of this rank, by their numbers; every rank calls it. Ranks of a TP group count the
     same tokens, which changes no quotient.
@@ -57,4 +57,21 @@ def imbalance(counts: dict[int, Tensor], layers: int, experts: int, device: torc
     for layer, count in counts.items():
         loads[layer] = count
     dist.all_reduce(loads)
+    return loads
+
+
+def imbalance(loads: Tensor) -> Tensor:
+    """Return the tokens of a layer's busiest expert over the mean of its experts, mean over layers.
+
+    loads are (layers, experts).
+    """
     return (loads.amax(1) / loads.mean(1)).mean()
+
+
+def shift_bias(bias: Tensor, load: Tensor, speed: float) -> None:
+    """Make experts with more tokens than the mean less likely to be chosen, and others more likely, in place.
+
+    bias (experts,) += speed * sign(mean load - load), DeepSeek-V3's balance without a loss (arXiv:2412.19437, section
+    2.1.2; arXiv:2408.15664). load (experts,) is that of a step.
+    """
+    bias.add_((load.mean() - load).sign(), alpha=speed)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed._functional_collectives import all_to_all_single, all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
 
-from jobs.engines.native.experts.mixture import Compute, Experts, permuted
+from jobs.engines.native.experts.mixture import Compute, Experts, Mixture, permuted
 from jobs.engines.native.model import layers
 
 
@@ -45,8 +45,8 @@ class Dispatch:
 
 def apply_ep(gpt: GPT, mesh: DeviceMesh) -> None:
     """Keep this rank's part of each layer's experts, in place; the kept ones keep their names."""
-    for layer in layers(gpt):
-        mixture, share = layer.mlp, len(layer.mlp.experts) // mesh.size()
+    for mixture in (layer.mlp for layer in layers(gpt) if isinstance(layer.mlp, Mixture)):
+        share = len(mixture.experts) // mesh.size()
         first = mesh.get_local_rank() * share
         own = {str(i): mixture.experts[str(i)] for i in range(first, first + share)}
         mixture.experts = Experts(own, mixture.experts.limit)

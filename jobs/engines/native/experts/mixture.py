@@ -1,7 +1,7 @@
 """Mixtures of experts: a token goes to its k experts, and their results are weighted and added.
 
     p, e = top k of the router's scores of x          (tokens, k), p normalized by softmax
-    y = sum over k of p_k expert_(e_k)(x)             (tokens, hidden)
+    y = sum over k of p_k expert_(e_k)(x)             (tokens, hidden), plus the result of shared experts, if any
 
 Copies of the tokens are ordered by expert, so that an expert multiplies consecutive rows. None is dropped, whatever
 the load of an expert is. In bfloat16 one grouped product multiplies the rows of all experts, and the host does not
@@ -27,6 +27,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate
 from torch.nn import functional as F
 
 from jobs.engines.native.experts.balance import with_balance
+from jobs.engines.native.experts.router import route, use_router
 from jobs.plan.predict.activations import GROUPED_MULTIPLE
 
 Compute = Callable[[Tensor, Tensor], Tensor]
@@ -53,9 +54,7 @@ class Mixture(LLaMAMoE):  # type: ignore[misc]  # LitGPT publishes no types
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the weighted sum of the results of each token's experts, (..., hidden) -> (..., hidden)."""
-        scores = self.gate(x)
-        highest, chosen = scores.topk(self.config.n_expert_per_token)
-        shares = highest.softmax(-1, dtype=torch.float32)
+        scores, chosen, shares = route(self.gate, x, self.config.n_expert_per_token)
         if self.balance:
             shares = with_balance(shares, scores, chosen, self.balance)
         tokens, chosen, shares = x.flatten(0, -2), chosen.flatten(0, -2), shares.flatten(0, -2).to(x.dtype)
@@ -75,6 +74,9 @@ class Mixture(LLaMAMoE):  # type: ignore[misc]  # LitGPT publishes no types
         # Back in the order of the copies: argsort of a permutation is its inverse.
         by_token = permuted(results, order.argsort()).view(*chosen.shape, -1)
         y: Tensor = (by_token * shares[..., None]).sum(1).to(x.dtype).view_as(x)
+        if self.config.n_shared_expert:
+            shared = [linear_of(self.shared_experts.get_submodule(name)) for name in GATED]
+            y = y + gated(tokens, shared, None).view_as(y)
         if self.split is not None:
             y = placed(y, self.split, Partial()).redistribute(placements=[Replicate()]).to_local()
         return y
@@ -129,6 +131,8 @@ def use_mixture(mixture: LLaMAMoE) -> None:
         expert.__class__ = LimitedExpert
     numbered = {str(number): expert for number, expert in enumerate(mixture.experts)}
     mixture.experts = Experts(numbered, config.swiglu_limit)
+    if config.router is not None:
+        use_router(mixture.gate, config.router)
 
 
 def placed(x: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
