@@ -31,7 +31,7 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
         for layer in layers(self):
             if isinstance(layer.mlp, LLaMAMoE):
                 use_mixture(layer.mlp)
-            if getattr(config, "latent", None) is not None:
+            if config.latent is not None:
                 layer.attn = LatentAttention(config, layer.attn.block_idx)
                 fuse_norms(layer.attn)
                 continue

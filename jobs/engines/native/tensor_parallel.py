@@ -52,10 +52,10 @@ def apply_tp(gpt: GPT, mesh: DeviceMesh, *, sequence_parallel: bool, loss_parall
     frozen = {name for name, parameter in gpt.named_parameters() if not parameter.requires_grad}
     for layer in layers(gpt):
         layer.attn.config = config
+        parallelize_module(layer, mesh, layer_plan(layer, between))
         if isinstance(layer.attn, LatentAttention):
             layer.attn.split = mesh
-        parallelize_module(layer, mesh, layer_plan(layer, between))
-        if layer.attn.sinks is not None:
+        elif layer.attn.sinks is not None:
             layer.attn.sinks = nn.Parameter(distribute_tensor(layer.attn.sinks, mesh, [Shard(0)]))
         if isinstance(layer.mlp, Mixture) and layer.mlp.experts.are_plain:
             layer.mlp.split = mesh
