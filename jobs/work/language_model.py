@@ -7,7 +7,6 @@ from pathlib import Path
 from jobs.engines.engine import engine_of
 from jobs.errors import ConfigError
 from jobs.plan import cost
-from jobs.plan.model_file import refuse_other_sizes
 from jobs.schema import Run
 from jobs.work.work import Work
 
@@ -50,4 +49,7 @@ class LanguageModelWork(Work):
                 "Hugging Face directory (hf download) or a LitGPT checkpoint directory (the export/ of a run), or "
                 "job.init_from_is_remote=true if it exists on the nodes only."
             )
+        # It imports OmegaConf, which a sweep that resumes does not need.
+        from jobs.plan.model_file import refuse_other_sizes
+
         refuse_other_sizes(run, start)

@@ -268,7 +268,7 @@ def test_a_refusal_is_data_with_the_overrides_that_mend_it(line: str, capsys: py
 
 REASONS: dict[str, tuple[str, str, str, str | None, dict[str, str] | None]] = {
     "nodez=3": ("unknown_key", "nodez", "3", None, {"nodes": "3"}),
-    "model=llama3_8c": ("unknown_choice", "model", "llama3_8c", "one of falcon_180b", {"model": "llama3_8b"}),
+    "model=llama3_8c": ("unknown_choice", "model", "llama3_8c", "one of deepseek_v2_lite", {"model": "llama3_8b"}),
     "nodes=abc": ("wrong_type", "nodes", "abc", "whole number; 1 or more", {"nodes": "NUMBER"}),
     "nodes=0": ("counts_are_in_range", "nodes", "0", "whole number; 1 or more", {"nodes": "1"}),
     "nodes=1,2": ("several_values", "nodes", "1,2", "whole number; 1 or more", None),

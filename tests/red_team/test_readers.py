@@ -92,7 +92,7 @@ EXCEPTIONS = {
     },
     "jobs/runtime/trace.py": {OPENED: ["gzip.open"]},
     "jobs/secret_patterns.py": {PACKAGE: ["Path(__file__).with_name('secret_shapes.csv').open"]},
-    "jobs/work/serve/conversion.py": {OPENED: ["torch.load", "OwnConfig.from_file"]},
+    "jobs/work/serve/conversion.py": {OPENED: ["torch.load"]},
     "jobs/work/program/ports.py": {
         KERNEL: ["Path('/proc/net', table).read_text", "stat.read_text", "(process / 'comm').read_text"]
     },
