@@ -39,7 +39,7 @@ def convert(source: Path, target: Path) -> None:
     aside = target.with_name(f"{target.name}.partial")
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        aside.mkdir(mode=0o700)
+        aside.mkdir()
         writes = to_hugging_face if (source / LITGPT_WEIGHTS).exists() else to_litgpt
         writes(source, aside)
         aside.rename(target)
@@ -71,6 +71,9 @@ def to_hugging_face(source: Path, target: Path) -> None:
     (target / "config.json").write_text(json.dumps(described | tokens, indent=2))
     given = read_json(files[GENERATION_CONFIG], strict=False) if GENERATION_CONFIG in files else {}
     (target / GENERATION_CONFIG).write_text(json.dumps(given | tokens, indent=2))
+    for file in target.glob("*.safetensors"):
+        # Its library lets nobody else read them, whatever the umask.
+        file.chmod((target / "config.json").stat().st_mode)
 
 
 def to_litgpt(source: Path, target: Path) -> None:

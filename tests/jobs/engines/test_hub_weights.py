@@ -159,6 +159,7 @@ def test_a_directory_is_converted_to_litgpts_layout_and_back(architecture: str, 
     stored = values_of(str(tmp_path / "litgpt"), 0)
     assert stored("transformer.wte.weight", (128, 48), torch.bfloat16, torch.device("cpu")).dtype is torch.bfloat16
     model, back = (transformers.AutoModelForCausalLM.from_pretrained(place) for place in (where, tmp_path / "back"))
+    assert {file.stat().st_mode for file in (tmp_path / "back").iterdir()} == {(where / "config.json").stat().st_mode}
     assert type(back) is type(model)
     assert back.state_dict().keys() == model.state_dict().keys()
     for name, weight in model.state_dict().items():
