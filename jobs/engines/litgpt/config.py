@@ -18,7 +18,7 @@ class OwnConfig(Config):  # type: ignore[misc]  # LitGPT publishes no types
     attention_sinks: bool = False
     """Model.attention_sinks."""
     router_bias: bool = False
-    """Whether the router of experts has a bias."""
+    """Add a bias to the router of experts."""
     swiglu_limit: float | None = None
     """Model.swiglu_limit."""
     latent: dict[str, Any] | None = None

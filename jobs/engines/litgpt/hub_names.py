@@ -20,9 +20,9 @@ class Rotated(Enum):
     """Rows of a part of latent attention's matrices that are rotated by their position."""
 
     queries = "queries"
-    """Of each head."""
+    """The rotated rows of each head."""
     key = "key"
-    """Of the one key that all heads share."""
+    """The rows of the one key that all heads share."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ OF_FAMILY: Mapping[str, Mapping[str, Source]] = {
     "Gemma3": AROUND,
     "GptOss": stacked_experts(),
 }
-"""What differs from COMMON, by the family of jobs.plan.model_file.family_of."""
+"""Sources that differ from those in COMMON, by family (jobs.plan.model_file.family_of)."""
 
 
 def source_of(name: str, family: str) -> Source:

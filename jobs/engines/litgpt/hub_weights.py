@@ -35,11 +35,14 @@ class HubDirectory:
             indexed = read_json(directory / INDEX)["weight_map"] if (directory / INDEX).exists() else {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
             why = reason(error) if isinstance(error, (OSError, ValueError)) else str(error)
-            raise CheckpointError(f"job.init_from={directory} is not a Hugging Face model: {why}") from error
+            raise CheckpointError(
+                f"{directory} is not a Hugging Face model: {why.rstrip('.')}. Give a directory with config.json and "
+                "*.safetensors, or with lit_model.pth."
+            ) from error
         if quantized := given.get("quantization_config"):
             method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
             raise CheckpointError(
-                f"job.init_from={directory} has quantized weights ({method}), which training does not read. Set a "
+                f"{directory} has quantized weights ({method}), which training does not read. Set a "
                 "directory with weights in bfloat16, float16 or float32."
             )
         self.family, self.given = family_of(given), given
@@ -51,9 +54,7 @@ class HubDirectory:
                 file = safe_open(path, framework="pt")
                 self.files |= dict.fromkeys(file.keys(), file)  # type: ignore[no-untyped-call]  # safetensors publishes no types
             except (OSError, SafetensorError) as error:
-                raise CheckpointError(
-                    f"{path} cannot be read: {error}. Download job.init_from={directory} again."
-                ) from error
+                raise CheckpointError(f"{path} cannot be read: {error}. Download the model again.") from error
 
     def read(self, name: str, shape: Sequence[int], dtype: torch.dtype | None, device: torch.device) -> Tensor:
         """Return a weight by its LitGPT name, with dtype=None in its own type.
@@ -64,7 +65,7 @@ class HubDirectory:
             source = source_of(name, self.family)
         except KeyError as error:
             raise CheckpointError(
-                f"job.init_from={self.directory} is a {self.family}, which has no {name}: it belongs to another model. "
+                f"{self.directory} is a {self.family}, which has no {name}: it belongs to another model. "
                 "Set model= to match."
             ) from error
         if source.of_experts is not None:
@@ -81,7 +82,7 @@ class HubDirectory:
         """Return a weight; raise CheckpointError if its shape is another one."""
         if tuple(weight.shape) != tuple(shape):
             raise CheckpointError(
-                f"job.init_from={self.directory}: {name} has shape {tuple(weight.shape)}, the model wants "
+                f"{self.directory}: {name} has shape {tuple(weight.shape)}, the model wants "
                 f"{tuple(shape)}. Set model= to match."
             )
         return weight
@@ -107,7 +108,7 @@ class HubDirectory:
                 weight: Tensor = self.files[each].get_tensor(each)
                 return weight
         raise CheckpointError(
-            f"job.init_from={self.directory} has no weight {name}: it belongs to another model, or a file is missing. "
+            f"{self.directory} has no weight {name}: it belongs to another model, or a file is missing. "
             "Set model= to match, or download it again."
         )
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import yaml
 from huggingface_hub import save_torch_state_dict
+from safetensors import SafetensorError
 
 from jobs.data.tokenizer import GENERATION_CONFIG, VOCABULARIES, read_json, special_tokens, tokenizer_files
 from jobs.engines.litgpt.config import read_config
@@ -24,17 +25,20 @@ from jobs.engines.litgpt.hub_names import Rotated, source_of
 from jobs.engines.litgpt.hub_weights import HubDirectory, rotated_last
 from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.model import empty_model
+from jobs.errors import CheckpointError
 from jobs.files import opened
 from jobs.output import own_program, write_file
 from jobs.plan.model_file import from_config_json
 from jobs.runtime.checkpoint_directory import save_archive
+from jobs.runtime.checkpoint_pickles import MALFORMED
 from jobs.work.serve.weights import LITGPT_CONFIG, LITGPT_WEIGHTS
 
 
 def convert(source: Path, target: Path) -> None:
     """Convert a LitGPT directory to Hugging Face's layout, or the other way; the target appears when it is complete.
 
-    Raise ConfigError for an architecture that is not among ARCHITECTURES, CheckpointError for other weights.
+    Raise ConfigError for an architecture that is not among ARCHITECTURES, CheckpointError for what cannot be read or
+    written.
     """
     aside = target.with_name(f"{target.name}.partial")
     shutil.rmtree(aside, ignore_errors=True)
@@ -43,9 +47,13 @@ def convert(source: Path, target: Path) -> None:
         writes = to_hugging_face if (source / LITGPT_WEIGHTS).exists() else to_litgpt
         writes(source, aside)
         aside.rename(target)
-    except BaseException:
+    except (OSError, RuntimeError, SafetensorError, *MALFORMED) as error:
+        raise CheckpointError(
+            f"{source} cannot be converted to {target}: {' '.join(str(error).split())}. Give a complete directory of a "
+            "model, and a new one in a directory that exists and has room."
+        ) from error
+    finally:
         shutil.rmtree(aside, ignore_errors=True)
-        raise
 
 
 def to_hugging_face(source: Path, target: Path) -> None:
@@ -78,7 +86,7 @@ def to_hugging_face(source: Path, target: Path) -> None:
 
 def to_litgpt(source: Path, target: Path) -> None:
     """Write a Hugging Face directory in LitGPT's layout, into a directory that exists; weights keep their type."""
-    model, stored = from_config_json(source / "config.json"), HubDirectory(source)
+    stored, model = HubDirectory(source), from_config_json(source / "config.json")
     weights = {
         name: stored.read(name, empty.shape, None, torch.device("cpu"))
         for name, empty in empty_model(model, 1).state_dict().items()

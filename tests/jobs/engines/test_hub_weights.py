@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from litgpt.config import Config
 from litgpt.scripts.convert_hf_checkpoint import convert_hf_checkpoint
 from safetensors.torch import save_file
@@ -17,6 +18,7 @@ import slurmscale
 from jobs.cli import main
 from jobs.data.tokenizer import train_bpe
 from jobs.engines.litgpt.hub_weights import HubDirectory, rotated_first, rotated_last
+from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.model import empty_model
 from jobs.engines.native.weights import values_of
 from jobs.errors import CheckpointError
@@ -193,8 +195,22 @@ def test_a_conversion_overwrites_nothing_and_leaves_nothing_behind(
     assert {file.name for file in tmp_path.iterdir()} == there
     assert main(["convert", str(where), "--output", str(where)]) == 2
     assert main(["convert", str(tmp_path / "nowhere"), "--output", str(tmp_path / "new")]) == 2
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    assert main(["convert", str(damaged), "--output", str(tmp_path / "new")]) == 2
+    (damaged / "lit_model.pth").write_bytes(b"PK" * 100)
+    assert main(["convert", str(damaged), "--output", str(tmp_path / "new")]) == 2
+    fields = litgpt_fields(from_config_json(where / "config.json"))
+    (damaged / "model_config.yaml").write_text(yaml.safe_dump(fields))
+    assert main(["convert", str(damaged), "--output", str(tmp_path / "new")]) == 2
+    assert main(["convert", str(where), "--output", str(tmp_path / "no/new")]) == 2
+    assert {file.name for file in tmp_path.iterdir()} == there | {"damaged"}
     printed = " ".join(capsys.readouterr().err.split())
     assert "cannot be read: " in printed
+    assert f"{damaged} is not a Hugging Face model: No such file or directory" in printed
+    assert f"{damaged} cannot be converted to {tmp_path}/new: [Errno 2] No such file or directory" in printed
+    assert printed.count(f"{damaged} cannot be converted to {tmp_path}/new: ") == 2
+    assert f"{where} cannot be converted to {tmp_path}/no/new: [Errno 2] No such file or directory" in printed
     assert f"{where} exists. Remove it, or set another directory with --output NEW." in printed
     assert f"{tmp_path}/nowhere is not a directory. Set one of LitGPT's or of Hugging Face's layout." in printed
 
