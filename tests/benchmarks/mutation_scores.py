@@ -121,21 +121,23 @@ ROOMS = {
         (
             "jobs/work/train/loop.py",
             "jobs/engines/native/trainer.py",
-            "jobs/data/batches.py",
-            "jobs/data/micro_batches.py",
             "jobs/runtime/steps.py",
             "jobs/runtime/prefetch.py",
             "jobs/runtime/divergence.py",
-            "jobs/lease.py",
         ),
         (
             "tests/jobs/work/train/test_train.py",
             "tests/jobs/work/train/test_step.py",
             "tests/jobs/work/train/test_divergence.py",
-            "tests/jobs/data/test_batch*.py",
-            "tests/jobs/runtime/test_lease.py",
+            "tests/jobs/runtime/test_garbage.py",
+            "tests/jobs/runtime/test_pace.py",
         ),
     ),
+    "batches": Room(
+        ("jobs/data/batches.py", "jobs/data/micro_batches.py"),
+        ("tests/jobs/data/test_batch*.py", "tests/jobs/work/train/test_step.py"),
+    ),
+    "lease": Room(("jobs/lease.py",), ("tests/jobs/runtime/test_lease.py", "tests/jobs/runtime/test_startup.py")),
 }
 
 
