@@ -407,10 +407,13 @@ def exit_code(tests: list[Path], limit_s: float | None, only: Set[str] = frozens
         return 0
     fork = multiprocessing.get_context("fork").Process(target=run_pytest, args=(tests, only))
     fork.start()
-    fork.join(limit_s)
-    if fork.is_alive():
+    end = time.monotonic() + (float("inf") if limit_s is None else limit_s)
+    # Not join(limit_s): it waits for what the fork started too, such as a rank in an endless loop.
+    while fork.exitcode is None and time.monotonic() < end:
+        time.sleep(0.05)
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(fork.pid or 0, signal.SIGKILL)
-        fork.join()
+    fork.join()
     code = fork.exitcode or 0
     return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else code
 
