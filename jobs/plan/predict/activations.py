@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from jobs.engines.engine import engine_of
 from jobs.layout import GPU_ROW_MULTIPLE, has_gpus, padding, sequence_parallel, uses_fsdp
-from jobs.plan.predict.weights import Split, adapter_weights, kinds_of_layers, layer_weights
+from jobs.plan.predict.weights import Split, adapter_weights, kinds_of_layers, kinds_of_run, layer_weights
 from jobs.schema import (
     INSTRUCTIONS,
     QKV,
@@ -352,7 +352,7 @@ def kept_by_layer(run: Run, x: Tokens) -> int:
 def kept_by_layers(run: Run, x: Tokens, numbers: Sequence[int]) -> int:
     """Return what some layers of a model keep, given their numbers."""
     whole = run.engine.activation_checkpointing is ActivationCheckpointing.none
-    kinds = [(count, replace(run, model=kind)) for count, kind in kinds_of_layers(run.model, numbers)]
+    kinds = kinds_of_run(run, numbers)
     unneeded = unneeded_by_first_layer(kinds[0][1], x) if 0 in numbers and whole else 0
     return sum(count * kept_by_layer(kind, x) for count, kind in kinds) - unneeded
 

@@ -6,11 +6,10 @@ tests/jobs/plan/test_activations.py compares the sum with the real model.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from jobs.engines.native.loss_chunk import loss_chunk
 from jobs.plan.predict.activations import Tokens, attention, feed_forward, layer_input, rotary_table
-from jobs.plan.predict.weights import kinds_of_layers, layer_weights
+from jobs.plan.predict.weights import kinds_of_run, layer_weights
 from jobs.schema import Run
 
 
@@ -18,7 +17,7 @@ def evaluation_moments(run: Run, x: Tokens) -> Iterator[dict[str, float]]:
     """Yield the last layer, the loss, and the exact match of one row; nothing is kept for backward."""
     hidden, vocabulary = run.model.hidden_size, run.model.vocab_size
     # Autocast copies one matrix at a time.
-    kinds = [replace(run, model=kind) for _, kind in kinds_of_layers(run.model)]
+    kinds = [kind for _, kind in kinds_of_run(run)]
     largest = max(weight.size for kind in kinds for weight in layer_weights(kind.model))
     copied = x.width * largest if x.width < 4 else 0
     # Input of the layer, result of attention, their sum and its norm.

@@ -35,9 +35,9 @@ from jobs.plan.predict.evaluation import evaluation_moments
 from jobs.plan.predict.in_flight import in_flight
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.loss import loss_memory
-from jobs.plan.predict.once import once_per_run
+from jobs.plan.predict.once import once
 from jobs.plan.predict.states import States, parameters_held, states
-from jobs.plan.predict.weights import kinds_of_layers
+from jobs.plan.predict.weights import kinds_of_run
 from jobs.plan.predict.workspace import (
     Backward,
     backward_of_layer,
@@ -168,7 +168,7 @@ def total(sizes: list[Interval]) -> Interval:
     return sum(sizes, Interval(0.0, 0.0, 0.0))
 
 
-@once_per_run
+@once
 def memory(run: Run, samples: Samples | None = None) -> Prediction:
     """Return the predicted memory of a run that jobs.plan.legality has passed.
 
@@ -282,8 +282,8 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
     numbers, count = [layer for stage in mine for layer in stages[stage]], in_flight(run, place)
     first, last = 0 in mine, run.parallelism.pipeline * pipeline_stages_per_rank(run) - 1 in mine
     # Runs of a model with only such layers as the first one of this rank, and as the last one.
-    kinds = [replace(run, model=kind) for _, kind in kinds_of_layers(run.model, numbers)]
-    begin_run, end_run = kinds[0], kinds[-1]
+    kinds = kinds_of_run(run, numbers)
+    begin_run, end_run = kinds[0][1], kinds[-1][1]
     base = base | {
         "gathered": base["gathered"] + gathered_copies(run, parameters_held(run, sharded=False, stored=True).total)
     }
@@ -313,8 +313,7 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
     if first:
         # Its gradient is computed next to the sum of those before it.
         # The oldest micro-batch has freed all its activations by then; the others in flight still wait.
-        waiting = (count - 1) * sum(n * kept_by_layer(replace(run, model=kind), x) for n, kind in
-                                    kinds_of_layers(run.model, numbers))  # fmt: skip
+        waiting = (count - 1) * sum(n * kept_by_layer(kind, x) for n, kind in kinds)
         found = embedding_gradient(run) + result
         yield at_end | {"activations": waiting, "backward": result if once else found, "communication": messages}
         if once:

@@ -1,4 +1,4 @@
-"""Predict once for each run."""
+"""Predict once for each run, and count once for each model."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ import weakref
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
-from jobs.schema import Run
+from jobs.schema import Model, Run
 
+Subject = TypeVar("Subject", Run, Model)
 P = ParamSpec("P")
-Predicted = TypeVar("Predicted")
+Result = TypeVar("Result")
 
 
-def once_per_run(function: Callable[Concatenate[Run, P], Predicted]) -> Callable[Concatenate[Run, P], Predicted]:
-    """Keep the results of a function as long as their run exists.
+def once(function: Callable[Concatenate[Subject, P], Result]) -> Callable[Concatenate[Subject, P], Result]:
+    """Keep the results of a function as long as the run or model exists that is its first argument.
 
-    A Run is read-only, and rules, warnings and tables ask for its predictions in turn.
+    Both are read-only: rules, warnings and tables ask for a run's predictions in turn, and the layouts of a search have
+    one model.
     """
-    kept: dict[tuple[object, ...], Predicted] = {}
+    kept: dict[tuple[object, ...], Result] = {}
 
     @functools.wraps(function)
-    def keeping(run: Run, /, *args: P.args, **options: P.kwargs) -> Predicted:
-        # By identity: a Run has no hash.
-        key = (id(run), *args, *options.items())
+    def keeping(subject: Subject, /, *args: P.args, **options: P.kwargs) -> Result:
+        # By identity: neither has a hash.
+        key = (id(subject), *args, *options.items())
         if key not in kept:
-            kept[key] = function(run, *args, **options)
-            weakref.finalize(run, kept.pop, key)
+            kept[key] = function(subject, *args, **options)
+            weakref.finalize(subject, kept.pop, key)
         return kept[key]
 
     return keeping

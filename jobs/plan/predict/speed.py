@@ -15,7 +15,7 @@ from jobs.plan.predict.constants import StepTimeConstants
 from jobs.plan.predict.flops import FLOPS_PER_ATTENDED, FLOPS_PER_FROZEN_WEIGHT, FLOPS_PER_WEIGHT
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.matrix_products import attended_by
-from jobs.plan.predict.once import once_per_run
+from jobs.plan.predict.once import once
 from jobs.plan.predict.step_time import (
     IMBALANCE,
     StepTime,
@@ -112,7 +112,7 @@ class Speed:
         }
 
 
-@once_per_run
+@once
 def speed(run: Run, samples: Samples | None = None) -> Speed | None:
     """Return the predicted speed of a run that jobs.plan.legality has passed.
 

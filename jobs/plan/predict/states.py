@@ -6,7 +6,8 @@ most, at the moment of a step that holds the most.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 
 from jobs.engines.engine import engine_of
 from jobs.layout import (
@@ -18,20 +19,20 @@ from jobs.layout import (
 from jobs.parallelism import Strategy
 from jobs.plan.pipeline_stages import pipeline_stage_layers
 from jobs.plan.predict.activations import WIDTHS
-from jobs.plan.predict.once import once_per_run
+from jobs.plan.predict.once import once
 from jobs.plan.predict.weights import (
     Weight,
     adapter_weights,
     embedding_weights,
     held_by_rank,
     in_4_bits,
-    kinds_of_layers,
+    kinds_of_run,
     layer_weights,
     norm_weights,
     prompt_weights,
     scale_bytes,
 )
-from jobs.schema import Model, Run
+from jobs.schema import Run
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class States:
         return ", ".join(f"{name.replace('kv_', 'KV ')} {size / 1e9:,.1f}" for name, size in parts.items() if size)
 
 
-@once_per_run
+@once
 def states(run: Run) -> States:
     """Return the states of a run that jobs.plan.legality has passed."""
     return engine_of(run).states(run)
@@ -110,7 +111,7 @@ class Held:
         return self.model if run.job.trains_all_weights else self.added
 
 
-@once_per_run
+@once
 def parameters_held(run: Run, *, sharded: bool = True, stored: bool = False) -> Held:
     """Return the parameters that the rank with the most keeps between steps; with `sharded` false, before FSDP.
 
@@ -119,7 +120,7 @@ def parameters_held(run: Run, *, sharded: bool = True, stored: bool = False) -> 
     return max(parameters_by_place(run, sharded=sharded, stored=stored), key=lambda each: each.total)
 
 
-def layer_as_stored(run: Run) -> list[Weight]:
+def layer_as_stored(run: Run) -> Sequence[Weight]:
     """Return the weights of a layer by the numbers that they are stored in."""
     weights = layer_weights(run.model)
     return in_4_bits(weights, WIDTHS[run.job.precision]) if run.job.quantizes_base else weights
@@ -130,15 +131,15 @@ def parameters_by_place(run: Run, *, sharded: bool = True, stored: bool = False)
     p, lora, prompt = run.parallelism, run.job.lora, run.job.prompt_tuning
     shards = shard_ranks(run) if sharded else 1
 
-    def held(weights: list[Weight]) -> int:
+    def held(weights: Iterable[Weight]) -> int:
         return held_by_rank(weights, p, shards)
 
-    def of_layer(kind: Model) -> Held:
-        weights = layer_weights(kind)
+    def of_layers(count: int, kind: Run) -> Held:
+        weights = layer_weights(kind.model)
         return Held(
-            held(layer_as_stored(replace(run, model=kind)) if stored else weights),
-            held(adapter_weights(kind, lora, fused=engine_of(run).fuses_adapters)) if lora else 0,
-            scale_bytes(weights) if stored and run.job.quantizes_base else 0,
+            count * held(layer_as_stored(kind) if stored else weights),
+            count * held(adapter_weights(kind.model, lora, fused=engine_of(run).fuses_adapters)) if lora else 0,
+            count * scale_bytes(weights) if stored and run.job.quantizes_base else 0,
         )
 
     embedding, norm = held(embedding_weights(run.model)), held(norm_weights(run.model))
@@ -153,8 +154,8 @@ def parameters_by_place(run: Run, *, sharded: bool = True, stored: bool = False)
         # Both are one tensor on one rank.
         if run.model.tie_embeddings and {0, last} <= set(mine):
             ends -= embedding
-        kinds = kinds_of_layers(run.model, [layer for stage in mine for layer in stages[stage]])
-        layers = [of_layer(kind) for count, kind in kinds for _ in range(count)]
+        kinds = kinds_of_run(run, [layer for stage in mine for layer in stages[stage]])
+        layers = [of_layers(count, kind) for count, kind in kinds]
         found.append(
             Held(
                 ends + sum(each.model for each in layers),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from jobs.engines.engine import Overlap, engine_of
@@ -26,7 +26,7 @@ from jobs.plan.predict.arrays import larger, smaller
 from jobs.plan.predict.constants import FLOAT8_SPEEDUP, REACHABLE, StepTimeConstants
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.states import layer_as_stored
-from jobs.plan.predict.weights import kinds_of_layers, size
+from jobs.plan.predict.weights import kinds_of_run, size
 from jobs.schema import Precision, Run
 
 OVERLAP = 0.8
@@ -184,7 +184,7 @@ def stage_work(
     """
     dense, layers, has_embedding, has_head = part
     numbers = [*range(dense), *range(run.model.dense_layers, run.model.dense_layers + layers)]
-    kinds = [(count, replace(run, model=kind)) for count, kind in kinds_of_layers(run.model, numbers)]
+    kinds = kinds_of_run(run, numbers)
     # Recomputation does not repeat the head: its passes are forward and the gradients of input and weight. A frozen
     # head has no gradient of its weight.
     products = [(count, each) for count, kind in kinds for each in m.layer_products(kind)]

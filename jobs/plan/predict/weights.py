@@ -9,7 +9,19 @@ from itertools import pairwise
 from typing import Any
 
 from jobs.parallelism import Parallelism
-from jobs.schema import LatentAttention, Lora, LoraTarget, Mlp, Model, Norm, NormPlace, PromptEncoder, PromptTuning
+from jobs.plan.predict.once import once
+from jobs.schema import (
+    LatentAttention,
+    Lora,
+    LoraTarget,
+    Mlp,
+    Model,
+    Norm,
+    NormPlace,
+    PromptEncoder,
+    PromptTuning,
+    Run,
+)
 
 NF4_BLOCK, SCALES_BLOCK = 64, 256
 """Numbers with one scale, and scales with one of their own (jobs.engines.native.customization.nf4)."""
@@ -57,17 +69,39 @@ def kinds_of_layers(model: Model, numbers: Sequence[int] | None = None) -> list[
 
     That is, the first layers with a dense feed-forward, if these are among them, and the others.
     """
+    return [(count, with_layers(model, dense=dense)) for dense, count in counts_of_layers(model, numbers).items()]
+
+
+def counts_of_layers(model: Model, numbers: Sequence[int] | None = None) -> dict[bool, int]:
+    """Return how many of some layers, or of all, are dense first layers (True), and how many are others, if any are."""
     numbers = range(model.layers) if numbers is None else numbers
-    dense = sum(number < model.dense_layers for number in numbers)
+    dense = sum(number < model.dense_layers for number in numbers) if model.dense_layers else 0
+    return {kind: count for kind, count in ((True, dense), (False, len(numbers) - dense)) if count}
+
+
+@once
+def with_layers(model: Model, *, dense: bool) -> Model:
+    """Return a model all of whose layers are as its dense first ones, or as the others."""
+    if not model.dense_layers:
+        return model
     without: dict[str, Any] = {"experts": 0, "experts_per_token": 0, "moe_intermediate_size": None, "router": None}
-    kinds = [
-        (dense, replace(model, mlp=Mlp.LLaMAMLP, shared_experts=0, dense_layers=0, **without)),
-        (len(numbers) - dense, replace(model, dense_layers=0)),
-    ]
-    return [(count, kind) for count, kind in kinds if count]
+    dense_layer: dict[str, Any] = {"mlp": Mlp.LLaMAMLP, "shared_experts": 0, **without}
+    return replace(model, dense_layers=0, **(dense_layer if dense else {}))
 
 
-def layer_weights(model: Model) -> list[Weight]:
+def kinds_of_run(run: Run, numbers: Sequence[int] | None = None) -> list[tuple[int, Run]]:
+    """Return how many of some layers, or of all, are of each kind, with a run whose model has only such layers."""
+    return [(count, run_with_layers(run, dense=dense)) for dense, count in counts_of_layers(run.model, numbers).items()]
+
+
+@once
+def run_with_layers(run: Run, *, dense: bool) -> Run:
+    """Return a run whose model has only dense first layers, or only the others (with_layers)."""
+    return replace(run, model=with_layers(run.model, dense=dense)) if run.model.dense_layers else run
+
+
+@once
+def layer_weights(model: Model) -> tuple[Weight, ...]:
     """Return the weights of a layer: attention, the feed-forward (a router and experts), and its norms.
 
     Those of a layer with experts, if some layers have them (kinds_of_layers).
@@ -77,13 +111,13 @@ def layer_weights(model: Model) -> list[Weight]:
         shared = mlp_weights(model, model.shared_size) if model.shared_experts else []
         router = linear(model.experts, model.hidden_size, Split.none, bias=model.bias)
         feed_forward = [*router, *of_experts(model, feed_forward), *shared]
-    return [
+    return (
         *(attention_weights(model) if model.latent is None else latent_weights(model, model.latent)),
         *feed_forward,
         *norm_weights(model) * norms_of_layer(model),
         *(head_norm_weights(model) if model.norm_qk else []),
         *([Weight(model.heads, split=Split.rows)] if model.attention_sinks else []),
-    ]
+    )
 
 
 def attention_weights(model: Model) -> list[Weight]:
