@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 
 SLOWNESS = "SLURMSCALE_TEST_SLOWNESS"
 # Wall time of the piece of work below on an idle core of an AMD EPYC virtual machine, Python 3.11.
@@ -27,12 +28,16 @@ def limit_s(seconds: float) -> float:
     return seconds * float(os.environ.get(SLOWNESS, "1"))
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 180) -> None:
-    """Return once the condition holds; fail if it does not within `limit_s(seconds)`."""
+def wait_until(condition: Callable[[], object], seconds: float = 180, *, by: BaseProcess | None = None) -> None:
+    """Return once the condition holds; fail if it does not within `limit_s(seconds)`, or when the process `by` ends."""
     limit = limit_s(seconds)
     deadline = time.monotonic() + limit
+    ended = False
     while not condition():
+        assert not ended, f"still false after its process ended with exit code {by and by.exitcode}"
         assert time.monotonic() < deadline, f"still false after {limit:.0f} s"
+        # What it did last is seen by one more look.
+        ended = by is not None and not by.is_alive()
         time.sleep(0.1)
 
 

@@ -49,15 +49,15 @@ def test_a_second_start_takes_the_run_over_and_the_first_one_stops_and_leaves_no
     run = make_run(tmp_path, "ranks_per_node=2", "job.steps=1000000", "job.checkpoint_every_steps=5",
                    "job.keep_checkpoints=3")  # fmt: skip
     first = start(run)
-    wait_until(lambda: events(run, "checkpoint"))
+    wait_until(lambda: events(run, "checkpoint"), by=first)
     second = start(run)
     first.join(limit_s(180))
     assert first.exitcode == 0
     assert "process " in printed(run)
     assert " has taken over this run; this job stops" in printed(run)
-    wait_until(lambda: any(row.get("attempt") == 2 for row in steps(run)))
+    wait_until(lambda: any(row.get("attempt") == 2 for row in steps(run)), by=second)
     checkpoints_before = len(events(run, "checkpoint"))
-    wait_until(lambda: len(events(run, "checkpoint")) > checkpoints_before + 3)
+    wait_until(lambda: len(events(run, "checkpoint")) > checkpoints_before + 3, by=second)
     for rank in psutil.Process(second.pid).children():
         os.kill(rank.pid, signal.SIGTERM)
     second.join(limit_s(180))
@@ -193,6 +193,41 @@ def test_only_a_start_that_owned_the_run_has_a_successor(tmp_path: Path, monkeyp
     assert found.name == "job 13"
     assert successor(run, "13", 0) is None
     assert successor(run, "14", 0) is None, "its ranks have not met, so it owned nothing"
+
+
+def test_the_last_of_several_owners_is_the_one_that_a_loss_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, leases = RunDir(tmp_path), []
+    for job_id in ("11", "12", "13"):
+        monkeypatch.setenv("SLURM_JOB_ID", job_id)
+        leases.append(Lease(run))
+        leases[-1].take()
+    assert [str(lease.loss()) for lease in leases[:2]] == ["job 13 has taken over this run; this job stops"] * 2
+
+
+def test_a_start_that_took_the_run_back_has_no_successor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDir(tmp_path)
+    for job_id in ("12", "13", "12"):
+        monkeypatch.setenv("SLURM_JOB_ID", job_id)
+        Lease(run).take()
+    assert successor(run, "12", 0) is None
+    found = successor(run, "13", 0)
+    assert found is not None
+    assert (found.number, found.name) == (3, "job 12")
+
+
+def test_files_that_no_start_wrote_are_no_owners_and_one_that_cannot_be_read_is(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    assert Lease(run).take() == 1
+    for name in ("000009.txt", "notes.json", "000008.json.part", "x.json"):
+        (run.owners / name).write_text("{}")
+    lease = Lease(run)
+    assert lease.take() == 2
+    (run.owners / "000007.json").write_text("")
+    assert lease.is_lost()
+    assert "another start has taken over" in str(lease.loss())
+    assert Lease(run).take() == 8
 
 
 def test_a_look_at_the_owner_takes_less_than_a_millisecond(tmp_path: Path) -> None:
