@@ -84,6 +84,11 @@ def interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
 
     Ctrl-C in the middle of a library can break its cleaning up, whose error is then raised in place of the interrupt.
     """
-    while error is not None and not isinstance(error, KeyboardInterrupt):
+    seen: list[BaseException] = []
+    # OmegaConf raises an error as its own cause's context where OC_CAUSE or a debugger asks for causes: a circle.
+    while error is not None and error not in seen:
+        if isinstance(error, KeyboardInterrupt):
+            return error
+        seen.append(error)
         error = error.__cause__ or error.__context__
-    return error
+    return None

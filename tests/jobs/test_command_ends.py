@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import slurmscale
+from jobs.errors import interrupt_behind
 from tests.support.fake_runs import a_run, finished_run, prepared
 from tests.support.waiting import limit_s
 
@@ -176,3 +177,12 @@ def test_output_that_a_full_disk_refuses_is_an_error_in_one_line() -> None:
         ended = subprocess.run(program, cwd=HERE, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert ended.returncode == 2
     assert ended.stderr == "slurmscale: the output cannot be written: No space left on device\n"
+
+
+def test_the_causes_of_an_error_may_form_a_circle() -> None:
+    # OmegaConf's do where OC_CAUSE or a debugger asks for them.
+    error, cause, interrupt = ValueError(), TypeError(), KeyboardInterrupt()
+    error.__cause__, cause.__context__ = cause, error
+    assert interrupt_behind(error) is None
+    cause.__context__ = interrupt
+    assert interrupt_behind(error) is interrupt
