@@ -15,6 +15,7 @@ from typing import Any, Literal
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -62,7 +63,7 @@ class FittedTable(Table):
             # A line in a file is not folded, so that a search finds its words.
             options = options.update(width=max(options.max_width, self.whole_width(console, options)))
         if self.needed(console, options) <= options.max_width:
-            yield from super().__rich_console__(console, options)
+            yield from without_trailing_blanks(super().__rich_console__(console, options))
         elif self.one_line:
             yield self.on_one_line(console, options)
         elif not all(map(words, self.names)):
@@ -161,6 +162,18 @@ class FittedTable(Table):
         room = max(map(len, map(words, self.names))) - max(0, table.needed(console, options) - options.max_width)
         rows = [(*row[: self.key], shortened(row[self.key], room), *row[self.key + 1 :]) for row in self.cells]
         return self.part(places, rows, self.key)
+
+
+def without_trailing_blanks(rendered: RenderResult) -> Iterator[Segment]:
+    """Yield the lines of a table without the blanks that fill its last column: files and copied lines have none."""
+    segments = (segment for segment in rendered if isinstance(segment, Segment))
+    for line in Segment.split_lines(segments):
+        while line and not line[-1].text.strip():
+            line.pop()
+        if line:
+            last = line.pop()
+            line.append(Segment(last.text.rstrip(), last.style))
+        yield from [*line, Segment.line()]
 
 
 def shortened(name: RenderableType, width: int) -> RenderableType:

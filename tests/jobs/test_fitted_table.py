@@ -25,7 +25,7 @@ def printed(table: FittedTable, width: int, *, terminal: bool = True) -> list[st
     out = Console(file=io.StringIO(), width=width, force_terminal=terminal, color_system=None, highlight=False)
     out.print(table, crop=terminal)
     assert isinstance(out.file, io.StringIO)
-    return [line.rstrip() for line in out.file.getvalue().splitlines()]
+    return out.file.getvalue().splitlines()
 
 
 def made(chance: random.Random) -> tuple[FittedTable, list[str], set[str], set[str]]:
@@ -81,6 +81,7 @@ def test_a_file_has_one_line_per_row(seed: int) -> None:
     lines = printed(table, LOG_WIDTH, terminal=False)
     assert [line.split()[0] for line in lines] == ["name", *names, "last"]
     assert lines[-1].count(sentence.strip()) == sum(texts)
+    assert not [line for line in lines if line.endswith(" ")]
 
 
 def test_a_name_stands_above_its_rows_where_these_are_several() -> None:
