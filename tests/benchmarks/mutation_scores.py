@@ -109,8 +109,9 @@ ROOMS = {
         ("jobs/engines/native/checkpoint.py", "jobs/runtime/checkpoint_*.py"),
         (
             "tests/jobs/engines/test_checkpoints.py",
-            "tests/jobs/runtime/test_*.py",
-            "tests/red_team/test_reading.py",
+            "tests/jobs/runtime/test_checkpoint_sums.py",
+            "tests/jobs/runtime/test_full_disk.py",
+            "tests/jobs/runtime/test_lease.py",
             "tests/red_team/test_pickles.py",
         ),
     ),
