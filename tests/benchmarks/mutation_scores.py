@@ -44,7 +44,7 @@ from tests.support.paths import ROOT
 
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.csv")
 FAST = ["-q", "-p", "no:randomly", "-m", "not long"]
-PYTEST = [*FAST, "-p", "no:cacheprovider", "-x", "-n", "0", "--timeout=200"]
+PYTEST = [*FAST, "-p", "no:cacheprovider", "-x", "-n", "0", "--timeout=90"]
 COVERED = [*FAST, "-n", "3", "-p", "tests.benchmarks.coverage_context"]
 FOLDERS = ("tests/analysis", "tests/jobs", "tests/conf", "tests/red_team", "tests/end_to_end")
 # Runs execute a copy of the code beside their sweep.
