@@ -171,6 +171,13 @@ def test_metadata_sets_only_fields_of_its_own_instances(made: Any, state: Any) -
     assert Encoding.TORCH_CHANNELS_LAST.value == 1
 
 
+def test_megatrons_metadata_has_one_name_more_than_all_fields() -> None:
+    metadata = Metadata({}, planner_data=None)
+    vars(metadata)["all_local_plans"] = []
+    read: Any = MetadataUnpickler(io.BytesIO(pickled(metadata))).load()
+    assert vars(read) == vars(metadata)
+
+
 def test_metadata_does_not_allocate_what_it_only_claims_to_contain() -> None:
     claim = pickle.PROTO + b"\x05" + pickle.BYTEARRAY8 + (1 << 40).to_bytes(8, "little") + pickle.STOP
     with pytest.raises(MALFORMED):

@@ -98,9 +98,16 @@ def test_sums_that_are_damaged_make_a_checkpoint_unreadable(text: str, saved: Pa
     assert f"Checkpoint {saved} cannot be read: " in refusal(saved)
 
 
-def test_a_checkpoint_of_a_release_without_sums_is_loaded(saved: Path) -> None:
+def test_a_checkpoint_of_a_release_without_sums_is_loaded_and_the_log_says_so(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert loaded(saved, load, list) == 1
+    assert capsys.readouterr().out == ""
     (saved / SUMS).unlink()
     assert loaded(saved, load, list) == 1
+    assert capsys.readouterr().out == (
+        f"{saved} has no {SUMS}: an earlier version wrote it, and it is loaded without a check.\n"
+    )
 
 
 def test_the_sum_of_an_archive_is_that_of_its_file(tmp_path: Path) -> None:
