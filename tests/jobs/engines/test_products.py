@@ -104,6 +104,7 @@ def test_training_starts_from_a_checkpoint_directory_under_every_kind_of_cut(
         long(("fsdp_full", 2), ("pp", 4, "parallelism.schedule=ZBVZeroBubble")),
         long(("tp", 4, "parallelism.tensor=4"), ("tp_fsdp", 4)),
         long(("pp", 2, "parallelism.schedule=Interleaved1F1B"), ("single", 1)),
+        (("tp", 2), ("single", 1)),
     ],
 )
 def test_resuming_continues_the_same_losses_under_another_product(
