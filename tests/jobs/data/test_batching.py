@@ -431,6 +431,18 @@ def test_buckets_hold_an_epoch_once_and_are_a_function_of_the_step(
     assert all(len(rows) == gbs for rows in forward.values())
 
 
+@pytest.mark.parametrize("batching", Batching)
+def test_the_samples_of_a_rank_are_those_in_its_rows(batching: Batching, tmp_path: Path) -> None:
+    dataset = stored(tmp_path, list(range(3, 35)))
+    common: dict[str, Any] = {"global_batch_size": 8, "micro_batch_size": 2, "dp": 2, "seed": 3, "batching": batching}
+    ranks = [Batches(dataset, dp_rank=rank, **common) for rank in range(2)]
+    for n in (1, 2, 6):
+        assert sum(len(rank.samples(n)) for rank in ranks) == 8
+        for rank in ranks:
+            in_rows = {token for row in rank.step(n).micro_batches for token in row.inputs.ravel().tolist() if token}
+            assert in_rows == {token for each in rank.samples(n) for token in dataset.sample(each)[0].tolist()}
+
+
 def test_micro_batches_of_a_bucket_have_similar_lengths_on_all_ranks(tmp_path: Path) -> None:
     dataset = stored(tmp_path, [1, 2, 3, 4, 5, 6, 7, 8])
     ranks = [batch_of(dataset, Batching.bucketed, micro_batch_size=2, dp=2, dp_rank=rank) for rank in range(2)]
