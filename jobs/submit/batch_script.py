@@ -1,6 +1,7 @@
 """The batch script: the resources of a Run in Slurm, and the environment of its ranks on the nodes.
 
-submitit renders the header and the srun line from these parameters, for every launcher of Slurm.
+submitit renders the header from these parameters, for every launcher of Slurm. Each option has the form --name=value:
+of `--name value` Slurm reads the value as a program where a later release makes it optional.
 """
 
 from __future__ import annotations
@@ -314,4 +315,11 @@ def batch_script(command: str, logs: Path, parameters: dict[str, Any]) -> str:
     # without an installed Slurm.
     from submitit.slurm.slurm import _make_sbatch_string  # noqa: PLC0415
 
-    return f"{_make_sbatch_string(command=command, folder=logs, **parameters)}\n"
+    # submitit's own line of srun has a blank between --output and its value.
+    header = {key: value for key, value in parameters.items() if key not in {"srun_args", "use_srun"}}
+    if parameters.get("use_srun", True):
+        log_id = "%A_%a" if "map_count" in parameters else "%j"
+        output = SweepDir(logs.parent).output(log_id, "%t")
+        arguments = ["--unbuffered", f"--output={output}", *parameters.get("srun_args", [])]
+        command = f"{shlex.join(['srun', *arguments])} {command}"
+    return f"{_make_sbatch_string(command=command, folder=logs, use_srun=False, **header)}\n"

@@ -32,6 +32,8 @@ QUEUED = re.compile(
 )
 # --parsable prints ID, or ID;CLUSTER; some wrappers leave that option out.
 SUBMITTED = re.compile(r"^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?\s*$", re.MULTILINE)
+# The fields of a job that are free text, before the next one of Slurm. Until 22.05 Command had the arguments as well.
+TYPED = re.compile(r" Command=(.*?)(?: SubmitLine=.*?)?(?= WorkDir=)")
 # The GPUs of a node of a job.
 GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")
 DEFAULT_ARRAY_SIZE = 1001
@@ -334,7 +336,7 @@ class QueuedJob:
     name: str
     work_dir: str
     command: str
-    """The path of its script, with the arguments."""
+    """The path of its script; until Slurm 22.05 with the arguments."""
 
 
 def queued_jobs(job_ids: Iterable[str]) -> list[QueuedJob]:
@@ -390,10 +392,13 @@ def shown_job_once(job_id: str) -> dict[str, str]:
 
 
 def fields_of(line: str) -> dict[str, str]:
-    """Return the fields of a line of `scontrol --oneliner`; Command, with its arguments and blanks, is whole."""
-    command = re.search(r" Command=(.*?) WorkDir=", line)
-    whole = {"Command": command[1]} if command else {}
-    return dict(re.findall(r"(\S+?)=(\S*)", line)) | whole
+    """Return the fields of a line of `scontrol --oneliner`; Command, which may have blanks, is whole.
+
+    SubmitLine (since 25.11) is left out: it contains what the user typed, and so may contain the names of fields.
+    """
+    typed = TYPED.search(line)
+    whole = {"Command": typed[1]} if typed else {}
+    return dict(re.findall(r"(\S+?)=(\S*)", TYPED.sub("", line, count=1))) | whole
 
 
 def time_left_s(job_id: str) -> float:
