@@ -43,6 +43,8 @@ NOT_ALLOWED = {
     ),
     "signal": "A run needs it to save a checkpoint before its time limit: remove the option",
 }
+# It divides the nodes of the run, not those of other jobs: a stage, the doctor's.
+OF_THE_RUN = {"segment"}
 STARTED_LINE = f'echo "{BATCH_STARTED}, restart ${{SLURM_RESTART_COUNT:-0}}, on $SLURM_JOB_NODELIST"'
 
 CHECK = f"""\
@@ -111,6 +113,7 @@ def stage_resources(run: Run, name: str, code: Path) -> dict[str, Any]:
         further["mem"] = f"{stage.memory_gb}G"
     # Constraint and sbatch options of one partition may not exist in another.
     same = stage.partition is None
+    options = {name: value for name, value in cluster.sbatch.items() if name not in OF_THE_RUN} if same else {}
     wanted = {
         "job_name": f"{run.sweep}-{name}",
         "partition": cluster.partition if same else stage.partition,
@@ -124,7 +127,7 @@ def stage_resources(run: Run, name: str, code: Path) -> dict[str, Any]:
         # The other partition of a stage may have other GPUs.
         "gpus_per_node": gpus_per_node(run, stage_gpus(run, name), typed=same),
         "cpus_per_task": stage.cpus,
-        "additional_parameters": {**further, **(cluster.sbatch if same else {})},
+        "additional_parameters": {**further, **options},
         # As for ranks (srun_arguments).
         "srun_args": ["--export=ALL", f"--cpus-per-task={stage.cpus}", *container.srun_arguments(run)],
         "setup": [STARTED_LINE, *integrity_lines(run, code), *environment_lines(run, code)],

@@ -19,7 +19,9 @@ from pathlib import Path
 
 from jobs.errors import SubmitError
 from jobs.event_fields import JOB_TASKS
+from jobs.plan.rules.slurm_options import newer
 from jobs.plan.time_limit import limit_min
+from jobs.schema import Run
 from jobs.submit.job_state import ENDED, UNKNOWN, JobState
 from jobs.submit.scheduler_call import COMMAND_TIMEOUT_S, AwayError, NoAnswerError, QueueFullError, patiently
 from jobs.submit.slurm_call import answered, answered_once, answered_or_unknown, ask, message
@@ -57,6 +59,26 @@ def require() -> None:
         ask("scontrol", "ping")
     except SubmitError as error:
         raise SubmitError(f"launcher=slurm: no Slurm controller answers here ({error}). {ELSEWHERE}") from error
+
+
+def release() -> str:
+    """Return the release of the commands of Slurm here, such as 25.11: sbatch itself reads the options of a script."""
+    found = re.search(r"\b\d\d\.\d\d\b", printed := ask("sbatch", "--version"))
+    if found is None:
+        raise SubmitError(f"sbatch --version printed no release of Slurm: {message(printed)}")
+    return found[0]
+
+
+def refuse_newer_options(runs: Iterable[Run]) -> None:
+    """Raise SubmitError for an option of sbatch that the Slurm here does not have yet."""
+    wanted = {option: since for run in runs for option, since in newer(run).items()}
+    here = release() if wanted else ""
+    for option, since in wanted.items():
+        if here < since:
+            raise SubmitError(
+                f"{option} needs Slurm {since} or newer, and sbatch is of {here} here. Remove the option from "
+                "cluster.sbatch."
+            )
 
 
 def partitions() -> dict[str, dict[str, str]]:

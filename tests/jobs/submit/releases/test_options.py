@@ -84,6 +84,22 @@ def test_options_of_the_doctors_job_of_steps_and_of_train_sbatch(tmp_path: Path)
     check((ROOT / "sbatch/train.sbatch").read_text(), 12)
 
 
+def test_segments_divide_the_nodes_of_runs_and_not_of_other_jobs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    staged = ["stages=all", "data.held_out_samples=4", "job.export=true", "cluster.sbatch.segment=2"]
+    assert main(["submit", *RUN, "launcher=dry", f"runs_dir={tmp_path}", *staged]) == 0
+    scripts = capsys.readouterr().out.split("#!/bin/bash")[1:]
+    assert [("--segment=2" in script, "--nodes=2" in script) for script in scripts] == (
+        [(True, True)] + [(False, False)] * (len(scripts) - 1)
+    )
+    run, sweep = (
+        compose([*RUN, f"runs_dir={tmp_path}", "cluster.sbatch.segment=2"], multirun=False)[0].run,
+        SweepDir(tmp_path),
+    )
+    assert "--segment" not in script_of(run, sweep, tmp_path / "code", None)
+
+
 def test_options_of_commands_in_the_code() -> None:
     """Lists that begin with a command of Slurm, in all of jobs/; and the calls that the contract has."""
     seen = 0

@@ -19,6 +19,7 @@ import pytest
 from jobs.doctor import cluster
 from jobs.doctor.site_checks import preemption
 from jobs.errors import SubmitError
+from jobs.plan.compose import compose
 from jobs.runtime.system import scheduler
 from jobs.submit import slurm_commands
 from jobs.submit.accounting import accounting_of
@@ -197,6 +198,22 @@ def test_the_doctor_describes_the_cluster_alike(release: str) -> None:
     off = site.config["TopologyPlugin"].replace("topology", "preempt")
     assert preemption(replace(site, config=site.config | {"PreemptType": off})).found == "off"
     assert scheduler({"SLURM_JOB_ID": "12"}).endswith(release)
+
+
+@pytest.mark.parametrize(
+    ("option", "since"),
+    [("segment=2", "24.05"), ("exclusive=topo", "24.05"), ("requeue=expedite", "25.11"), ("nice=100", "22.05")],
+)
+def test_an_option_that_a_release_lacks_is_refused_there(option: str, since: str, release: str) -> None:
+    override = f"cluster.sbatch.{option}"
+    overrides = ["cluster=generic_slurm", "launcher=slurm", "nodes=2", "data=random", override]
+    run = compose(overrides, multirun=False)[0].run
+    if release >= since:
+        slurm_commands.refuse_newer_options([run])
+        return
+    needs = f"{override} needs Slurm {since} or newer, and sbatch is of {release[:5]} here. Remove the option"
+    with pytest.raises(SubmitError, match=re.escape(needs)):
+        slurm_commands.refuse_newer_options([run])
 
 
 def test_a_job_that_may_be_expedited_waits_and_is_alive() -> None:
