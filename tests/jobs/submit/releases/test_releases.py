@@ -16,9 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from analysis.failures.verdict import verdict_on
 from jobs.doctor import cluster
 from jobs.doctor.site_checks import preemption
 from jobs.errors import SubmitError
+from jobs.failure_causes import FailureCause
 from jobs.plan.compose import compose
 from jobs.runtime.system import scheduler
 from jobs.submit import slurm_commands
@@ -221,3 +223,29 @@ def test_a_job_that_may_be_expedited_waits_and_is_alive() -> None:
     job = JobState("EXPEDITING")
     assert job.is_alive
     assert job.waits
+
+
+@pytest.mark.parametrize(
+    ("since", "lines", "cause"),
+    [
+        # A public log of 2026; the tasks that are ended with the first one explain nothing.
+        ("26.05", ["srun: error: nid002888: task 58: Killed",
+                   "[2026-04-29T23:36:37.809] error: *** STEP 52222788.0 ON nid002888 CANCELLED AT "
+                   "2026-04-29T23:36:37 DUE TO TASK FAILURE ***",
+                   "srun: error: nid002888: tasks 0-57,59-63: Terminated",
+                   "srun: Force Terminated StepId=52222788.0"], FailureCause.killed),
+        # CHANGELOG/slurm-26.05.md: Error if --requeue has an invalid option; --gres=gpu and --gpus-per-node exclude
+        # each other; srun refuses to start with auth/jwt.
+        ("26.05", ["sbatch: error: Invalid --requeue specification"], FailureCause.refused),
+        ("26.05", ["srun: fatal: --gres=gpu and --gpus-per-node are mutually exclusive"], FailureCause.refused),
+        # slurm_errno.c: a segment that does not fit.
+        ("24.05", ["sbatch: error: Batch job submission failed: Requested topology configuration is not available"],
+         FailureCause.refused),
+    ],
+)  # fmt: skip
+def test_messages_of_later_releases_name_the_cause(
+    since: str, lines: list[str], cause: FailureCause, tmp_path: Path
+) -> None:
+    log = tmp_path / f"slurm-{since}.out"
+    log.write_text("\n".join(lines) + "\n")
+    assert verdict_on(log).cause is cause
