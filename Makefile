@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 
-.PHONY: help demo test test-all test-fast red-team corpus check mutation benchmark gpu-day gpu-day-wheels batching-benchmark plan-benchmark tune-benchmark referee-benchmark figure document-pages fault-table lock slurm browser serving storage solvers vllm-env clean
+.PHONY: help demo test test-all test-fast red-team corpus check mutation benchmark gpu-day gpu-day-wheels batching-benchmark plan-benchmark tune-benchmark referee-benchmark figure document-pages fault-table fault-night lock slurm browser serving storage solvers vllm-env clean
 .DEFAULT_GOAL := help
 .SILENT: help
 
@@ -30,6 +30,7 @@ help:
 	echo "make vllm-env   make .venv-serve, an environment with vLLM for CPUs (3.5 GB), for the tests that serve by it"
 	echo "make lock       write requirements.lock: the tested versions of all packages but torch, with their hashes"
 	echo "make fault-table  produce every fault on the emulated Slurm and time the recovery"
+	echo "make fault-night  100 faults by Llama 3's shares on several runs at once (FAULTS=N SEED=N AT_ONCE=N)"
 
 $(VENV)/torch.done: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "slurmscale needs Python 3.11 or newer; this is %d.%d. Run make PYTHON=python3.12 or newer." % sys.version_info[:2])'
@@ -179,6 +180,13 @@ document-pages: $(VENV)/dev.done browser
 fault-table: $(VENV)/dev.done slurm
 	echo "fault,back_after_s,steps_lost,steps_between_checkpoints" > .github/faults.csv
 	SLURMSCALE_FAULT_TABLE=$(CURDIR)/.github/faults.csv $(BIN)/python -m pytest tests/end_to_end/test_faults.py -k 'disturbed or cut_off'
+
+# The table of the night in tests/README.md. A run with its three faults takes about four minutes.
+FAULTS ?= 100
+SEED ?= 0
+AT_ONCE ?= 3
+fault-night: $(VENV)/dev.done slurm
+	$(BIN)/python -m tests.benchmarks.fault_night --faults $(FAULTS) --seed $(SEED) --at-once $(AT_ONCE)
 
 clean:
 	rm -rf $(VENV) $(SERVE) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from jobs.errors import SubmitError
 from jobs.submit import slurm_call, slurm_commands
 
-USABLE = {"idle", "mixed", "allocated", "completing", "planned", "reserved"}
+# blocked (since 24.05): idle, in a block of nodes that another job has for itself.
+USABLE = {"idle", "mixed", "allocated", "blocked", "completing", "planned", "reserved"}
 ASSOCIATION = ("Account", "Partition", "QOS", "DefaultQOS", "MaxSubmitJobs", "MaxWall", "MaxTRES", "GrpTRES")
 QOS = ("Name", "MaxWall", "MaxTRESPerJob", "MaxTRESPerUser", "MaxSubmitJobsPerUser", "GraceTime", "Preempt")
 

@@ -117,7 +117,7 @@ def set_limits(row: dict[str, str]) -> str:
 def preemption(site: Site) -> Finding:
     """Check which jobs may be preempted, and their grace time."""
     kind, mode = site.config.get("PreemptType", "preempt/none"), site.config.get("PreemptMode", "OFF")
-    if kind == "preempt/none":
+    if kind in {"preempt/none", "(null)"}:  # (null) since Slurm 23.11
         return Finding("preemption", "off")
     user_signal = "preempt_send_user_signal" in site.config.get("SlurmctldParameters", "")
     victims = preempted_partitions(site) if kind == "preempt/partition_prio" else preempted_qos(site)

@@ -1,6 +1,7 @@
 """The batch script: the resources of a Run in Slurm, and the environment of its ranks on the nodes.
 
-submitit renders the header and the srun line from these parameters, for every launcher of Slurm.
+submitit renders the header from these parameters, for every launcher of Slurm. Each option has the form --name=value:
+of `--name value` Slurm reads the value as a program where a later release makes it optional.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ NOT_ALLOWED = {
     ),
     "signal": "A run needs it to save a checkpoint before its time limit: remove the option",
 }
+# It divides the nodes of the run, not those of other jobs: a stage, the doctor's.
+OF_THE_RUN = {"segment"}
 STARTED_LINE = f'echo "{BATCH_STARTED}, restart ${{SLURM_RESTART_COUNT:-0}}, on $SLURM_JOB_NODELIST"'
 
 CHECK = f"""\
@@ -110,6 +113,7 @@ def stage_resources(run: Run, name: str, code: Path) -> dict[str, Any]:
         further["mem"] = f"{stage.memory_gb}G"
     # Constraint and sbatch options of one partition may not exist in another.
     same = stage.partition is None
+    options = {name: value for name, value in cluster.sbatch.items() if name not in OF_THE_RUN} if same else {}
     wanted = {
         "job_name": f"{run.sweep}-{name}",
         "partition": cluster.partition if same else stage.partition,
@@ -123,7 +127,7 @@ def stage_resources(run: Run, name: str, code: Path) -> dict[str, Any]:
         # The other partition of a stage may have other GPUs.
         "gpus_per_node": gpus_per_node(run, stage_gpus(run, name), typed=same),
         "cpus_per_task": stage.cpus,
-        "additional_parameters": {**further, **(cluster.sbatch if same else {})},
+        "additional_parameters": {**further, **options},
         # As for ranks (srun_arguments).
         "srun_args": ["--export=ALL", f"--cpus-per-task={stage.cpus}", *container.srun_arguments(run)],
         "setup": [STARTED_LINE, *integrity_lines(run, code), *environment_lines(run, code)],
@@ -314,4 +318,11 @@ def batch_script(command: str, logs: Path, parameters: dict[str, Any]) -> str:
     # without an installed Slurm.
     from submitit.slurm.slurm import _make_sbatch_string  # noqa: PLC0415
 
-    return f"{_make_sbatch_string(command=command, folder=logs, **parameters)}\n"
+    # submitit's own line of srun has a blank between --output and its value.
+    header = {key: value for key, value in parameters.items() if key not in {"srun_args", "use_srun"}}
+    if parameters.get("use_srun", True):
+        log_id = "%A_%a" if "map_count" in parameters else "%j"
+        output = SweepDir(logs.parent).output(log_id, "%t")
+        arguments = ["--unbuffered", f"--output={output}", *parameters.get("srun_args", [])]
+        command = f"{shlex.join(['srun', *arguments])} {command}"
+    return f"{_make_sbatch_string(command=command, folder=logs, use_srun=False, **header)}\n"

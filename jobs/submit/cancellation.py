@@ -84,7 +84,7 @@ def is_job_of(sweep: SweepDir, job: QueuedJob, *, is_recorded: bool) -> bool:
     earlier sweep was: it must have the very script that Slurm keeps. A link in it does not make other scripts its own.
     """
     folder = sweep.path.resolve()
-    # Arguments of a script follow its path.
+    # Until Slurm 22.05 the arguments of a script follow its path.
     script = Path(re.sub(r"(\.sbatch) .*", r"\1", job.command, flags=re.DOTALL))
     place = script.parent.resolve()
     if script.name == "train.sbatch":

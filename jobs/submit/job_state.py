@@ -8,7 +8,9 @@ from dataclasses import dataclass
 ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
          "PREEMPTED", "REVOKED", "TIMEOUT"}  # fmt: skip
 # States of a job in the queue that has no nodes yet, or does not compute on them; in any other one it computes.
-WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+# EXPEDITING (since 25.11): the script has failed, and the epilogs decide whether the job starts again at once.
+WAITING = {"PENDING", "CONFIGURING", "EXPEDITING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD",
+           "SPECIAL_EXIT"}  # fmt: skip
 # States of a job whose processes exist and do not compute: gang scheduling, `scontrol suspend`, `scancel -s STOP`.
 SUSPENDED = {"STOPPED", "SUSPENDED"}
 HELD = {"REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}

@@ -19,7 +19,9 @@ from pathlib import Path
 
 from jobs.errors import SubmitError
 from jobs.event_fields import JOB_TASKS
+from jobs.plan.rules.slurm_options import newer
 from jobs.plan.time_limit import limit_min
+from jobs.schema import Run
 from jobs.submit.job_state import ENDED, UNKNOWN, JobState
 from jobs.submit.scheduler_call import COMMAND_TIMEOUT_S, AwayError, NoAnswerError, QueueFullError, patiently
 from jobs.submit.slurm_call import answered, answered_once, answered_or_unknown, ask, message
@@ -32,6 +34,8 @@ QUEUED = re.compile(
 )
 # --parsable prints ID, or ID;CLUSTER; some wrappers leave that option out.
 SUBMITTED = re.compile(r"^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?\s*$", re.MULTILINE)
+# The fields of a job that are free text, before the next one of Slurm. Until 22.05 Command had the arguments as well.
+TYPED = re.compile(r" Command=(.*?)(?: SubmitLine=.*?)?(?= WorkDir=)")
 # The GPUs of a node of a job.
 GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")
 DEFAULT_ARRAY_SIZE = 1001
@@ -55,6 +59,26 @@ def require() -> None:
         ask("scontrol", "ping")
     except SubmitError as error:
         raise SubmitError(f"launcher=slurm: no Slurm controller answers here ({error}). {ELSEWHERE}") from error
+
+
+def release() -> str:
+    """Return the release of the commands of Slurm here, such as 25.11: sbatch itself reads the options of a script."""
+    found = re.search(r"\b\d\d\.\d\d\b", printed := ask("sbatch", "--version"))
+    if found is None:
+        raise SubmitError(f"sbatch --version printed no release of Slurm: {message(printed)}")
+    return found[0]
+
+
+def refuse_newer_options(runs: Iterable[Run]) -> None:
+    """Raise SubmitError for an option of sbatch that the Slurm here does not have yet."""
+    wanted = {option: since for run in runs for option, since in newer(run).items()}
+    here = release() if wanted else ""
+    for option, since in wanted.items():
+        if here < since:
+            raise SubmitError(
+                f"{option} needs Slurm {since} or newer, and sbatch is of {here} here. Remove the option from "
+                "cluster.sbatch."
+            )
 
 
 def partitions() -> dict[str, dict[str, str]]:
@@ -334,7 +358,7 @@ class QueuedJob:
     name: str
     work_dir: str
     command: str
-    """The path of its script, with the arguments."""
+    """The path of its script; until Slurm 22.05 with the arguments."""
 
 
 def queued_jobs(job_ids: Iterable[str]) -> list[QueuedJob]:
@@ -390,10 +414,13 @@ def shown_job_once(job_id: str) -> dict[str, str]:
 
 
 def fields_of(line: str) -> dict[str, str]:
-    """Return the fields of a line of `scontrol --oneliner`; Command, with its arguments and blanks, is whole."""
-    command = re.search(r" Command=(.*?) WorkDir=", line)
-    whole = {"Command": command[1]} if command else {}
-    return dict(re.findall(r"(\S+?)=(\S*)", line)) | whole
+    """Return the fields of a line of `scontrol --oneliner`; Command, which may have blanks, is whole.
+
+    SubmitLine (since 25.11) is left out: it contains what the user typed, and so may contain the names of fields.
+    """
+    typed = TYPED.search(line)
+    whole = {"Command": typed[1]} if typed else {}
+    return dict(re.findall(r"(\S+?)=(\S*)", TYPED.sub("", line, count=1))) | whole
 
 
 def time_left_s(job_id: str) -> float:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,8 +18,25 @@ from jobs import metrics as m
 from jobs.cli import main
 from jobs.failure_causes import FailureCause, record_failure
 from jobs.rundir import RunDir, SweepDir, read_records
-from jobs.submit.states import State, states
+from jobs.submit.states import State
 from jobs.submit.trust.own_sweeps import own
+from tests.support.faults import (
+    Condition,
+    Fault,
+    can_cut_off,
+    crash_a_node,
+    cut_a_node_off,
+    detail,
+    disturb,
+    kill_a_rank,
+    preempt,
+    requeue_by_hand,
+    second_node,
+    shell,
+    state,
+    stop_a_rank,
+    warn_of_the_limit,
+)
 from tests.support.processes import job_id, ours, process_of
 from tests.support.real_run import SMALL, events, losses, make_run, train
 from tests.support.slurm.cluster import SlurmCluster
@@ -48,10 +63,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     return losses(run)
 
 
-def shell(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
 def submitted(where: Path, *overrides: str) -> RunDir:
     """A run of two ranks on two nodes."""
     assert main(["submit", *TRAINING, "cluster=generic_slurm", "nodes=2", f"runs_dir={where}", "sweep=s", "name=r",
@@ -66,76 +77,11 @@ def under_way(where: Path, *overrides: str) -> RunDir:
     return run
 
 
-def state(run: RunDir) -> State:
-    return states(SweepDir(run.path.parent))[0].state
-
-
-def detail(run: RunDir) -> str:
-    return states(SweepDir(run.path.parent))[0].detail
-
-
 def finished(run: RunDir) -> None:
     wait_until(lambda: state(run) is State.finished)
 
 
 # --- it goes on ----------------------------------------------------------------------------------------------
-
-
-def kill_a_rank(run: RunDir, _slurm: SlurmCluster) -> None:
-    process_of(run, 1).send_signal(signal.SIGKILL)
-
-
-def stop_a_rank(run: RunDir, _slurm: SlurmCluster) -> None:
-    process_of(run, 1).send_signal(signal.SIGSTOP)
-
-
-def warn_of_the_limit(run: RunDir, _slurm: SlurmCluster) -> None:
-    shell("scancel", "--signal=USR2", job_id(run))
-
-
-def requeue_by_hand(run: RunDir, _slurm: SlurmCluster) -> None:
-    shell("scontrol", "requeue", job_id(run))
-
-
-def preempt(run: RunDir, _slurm: SlurmCluster) -> None:
-    shell("sbatch", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 2")
-    wait_until(lambda: state(run) is State.queued)
-
-
-def crash_a_node(run: RunDir, slurm: SlurmCluster) -> None:
-    node = second_node(run)
-    slurm.crash(node)
-    wait_until(lambda: state(run) is State.queued)
-    slurm.start_again(node)
-    wait_until(lambda: "State=IDLE " in shell("scontrol", "show", "node", node))
-
-
-@contextmanager
-def cut_off(pids: list[int]) -> Iterator[None]:
-    """Drop every packet to and from what these processes talk through now, while they live on."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can cut off a network")
-    ports = set()
-    for pid in pids:
-        with suppress(psutil.NoSuchProcess):
-            ports |= {str(each.laddr.port) for each in psutil.Process(pid).net_connections("tcp")}
-    rules = [("OUTPUT", "-p", "tcp", f"--{side}", port, "-j", "DROP") for port in ports
-             for side in ("sport", "dport")]  # fmt: skip
-    done = []
-    try:
-        for rule in rules:
-            shell("iptables", "--wait", "--append", *rule)
-            done.append(rule)
-        yield
-    finally:
-        for rule in done:
-            shell("iptables", "--wait", "--delete", *rule)
-
-
-def second_node(run: RunDir) -> str:
-    nodes = events(run, "started")[-1]["nodes"]
-    assert isinstance(nodes, list)
-    return str(nodes[1])
 
 
 @pytest.mark.parametrize(
@@ -152,12 +98,12 @@ def second_node(run: RunDir) -> str:
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_a_disturbed_run_goes_on_by_itself_with_the_losses_of_an_undisturbed_one(
-    fault: Callable[[RunDir, SlurmCluster], None], overrides: list[str], requeued: list[tuple[str, str | None]],
+    fault: Fault, overrides: list[str], requeued: list[tuple[str, str | None]],
     undisturbed: list[float], slurm: SlurmCluster, tmp_path: Path,
 ) -> None:  # fmt: skip
     run = under_way(tmp_path, *overrides)
     made = datetime.now(UTC)
-    fault(run, slurm)
+    disturb(fault, run, slurm)
     finished(run)
     assert losses(run) == pytest.approx(undisturbed, abs=1e-5)
     assert [event["cause"] for event in events(run, "requeued")] == [cause for cause, _ in requeued]
@@ -172,8 +118,9 @@ def test_a_disturbed_run_goes_on_by_itself_with_the_losses_of_an_undisturbed_one
     little_is_lost_and_nothing_left(fault.__name__, run, made)
 
 
-def lose_a_node(run: RunDir, slurm: SlurmCluster) -> None:
+def lose_a_node(run: RunDir, slurm: SlurmCluster) -> Iterator[Condition]:
     slurm.crash(second_node(run))
+    yield from ()
 
 
 @pytest.mark.parametrize(
@@ -182,13 +129,13 @@ def lose_a_node(run: RunDir, slurm: SlurmCluster) -> None:
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_a_spare_node_takes_the_place_of_the_one_that_failed_in_the_same_job(
-    fault: Callable[[RunDir, SlurmCluster], None], cause: str, undisturbed: list[float], slurm: SlurmCluster,
+    fault: Fault, cause: str, undisturbed: list[float], slurm: SlurmCluster,
     tmp_path: Path,
 ) -> None:  # fmt: skip
     run = under_way(tmp_path, "launcher.spare_nodes=1")
     made, (gone, spare) = datetime.now(UTC), (second_node(run), "node03")
     try:
-        fault(run, slurm)
+        disturb(fault, run, slurm)
         wait_until(lambda: events(run, "recovered"))
         (requeued,), (recovered,) = events(run, "requeued"), events(run, "recovered")
         assert (requeued["cause"], requeued["left_out"], requeued["instead"]) == (cause, [gone], [spare])
@@ -230,11 +177,10 @@ def test_a_run_goes_on_whose_node_was_cut_off_the_network(
 ) -> None:
     # With less than Slurm needs to find the node, our watchdog would find the silent ranks first.
     run = under_way(tmp_path, "engine.hang_timeout_s=40")
+    if not can_cut_off():
+        pytest.skip("only root can cut off a network")
     made = datetime.now(UTC)
-    node = second_node(run)
-    with cut_off(slurm.processes_of(node)):
-        wait_until(lambda: state(run) is State.queued)
-    wait_until(lambda: "State=IDLE " in shell("scontrol", "show", "node", node))
+    disturb(cut_a_node_off, run, slurm)
     finished(run)
     assert losses(run) == pytest.approx(undisturbed, abs=1e-5)
     # Slurm starts it again; a node that comes back may end its part of that start together with the old one.

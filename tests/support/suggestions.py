@@ -52,7 +52,9 @@ def run_of(overrides: Overrides) -> Run:
         section, _, name = key.rpartition(".")
         owner = reduce(lambda at, part: getattr(at, part, None), filter(None, section.split(".")), cast(Any, run))
         # Composition refuses the keys of a section that another choice leaves unset.
-        if key not in GROUPS and owner is not None:
+        if key not in GROUPS and isinstance(owner, dict):
+            owner[name] = text
+        elif key not in GROUPS and owner is not None:
             setattr(owner, name, converted(key, text))
     return run
 

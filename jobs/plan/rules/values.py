@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from jobs.layout import degree_of
 from jobs.parallelism import MODEL_AXES
 from jobs.plan.cost import checkpoint_bytes
-from jobs.plan.rules import data, sbatch_variables, stages
+from jobs.plan.rules import data, sbatch_variables, slurm_options, stages
 from jobs.plan.rules.native_only import typed
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.plan.time_limit import MOST_STOP_S, STOP_S, needed_s, stop_before_limit_s
@@ -658,6 +658,7 @@ OTHERS: tuple[Rule, ...] = (
     stops_within_limit,
     bfloat16_has_its_units,
     sbatch_variables.agree_with_keys,
+    *slurm_options.RULES,
     *data.RULES,
     *stages.RULES,
 )

@@ -47,6 +47,7 @@ class Pilot(Slurm):
                             "after the other."
                         )
         slurm_commands.require()
+        slurm_commands.refuse_newer_options(runs)
         pilot = whole(runs)
         slurm_commands.refuse_beyond_partition(
             pilot.cluster.partition, pilot.nodes, pilot.wall_time_min, prefix="launcher.pilot_"

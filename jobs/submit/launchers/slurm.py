@@ -36,6 +36,7 @@ class Slurm(Launcher):
     def check(self, runs: list[Run]) -> None:
         """Raise SubmitError if no Slurm answers here, or a partition can never run one of the runs or stages."""
         slurm_commands.require()
+        slurm_commands.refuse_newer_options(runs)
         # A set: hundreds of runs have few different sizes, and each check asks Slurm.
         sizes = {(r.cluster.partition, r.nodes, r.wall_time_min, r.launcher.spare_nodes) for r in runs}
         for partition, nodes, wall_time_min, spares in sizes:
