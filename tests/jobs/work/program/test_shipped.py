@@ -19,6 +19,7 @@ from analysis.load.run_directory import read_run
 from analysis.report.report import report
 from analysis.run import RunResult
 from jobs import metrics as m
+from jobs.errors import ConfigError
 from jobs.rundir import RunDir
 from jobs.work.program.names import known_values, words_of
 from jobs.work.program.words import text_of
@@ -88,6 +89,12 @@ def test_every_shipped_program_is_a_short_file_that_is_planned(name: str) -> Non
     assert run.program.about
     assert set(run.program.params) == set(run.program.parameters), "each parameter has its meaning"
     assert all(text for _, text in work_of(run).notes(run))
+
+
+def test_rows_are_as_long_as_the_model_allows_whose_keys_a_program_takes() -> None:
+    assert one("job=program", "program=torchtitan", "job.sequence_length=8192").run.job.sequence_length == 8192
+    with pytest.raises(ConfigError, match=r"longer than tiny allows \(model.max_sequence_length=512\)"):
+        one("job=program", "program=megatron_lm", "model=tiny", "job.sequence_length=8192")
 
 
 def prepare_solver(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
