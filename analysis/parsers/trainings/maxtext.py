@@ -25,7 +25,10 @@ NAMES: Names = {
     "Tokens/s/device": (m.TOKENS_PER_S_PER_RANK, 1),
     "loss": (m.LOSS, 1),
 }
-EVALUATION = re.compile(r"\beval metrics after step: (\d{1,12}), loss=([^\s,]{1,40}),")
+# Of 2025 and of 0.2.5.
+EVALUATION = re.compile(
+    r"\b(?:eval metrics after step:|Completed eval after train step) (\d{1,12}), loss=([^\s,]{1,40}),"
+)
 PARAMETER = re.compile(r"\bConfig param (\w{1,80}): (\S.{0,200}?)\s*$")
 SETTINGS: Names = {
     "global_batch_size_to_train_on": (a.GLOBAL_BATCH_SIZE, 1),
@@ -98,6 +101,7 @@ FORMAT = LineFormat(
     markers=(
         "completed step: ",
         "eval metrics after step: ",
+        "Completed eval after train step ",
         *(f"Config param {name}: " for name in (*SETTINGS, "model_name", "dtype")),
         *(f"Config param {net}_{axis}_parallelism: " for net in ("ici", "dcn") for axis in AXES),
         "Num_devices: ",

@@ -198,7 +198,8 @@ def buckets_are_bucketed(run: Run) -> str | None:
 def sequence_fits_model(run: Run) -> str | None:
     """Require a row no longer than the model's rotary table."""
     job, most = run.job, run.model.max_sequence_length
-    if job.row_length <= most:
+    # A program that uses no key of `model` brings a model of its own.
+    if job.row_length <= most or "model" in work_of(run).unread(run):
         return None
     given, room = f"job.sequence_length={job.sequence_length}", most - job.virtual_tokens
     if job.virtual_tokens:

@@ -427,5 +427,7 @@ def newest_checkpoint(seat: Seat) -> Path | None:
     resume = program_of(seat.run).resume
     if resume is None:
         return None
-    found = seat.place.glob(text_of(resume.file, seat.values()))
+    pattern = seat.place / text_of(resume.file, seat.values())
+    root = seat.place if pattern.is_relative_to(seat.place) else Path(pattern.anchor)
+    found = root.glob(str(pattern.relative_to(root)))
     return max(found, key=lambda path: path.stat().st_mtime, default=None)

@@ -346,12 +346,13 @@ def test_a_program_that_fills_the_disk_fails_for_that_reason(site: Path, tmp_pat
         assert failed["cause"] == "storage"
 
 
-def test_an_interrupted_program_saves_and_goes_on_where_it_was(site: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["", "{run_directory}/work/"])
+def test_an_interrupted_program_saves_and_goes_on_where_it_was(site: Path, tmp_path: Path, place: str) -> None:
     program(
         site, files={"long.py": LONG}, params={}, parameters={}, gates={}, merit=None, stop_signal="USR1",
         steps={"prepare": {"command": "bash -c 'echo x >> prepared.txt'"}, "long": {"command": "{python} long.py"}},
         metrics={"counted": {"pattern": r"counted (\d+)", "unit": "1", "definition": "Counted."}},
-        resume={"file": "state-*.txt", "arguments": "{checkpoint}"},
+        resume={"file": f"{place}state-*.txt", "arguments": "{checkpoint}"},
     )  # fmt: skip
     run = made(tmp_path)
     first = FORK.Process(target=rank, args=(run.path, 0, 1, "first"))

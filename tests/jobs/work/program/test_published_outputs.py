@@ -25,6 +25,14 @@ Successful requests:                     2000
 Output token throughput (tok/s):         2254.91
 Total token throughput (tok/s):          5890.80
 """
+# The organisers' log of APAC HPC-AI 2024, 32 nodes of NCI Gadi.
+HOOMD = """\
+Running MDPairWCA benchmark
+.. warming up for 40000 steps
+.. running for 80000 steps 1 time(s)
+.. 5863.37070963423 time steps per second
+5863.37070963423
+"""
 # A record's last lines.
 SPEEDRUN = """\
 step:0/1385 val_loss:10.8312 train_time:0ms step_avg:0.00ms
@@ -56,6 +64,7 @@ def values_of(run: RunDir) -> dict[str, float]:
         ("hpl_mxp", "mpirun", HPL_MXP, {"hpl_mxp_flops": 4.3468e14, "lu_flops": 2.494e15, "residual": 5.599413e-4}),
         ("sglang_offline", "python", SGLANG,
          {"total_tokens_per_s": 5890.8, "output_tokens_per_s": 2254.91, "requests_completed": 2000}),
+        ("hoomd", "mpirun", HOOMD, {"time_steps_per_s": 5863.37070963423}),
         ("modded_nanogpt", "python", SPEEDRUN, {"validation_loss": 3.2791, "speedrun_time_s": 84.429}),
     ],
 )  # fmt: skip
@@ -64,7 +73,8 @@ def test_published_output_is_read(
 ) -> None:
     stand_in(tmp_path / "program", text)
     (tmp_path / "train_gpt.py").touch()
-    own = (f"program.params.repository={tmp_path}",) if program == "modded_nanogpt" else ()
+    directory = {"modded_nanogpt": "repository", "hoomd": "benchmarks"}
+    own = (f"program.params.{directory[program]}={tmp_path}",) if program in directory else ()
     run = make_run(
         tmp_path, "job=program", f"program={program}", f"program.params.{parameter}={tmp_path}/program",
         "ranks_per_node=1", *own, small=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
@@ -18,6 +19,7 @@ from analysis.load.run_directory import read_run
 from analysis.report.report import report
 from analysis.run import RunResult
 from jobs import metrics as m
+from jobs.errors import ConfigError
 from jobs.rundir import RunDir
 from jobs.work.program.names import known_values, words_of
 from jobs.work.program.words import text_of
@@ -89,6 +91,12 @@ def test_every_shipped_program_is_a_short_file_that_is_planned(name: str) -> Non
     assert all(text for _, text in work_of(run).notes(run))
 
 
+def test_rows_are_as_long_as_the_model_allows_whose_keys_a_program_takes() -> None:
+    assert one("job=program", "program=torchtitan", "job.sequence_length=8192").run.job.sequence_length == 8192
+    with pytest.raises(ConfigError, match=r"longer than tiny allows \(model.max_sequence_length=512\)"):
+        one("job=program", "program=megatron_lm", "model=tiny", "job.sequence_length=8192")
+
+
 def prepare_solver(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the test without an MPI program of Debian's; let Open MPI start it for root."""
     if not (shutil.which(program) and shutil.which("mpirun")):
@@ -108,6 +116,10 @@ def killed_and_continued(run: RunDir, ranks: int, checkpoint: str, step: str = "
     for process in first:
         process.start()
     wait_until(lambda: list(run.work.glob(checkpoint)))
+    # A stopped rank does not notice that another one is gone.
+    for process in first:
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGSTOP)
     for process in first:
         process.kill()
         process.join()
@@ -380,19 +392,60 @@ def test_two_ranks_of_olmo_core_are_killed_and_continue(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_maxtext_is_killed_and_continues_and_its_devices_are_the_ranks(tmp_path: Path) -> None:
+    python = python_of("maxtext")
+    shape = (
+        "base_emb_dim=64 base_num_query_heads=4 base_num_kv_heads=2 base_mlp_dim=128 base_num_decoder_layers=2 "
+        "head_dim=16 vocab_size=512 attention=dot_product"
+    )
+    run = make_run(
+        tmp_path, "job=program", "program=maxtext", f"program.params.python={python}", "program.params.model=default",
+        f"program.params.options='{shape}'", "program.params.hardware=cpu", "program.params.dtype=float32",
+        "program.params.max_steps=30", "program.params.save_steps=4", "job.micro_batch_size=2",
+        "job.sequence_length=64", "ranks_per_node=2", small=False,
+    )  # fmt: skip
+    found = killed_and_continued(run, 2, "train/checkpoints/4/commit_success.txt")
+    assert found.used, found.reason
+    assert len(found.losses) >= 29, "its last step before the end is not printed yet"
+    assert found.losses[30] < found.losses[1]
+    assert (found.ranks, found.plan["global_batch_size"]) == (2, 4)
+    assert found.values[m.TOKENS_PER_S] == pytest.approx(2 * found.values[m.TOKENS_PER_S_PER_RANK], rel=0.01)
+
+
+def options_of(*overrides: str) -> list[str]:
+    """Return the words of the only step of a program behind its Python."""
+    run = one("job=program", *overrides).run
+    assert run.program is not None
+    values = known_values(run)
+    return [text_of(word, values) for word in words_of(run.program, run.program.steps["train"].command)][1:]
+
+
+@pytest.mark.long
 def test_torchtitan_itself_understands_the_options_of_its_program_file() -> None:
     # It trains on GPUs only.
     python = python_of("torchtitan")
-    run = one(
-        "job=program", "program=torchtitan", "program.params.config=llama3_debugmodel", "job.sequence_length=64"
-    ).run
-    assert run.program is not None
-    values = known_values(run)
-    words = [text_of(word, values) for word in words_of(run.program, run.program.steps["train"].command)]
-    assert words[1:3] == ["-m", "torchtitan.train"]
+    words = options_of("program=torchtitan", "program.params.config=llama3_debugmodel", "job.sequence_length=64")
+    assert words[:2] == ["-m", "torchtitan.train"]
     parse = (
         "import sys; from torchtitan.config import ConfigManager; given = ConfigManager().parse_args(sys.argv[1:]);"
         "print(given.training.steps, given.training.seq_len, given.checkpoint.enable, given.debug.seed)"
     )
-    done = subprocess.run([python, "-c", parse, *words[3:]], capture_output=True, text=True, check=True)
+    done = subprocess.run([python, "-c", parse, *words[2:]], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "50 64 True 1234"
+
+
+@pytest.mark.long
+def test_megatron_lm_itself_understands_the_options_of_its_program_file() -> None:
+    # It trains on GPUs only.
+    python = python_of("megatron")
+    words = options_of(
+        "program=megatron_lm", "model=llama3_8b", "parallelism=tp_pp", "parallelism.tensor=8", "parallelism.pipeline=2",
+        "nodes=2", "ranks_per_node=8", "job.sequence_length=8192",
+    )  # fmt: skip
+    assert words[0].endswith("/pretrain_gpt.py")
+    parse = (
+        "from megatron.training.arguments import parse_args; given = parse_args(); print("
+        "given.num_layers, given.tensor_model_parallel_size, given.seq_length, given.train_iters, given.mock_data)"
+    )
+    done = subprocess.run([python, "-c", parse, *words[1:]], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "32 8 8192 50 True"
