@@ -54,6 +54,13 @@ def step_time_s(run: RunResult) -> float | None:
     return run.values.get(m.STEP_TIME_MEDIAN)
 
 
+def whole_time_s(run: RunResult) -> float | None:
+    """Return the wall time of all steps of a program that was started once, not on emulated nodes."""
+    if run.attempts != 1 or run.started.get("emulated_nodes"):
+        return None
+    return run.values.get(m.PROGRAM_TIME)
+
+
 class Quantity(NamedTuple):
     """A predicted quantity, and its place in plan.json."""
 
@@ -69,6 +76,7 @@ class Quantity(NamedTuple):
 QUANTITIES = (
     Quantity("Memory", "GB", 1e9, "memory", "allocated_bytes", tensor_peak_bytes),
     Quantity("Step time", "s", 1, "speed", m.STEP_TIME.name, step_time_s),
+    Quantity("Wall time", "s", 1, "program", m.PROGRAM_TIME.name, whole_time_s),
 )
 
 

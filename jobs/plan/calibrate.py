@@ -21,6 +21,7 @@ from jobs.plan.predict.step_time import step_work
 from jobs.plan.rules.rule import counted
 from jobs.rundir import as_file_name
 from jobs.schema import Run
+from jobs.work.work import work_of
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class MeasuredRun:
     """Median of the steady steps."""
     memory_bytes: float | None = None
     """Peak of tensors of the rank with the most."""
+    whole_time_s: float | None = None
+    """Wall time of all steps of a program."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def calibrate_on(
     by_key: dict[tuple[str, str], list[MeasuredRun]] = {}
     for each in measured:
         # A CPU's rates are not known, so there is no work in seconds to fit to.
-        if each.run.gpu.name != "none":
+        if each.run.gpu.name != "none" and each.whole_time_s is None:
             by_key.setdefault(key_of(each.run), []).append(each)
     lines, fits = [], []
     for (gpu, engine), runs in sorted(by_key.items()):
@@ -86,15 +89,28 @@ def calibrate_on(
             continue
         lines += [f"{gpu}, engine={engine}:", *(f"    {line}" for line in found.lines)]
         fits.append({"gpu": gpu, "engine": engine, **found.record})
-    if not fits:
+    whole = whole_runs(measured)
+    lines += [f"{each['name']}: wall times of {counted(len(each['times']))}" for each in whole]
+    if not fits and not whole:
         raise ConfigError(
-            "No finished run on a known GPU: a calibration needs measured step times or memory, and peak and memory "
-            "bandwidth of the GPU (gpu=NAME, see conf/gpu). Pass sweeps, run directories or tables of GPU runs."
+            "No finished run on a known GPU, and none of a program: a calibration needs measured step times or memory, "
+            "and peak and memory bandwidth of the GPU (gpu=NAME, see conf/gpu), or the wall time of a program. Pass "
+            "sweeps, run directories or tables of such runs."
         )
-    cluster = next(each.run.cluster.name for runs in by_key.values() for each in runs)
+    cluster = measured[0].run.cluster.name
     path = output or site_directory() / "calibration" / f"{as_file_name(cluster)}-{today.isoformat()}.yaml"
-    write_calibration(path, fits)
+    write_calibration(path, fits, whole)
     return FileAnswer(str(path), "\n".join([*lines, f"{path}: set cluster.calibration={path}"]))
+
+
+def whole_runs(measured: Sequence[MeasuredRun]) -> list[dict[str, Any]]:
+    """Return the wall times of runs by their settings, as the file of a calibration contains them."""
+    found: dict[str, dict[str, Any]] = {}
+    for each in measured:
+        if each.whole_time_s is not None and (digest := work_of(each.run).settings_digest(each.run)) is not None:
+            row = {"name": each.run.model.name, "digest": digest, "times": []}
+            found.setdefault(digest, row)["times"].append([each.run.nodes, shortened(each.whole_time_s)])
+    return list(found.values())
 
 
 @dataclass(frozen=True)

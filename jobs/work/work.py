@@ -138,6 +138,10 @@ class Work(ABC):
         """Return its own prediction as plan.json contains it under its kind."""
         return None
 
+    def settings_digest(self, run: Run) -> str | None:
+        """Return a digest of all settings except nodes that its wall time depends on; None if a model predicts it."""
+        return None
+
     def notes(self, run: Run) -> Iterable[tuple[str, str]]:
         """Yield its notes below the plan: the subject, and a sentence."""
         return ()

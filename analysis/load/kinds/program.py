@@ -47,7 +47,8 @@ def read(run: RunResult, _contents: Contents, _submissions: Submissions) -> RunR
     refuse_unfinished(run, last=None)
     refuse_other_hardware(run)
     has_layout = "parallelism" in used_sections(frozen.program)
-    run = replace(run, plan={key: value for key, value in run.plan.items() if key == "layout" and has_layout})
+    kept = {"program", "layout"} if has_layout else {"program"}
+    run = replace(run, plan={key: value for key, value in run.plan.items() if key in kept})
     if frozen.program.log is not None:
         run = with_log(run, frozen, directory)
     try:

@@ -33,6 +33,8 @@ FREEDOM = 4
 """Weight of that value in residuals."""
 QUANTILE = 2.132
 """Student's t at 95 % with FREEDOM degrees."""
+WHOLE = "programs"
+"""Key of the wall times of whole runs in the file of a calibration."""
 STEP = 1e-3
 """Step of numerical derivatives, in logarithms."""
 
@@ -107,6 +109,18 @@ def calibration_of(run: Run) -> Calibration:
     return read_calibration(file_of(run.cluster.calibration)).get(key_of(run), Calibration())
 
 
+def calibrated_times(run: Run) -> Mapping[str, list[tuple[int, float]]]:
+    """Return the measured wall times in the file that a run's cluster names: (nodes, seconds) by digest of settings."""
+    if run.cluster.calibration is None:
+        return {}
+    path = file_of(run.cluster.calibration)
+    # It refuses another file.
+    read_calibration(path)
+    found: Any = read_yaml(path)
+    rows = found.get(WHOLE, [])
+    return {str(each["digest"]): [(int(nodes), float(time_s)) for nodes, time_s in each["times"]] for each in rows}
+
+
 def key_of(run: Run) -> tuple[str, str]:
     """Return what a calibration is of: GPU and engine."""
     return run.gpu.name, run.engine.kind.name
@@ -127,6 +141,8 @@ def read_calibration(path: Path) -> Mapping[tuple[str, str], Calibration]:
     """Return the calibrations in a file by GPU and engine, or raise ConfigError."""
     try:
         found: Any = read_yaml(path)
+        for each in found.get(WHOLE, []):
+            parsed_times(each)
         return {(str(each["gpu"]), str(each["engine"])): parsed(each) for each in found["fits"]}
     except (OSError, ValueError) as error:
         why = reason(error)
@@ -145,6 +161,14 @@ def parsed(found: Mapping[str, Any]) -> Calibration:
         None if step_time is None else parsed_fit(step_time, StepTimeConstants()),
         None if memory is None else parsed_fit(memory, MemoryConstants()),
     )
+
+
+def parsed_times(found: Mapping[str, Any]) -> None:
+    """Raise KeyError, TypeError or ValueError unless the wall times of some settings are numbers above 0."""
+    str(found["digest"])
+    for nodes, time_s in found["times"]:
+        positive("nodes", nodes)
+        positive("time_s", time_s)
 
 
 def parsed_fit(found: Mapping[str, Any], defaults: Constants) -> Fit[Constants]:
@@ -184,8 +208,9 @@ def shortened(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def write_calibration(path: Path, fits: list[dict[str, Any]]) -> None:
-    """Write the fits of some GPUs and engines; refuse to replace a file."""
+def write_calibration(path: Path, fits: list[dict[str, Any]], whole: list[dict[str, Any]]) -> None:
+    """Write the fits of some GPUs and engines, and wall times of whole runs; refuse to replace a file."""
     if path.exists():
         raise ConfigError(f"{path} exists. Remove it, or set another file with --output FILE.yaml.")
-    write_output(path, yaml.safe_dump({"fits": fits}, sort_keys=False, default_flow_style=None, width=1000))
+    content = {"fits": fits, **({WHOLE: whole} if whole else {})}
+    write_output(path, yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=1000))

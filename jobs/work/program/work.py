@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jobs import metrics as m
 from jobs.errors import ConfigError
 from jobs.plan.rules.rehearsal import ENDING
 from jobs.schema import Engine, Job, Objective, Run
@@ -19,12 +22,16 @@ from jobs.work.work import Work
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from jobs.plan.predict.whole_runs import WholeTime
+
 NOT_READ = {"stages.prepare": "null", "stages.evaluate": "null", "stages.serve": "null"}
 """Settings of a training, which a program would not follow."""
 READ = {"job.name", "job.train", "job.steps", "engine.kind", "engine.hang_timeout_s", "engine.cpu_threads_per_rank"}
 """Keys that every program reads, whatever its {names}."""
 JOB = {"name", "train", "steps"}
 """Settings of `job` that every program has."""
+OF_SIZE = {"nodes", "ranks", "grid_rows", "grid_columns", "name", "repeat", "sweep"}
+"""Keys that differ between runs of the same settings."""
 PROCESSES = {
     StartMode.rank: "one process for each rank",
     StartMode.node: "one process on each node",
@@ -104,14 +111,47 @@ class ProgramWork(Work):
         options = {name for name, about in run.program.parameters.items() if about.type is ParameterType.words}
         return {name: value for name, value in run.program.params.items() if name not in options}
 
+    def settings_digest(self, run: Run) -> str | None:
+        """Return a digest of its steps, parameters, files and other keys, of the ranks of a node and of the machine."""
+        assert run.program is not None
+        values = {name: value for name, value in names.known_values(run).items() if name not in OF_SIZE}
+        program = asdict(run.program)
+        own = {key: program[key] for key in ("name", "steps", "params", "env", "files", "directory", "inputs")}
+        machine = (run.cluster.name, run.gpu.name, run.ranks_per_node)
+        text = json.dumps([own, values, machine], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def predicted_columns(self, run: Run) -> dict[str, str]:
+        """Return the wall time that a calibration predicts from finished runs of the same settings."""
+        from jobs.plan.predicted_table import with_interval
+
+        found = measured_time(run)
+        if found is None or isinstance(found, str):
+            return {}
+        hours = found.time_s.scaled(run.nodes / 3600)
+        return {
+            "constants": "calibrated",
+            "wall time (s)": with_interval(found.time_s),
+            "node-hours": with_interval(hours),
+        }
+
+    def predicted_record(self, run: Run) -> dict[str, object] | None:
+        """Return the predicted wall time of all steps."""
+        found = measured_time(run)
+        if found is None or isinstance(found, str):
+            return None
+        return {m.PROGRAM_TIME.name: asdict(found.time_s), "basis": f"calibrated: {found.basis}"}
+
     def notes(self, run: Run) -> Iterable[tuple[str, str]]:
-        """Yield the commands, and what happens at a restart."""
+        """Yield the commands, where a predicted time is from, and what happens at a restart."""
         assert run.program is not None
         values = names.known_values(run)
         for name, step in run.program.steps.items():
             nodes, kind = nodes_of(run, name), "step" if step.ready is None else "server"
             where = "" if len(nodes) == run.nodes else f", {in_words(nodes)}"
             yield f"{kind} {name}", f"{text_of(step.command, values)} ({PROCESSES[step.start]}{where})"
+        if (found := measured_time(run)) is not None:
+            yield "wall time", found if isinstance(found, str) else f"predicted from {found.basis}"
         if run.program.resume is None:
             yield "restart", "the program declares no checkpoint: a restarted run begins again (program.resume)"
 
@@ -154,6 +194,15 @@ class ProgramWork(Work):
             "reads": [text_of(given.path, values) for given in run.program.inputs.values()],
             "works in": [text_of(run.program.directory, values)] if run.program.directory else [],
         }
+
+
+def measured_time(run: Run) -> WholeTime | str | None:
+    """Return the wall time that a calibration predicts, why it does not, or None if it has no run of these settings."""
+    if run.cluster.calibration is None:
+        return None
+    from jobs.plan.predict.whole_runs import whole_time
+
+    return whole_time(run)
 
 
 def texts_in(value: object) -> Iterator[str]:
