@@ -165,6 +165,15 @@ def test_a_global_batch_larger_than_the_data_is_refused(tmp_path: Path) -> None:
     )
 
 
+def test_samples_that_are_held_out_fill_no_global_batch(tmp_path: Path) -> None:
+    dataset = stored(tmp_path, [1] * 6)
+    assert batches(dataset, gbs=4, held_out=2).steps_per_epoch == 1
+    with pytest.raises(DataError, match="2 of them are held out") as refused:
+        batches(dataset, gbs=5, held_out=2)
+    assert "A global batch takes 5 samples and the data has 6" in str(refused.value)
+    assert "Set scaling.global_batch_size=4 or less" in str(refused.value)
+
+
 def test_data_that_could_fill_a_global_batch_without_labels_is_refused(tmp_path: Path) -> None:
     dataset = stored(tmp_path, [2, 2, 2, 2], unlabelled=[2, 2, 0, 0])
     with pytest.raises(DataError) as refused:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from datetime import datetime
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -145,6 +146,11 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     run = make_run(tmp_path, "parallelism=ddp", "job.checkpoint_every_steps=1", "job.keep_checkpoints=2")
     assert train(run) == [0, 0], printed(run)
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step-00000005", "step-00000006"]
+    saved = events(run, "checkpoint")
+    began, ended = (datetime.fromisoformat(str(event["time"])) for event in (events(run, "started")[-1], saved[-1]))
+    written_s = [float(str(event["checkpoint_write_time_s"])) for event in saved]
+    assert len(written_s) == 6
+    assert 0 < sum(written_s) <= (ended - began).total_seconds(), "they were written one after another in this time"
 
 
 def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(tmp_path: Path) -> None:
