@@ -109,14 +109,24 @@ ROOMS = {
         ("jobs/engines/native/checkpoint.py", "jobs/runtime/checkpoint_*.py"),
         (
             "tests/jobs/engines/test_checkpoints.py",
+            "tests/jobs/engines/test_products.py",
+            "tests/jobs/work/train/test_train.py",
             "tests/jobs/runtime/test_checkpoint_sums.py",
             "tests/jobs/runtime/test_full_disk.py",
             "tests/jobs/runtime/test_lease.py",
             "tests/red_team/test_pickles.py",
+            "tests/red_team/test_reading.py",
         ),
     ),
     "engines": Room(
-        ("jobs/engines/native/*.py",), ("tests/jobs/engines/test_*.py", "tests/jobs/work/train/test_step.py")
+        ("jobs/engines/native/*.py",),
+        (
+            "tests/jobs/engines/test_*.py",
+            "tests/jobs/work/train/test_step.py",
+            "tests/jobs/data/test_batching.py",
+            "tests/jobs/plan/test_memory.py",
+            "tests/jobs/plan/test_refusals.py",
+        ),
     ),
     "loop": Room(
         (
@@ -130,13 +140,14 @@ ROOMS = {
             "tests/jobs/work/train/test_train.py",
             "tests/jobs/work/train/test_step.py",
             "tests/jobs/work/train/test_divergence.py",
+            "tests/jobs/engines/test_experts.py",
             "tests/jobs/runtime/test_garbage.py",
             "tests/jobs/runtime/test_pace.py",
         ),
     ),
     "batches": Room(
         ("jobs/data/batches.py", "jobs/data/micro_batches.py"),
-        ("tests/jobs/data/test_batch*.py", "tests/jobs/work/train/test_step.py"),
+        ("tests/jobs/data/test_batch*.py", "tests/jobs/data/test_documents.py", "tests/jobs/work/train/test_step.py"),
     ),
     "lease": Room(("jobs/lease.py",), ("tests/jobs/runtime/test_lease.py", "tests/jobs/runtime/test_startup.py")),
 }
