@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from jobs.engines.engine import engine_of
 from jobs.layout import GPU_ROW_MULTIPLE, has_gpus, padding, sequence_parallel, uses_fsdp
+from jobs.plan.predict.once import once
 from jobs.plan.predict.weights import Split, adapter_weights, kinds_of_layers, kinds_of_run, layer_weights
 from jobs.schema import (
     INSTRUCTIONS,
@@ -60,6 +61,7 @@ def with_rows(run: Run, tokens: float) -> Run:
     return replace(run, job=replace(run.job, sequence_length=max(1, math.ceil(tokens) - run.job.virtual_tokens)))
 
 
+@once
 def tokens_of(run: Run, *, fewest: bool = False) -> Tokens:
     """Return a micro-batch of rows of the longest samples; with `fewest`, of the shortest rows that may occur.
 

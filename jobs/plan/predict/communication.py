@@ -17,6 +17,7 @@ from jobs.plan.predict.activations import WIDTHS, tokens_of
 from jobs.plan.predict.arrays import larger, smaller
 from jobs.plan.predict.constants import NETWORK_GB_PER_S, StepTimeConstants
 from jobs.plan.predict.matrix_products import recomputes_all
+from jobs.plan.predict.once import once
 from jobs.schema import Run
 
 GRADIENT_BYTES = 4
@@ -254,6 +255,7 @@ def replica_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
     return Exchange(group, 2 * engine_of(run).gradient_bytes(run) * group.share * parameters, 1)
 
 
+@once
 def gathers_weights(run: Run) -> bool:
     """Return whether weights are sharded over data-parallel ranks and gathered before they are used."""
     if (stage := engine_of(run).zero_stage(run)) is not None:

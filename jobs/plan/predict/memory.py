@@ -37,7 +37,7 @@ from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.loss import loss_memory
 from jobs.plan.predict.once import once
 from jobs.plan.predict.states import States, parameters_held, states
-from jobs.plan.predict.weights import kinds_of_run
+from jobs.plan.predict.weights import counts_of_layers, kinds_of_run
 from jobs.plan.predict.workspace import (
     Backward,
     backward_of_layer,
@@ -253,8 +253,21 @@ def moments_of_ranks(run: Run, x: Tokens, place: int | None = None) -> Iterator[
     """Yield the moments of one pipeline rank, or of all."""
     # As an upper bound, the states of the rank with the most are combined with the activations of each rank.
     held = states(run)
-    for each in range(run.parallelism.pipeline) if place is None else (place,):
+    for each in unlike_places(run) if place is None else (place,):
         yield from moments(run, each, x, held)
+
+
+def unlike_places(run: Run) -> list[int]:
+    """Return the pipeline ranks that may hold the most: of those with equal layers, one with most micro-batches."""
+    stages, last = pipeline_stage_layers(run), run.parallelism.pipeline * pipeline_stages_per_rank(run) - 1
+    found: dict[tuple[object, ...], int] = {}
+    for place in range(run.parallelism.pipeline):
+        mine = pipeline_stages_of(run, place)
+        layers = counts_of_layers(run.model, [layer for stage in mine for layer in stages[stage]])
+        key = (0 in mine, last in mine, *layers.items())
+        if key not in found or in_flight(run, place) > in_flight(run, found[key]):
+            found[key] = place
+    return list(found.values())
 
 
 def moments(run: Run, place: int, x: Tokens, held: States) -> Iterator[Terms]:
