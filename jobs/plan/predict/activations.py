@@ -333,7 +333,7 @@ def expensive_results(run: Run, x: Tokens) -> int:
         # A token meets the adapters of its experts only.
         met = adapter_weights(replace(model, experts=model.experts_per_token), lora)
         products += sum(
-            weight.rows // (tensor if weight.split is Split.rows else 1)
+            weight.copies * (weight.rows // (tensor if weight.split is Split.rows else 1))
             for weight in met
             if weight.columns != lora.rank or lora.rank > CHEAP_PRODUCT
         )
@@ -390,7 +390,7 @@ def cast_weights(run: Run, numbers: Sequence[int], *, head: bool) -> int:
             matrices = [weight for weight in layer_weights(kind) if weight.columns > 1 and weight.rows != kind.experts]
         else:
             matrices = [weight for weight in layer_weights(kind) if weight.split is not Split.none]
-        return sum(weight.held(tensor) for weight in matrices if not (weight.of_expert and again))
+        return sum(weight.copies * weight.held(tensor) for weight in matrices if not (weight.of_expert and again))
 
     ends = run.model.vocab_size * run.model.hidden_size // tensor if head else 0
     in_layers = sum(count * of_layer(kind) for count, kind in kinds_of_layers(run.model, numbers))

@@ -12,7 +12,7 @@ from jobs.engines.engine import engine_of
 from jobs.layout import sequence_parallel
 from jobs.plan.predict.activations import WIDTHS, has_grouped_products, has_wide_weights, in_autocast, tokens_of
 from jobs.plan.predict.flops import attended
-from jobs.plan.predict.weights import layer_weights, norms_of_layer
+from jobs.plan.predict.weights import layer_weights, norms_of_layer, size
 from jobs.schema import ActivationCheckpointing, Mlp, Norm, Run
 
 
@@ -156,7 +156,7 @@ def stacked_bytes(run: Run) -> float:
     if not has_grouped_products(run):
         return 0.0
     p, width = run.parallelism, WIDTHS[run.job.precision]
-    matrices = sum(each.size for each in layer_weights(run.model) if each.of_expert) / p.tensor / p.expert
+    matrices = size(each for each in layer_weights(run.model) if each.of_expert) / p.tensor / p.expert
     read = 4 if in_autocast(run) and has_wide_weights(run) else width
     times = 2 if run.engine.activation_checkpointing is ActivationCheckpointing.none else 3
     return times * matrices * (read + width + (2 * width if run.model.bias else 0))
@@ -167,7 +167,7 @@ def unpacked_bytes(run: Run) -> float:
     if not run.job.quantizes_base:
         return 0.0
     # Half a byte is read for each number, and one of the arithmetic's type is written.
-    matrices = sum(weight.size for weight in layer_weights(run.model) if weight.columns > 1)
+    matrices = size(weight for weight in layer_weights(run.model) if weight.columns > 1)
     times = 2 if run.engine.activation_checkpointing is ActivationCheckpointing.none else 3
     return times * (0.5 + WIDTHS[run.job.precision]) * matrices
 

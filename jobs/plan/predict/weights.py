@@ -42,20 +42,22 @@ class Split(Enum):
 
 @dataclass(frozen=True)
 class Weight:
-    """One weight tensor, outputs x inputs; a vector has one column."""
+    """A weight tensor, outputs x inputs; a vector has one column."""
 
     rows: int
     columns: int = 1
     split: Split = Split.none
     of_expert: bool = False
+    copies: int = 1
+    """Tensors of this shape: those of experts are listed once."""
 
     @property
     def size(self) -> int:
-        """Return the number of elements."""
+        """Return the number of elements of one tensor."""
         return self.rows * self.columns
 
     def held(self, tensor: int, shards: int = 1) -> int:
-        """Return the elements on the first rank of `tensor` TP ranks and `shards` FSDP ranks, which has the most.
+        """Return one tensor's elements on the first rank of `tensor` TP ranks and `shards` FSDP ranks, the most.
 
         Both cut as torch.chunk does, in parts of ceil(n / parts); FSDP cuts the rows that TP left.
         """
@@ -150,8 +152,8 @@ def in_4_bits(weights: Iterable[Weight], width: int) -> list[Weight]:
 
 def scale_bytes(weights: Iterable[Weight]) -> int:
     """Return the bytes of the scales of matrices in 4 bits: one per block, and four per block of blocks."""
-    blocks = [-(-weight.size // NF4_BLOCK) for weight in weights if weight.columns > 1]
-    return sum(count + 4 * -(-count // SCALES_BLOCK) for count in blocks)
+    blocks = [(weight.copies, -(-weight.size // NF4_BLOCK)) for weight in weights if weight.columns > 1]
+    return sum(copies * (count + 4 * -(-count // SCALES_BLOCK)) for copies, count in blocks)
 
 
 def mlp_weights(model: Model, inner_size: int | None = None) -> list[Weight]:
@@ -164,7 +166,7 @@ def mlp_weights(model: Model, inner_size: int | None = None) -> list[Weight]:
 
 def of_experts(model: Model, weights: Iterable[Weight]) -> list[Weight]:
     """Return the weights of all experts of a layer, given those of one."""
-    return [replace(weight, of_expert=True) for weight in weights] * model.experts
+    return [replace(weight, of_expert=True, copies=model.experts) for weight in weights]
 
 
 def held_by_rank(weights: Iterable[Weight], p: Parallelism, shards: int = 1) -> int:
@@ -174,7 +176,8 @@ def held_by_rank(weights: Iterable[Weight], p: Parallelism, shards: int = 1) -> 
     """
     found = [0, 0]
     for weight in weights:
-        found[weight.of_expert] += weight.held(p.tensor, -(-shards // p.expert) if weight.of_expert else shards)
+        parts = -(-shards // p.expert) if weight.of_expert else shards
+        found[weight.of_expert] += weight.copies * weight.held(p.tensor, parts)
     return found[0] + found[1] // p.expert
 
 
@@ -253,7 +256,7 @@ def adapter(matrix: Weight, rank: int) -> list[Weight]:
     of_inputs = Split.columns if matrix.split is Split.columns else Split.none
     of_outputs = Split.rows if matrix.split is Split.rows else Split.none
     pair = [Weight(rank, matrix.columns, of_inputs), Weight(matrix.rows, rank, of_outputs)]
-    return [replace(weight, of_expert=matrix.of_expert) for weight in pair]
+    return [replace(weight, of_expert=matrix.of_expert, copies=matrix.copies) for weight in pair]
 
 
 def linear(rows: int, columns: int, split: Split, *, bias: bool) -> list[Weight]:
@@ -287,4 +290,4 @@ def embedding_weights(model: Model) -> list[Weight]:
 
 def size(weights: Iterable[Weight]) -> int:
     """Return the number of elements of all weights."""
-    return sum(weight.size for weight in weights)
+    return sum(weight.copies * weight.size for weight in weights)
