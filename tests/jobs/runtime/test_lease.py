@@ -219,7 +219,8 @@ def test_a_start_that_took_the_run_back_has_no_successor(tmp_path: Path, monkeyp
 
 def test_files_that_no_start_wrote_are_no_owners_and_one_that_cannot_be_read_is(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    assert Lease(run).take() == 1
+    run.owners.mkdir(mode=0o700)
+    assert Lease(run).take() == 1, "an empty directory has no owner"
     for name in ("000009.txt", "notes.json", "000008.json.part", "x.json", "00000x.json"):
         (run.owners / name).write_text("{}")
     lease = Lease(run)
