@@ -276,7 +276,7 @@ def test_a_wrong_configuration_is_never_requeued(tmp_path: Path) -> None:
     wait_until(lambda: state(run) is State.failed)
     assert not shell("squeue", "-h", "-r")
     assert events(run, "requeued") == []
-    assert "no lit_model.pth" in detail(run)
+    assert "has neither lit_model.pth nor" in detail(run)
     assert why(run) == Failure(FailureCause.refused, "failures/: failed, cause refused")
 
 
