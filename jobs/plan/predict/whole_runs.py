@@ -35,11 +35,13 @@ class WholeTime:
 
 
 def whole_time(run: Run) -> WholeTime | str | None:
-    """Return the predicted wall time of a run in seconds, why there is none, or None if no such run was measured."""
+    """Return the predicted wall time of a run in seconds, why there is none, or None if a model predicts that work."""
     key = work_of(run).settings_digest(run)
-    measured = [] if key is None else calibrated_times(run).get(key, [])
-    if not measured:
+    if key is None:
         return None
+    measured = calibrated_times(run).get(key, [])
+    if not measured:
+        return f"unknown: the calibration has no run of these settings. {enough(run.nodes)}"
     return from_repeats(measured, run.nodes) or from_sizes(measured, run.nodes)
 
 
@@ -60,10 +62,7 @@ def from_sizes(measured: Sequence[tuple[int, float]], nodes: int) -> WholeTime |
     sizes, n = sorted({size for size, _ in measured}), len(measured)
     of = f"the calibration has {n} run{'s' * (n > 1)} of these settings, on {in_words(sizes)}"
     if len(sizes) < FEWEST_SIZES or n < FEWEST_RUNS:
-        return (
-            f"unknown: {of}. {FEWEST_REPEATS} runs on {in_words([nodes])}, or {FEWEST_RUNS} on {FEWEST_SIZES} numbers "
-            "of nodes, give it"
-        )
+        return f"unknown: {of}. {enough(nodes)}"
     if not sizes[0] <= nodes <= REACH * sizes[-1]:
         return f"unknown: {of}, which reach from {sizes[0]} to {REACH * sizes[-1]} nodes"
     x, y = ([math.log(row[column]) for row in measured] for column in (0, 1))
@@ -74,6 +73,11 @@ def from_sizes(measured: Sequence[tuple[int, float]], nodes: int) -> WholeTime |
     away = math.log(nodes) - x_mean
     variance = math.fsum(each**2 for each in residuals) / (n - 2) * (1 + 1 / n + away**2 / spread)
     return WholeTime(around(y_mean + slope * away, math.sqrt(variance), n - 2), f"{n} runs on {in_words(sizes)}")
+
+
+def enough(nodes: int) -> str:
+    """Return as text which runs give the time on this number of nodes."""
+    return f"{FEWEST_REPEATS} runs on {in_words([nodes])}, or {FEWEST_RUNS} on {FEWEST_SIZES} numbers of nodes, give it"
 
 
 def around(center: float, deviation: float, freedom: int) -> Interval:

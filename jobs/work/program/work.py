@@ -197,7 +197,7 @@ class ProgramWork(Work):
 
 
 def measured_time(run: Run) -> WholeTime | str | None:
-    """Return the wall time that a calibration predicts, why it does not, or None if it has no run of these settings."""
+    """Return the wall time that a calibration predicts, why it does not, or None without a calibration."""
     if run.cluster.calibration is None:
         return None
     from jobs.plan.predict.whole_runs import whole_time

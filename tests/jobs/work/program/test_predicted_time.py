@@ -47,6 +47,10 @@ def test_repeats_give_the_time_of_the_next_one_and_the_report_has_it_beside_the_
     other = one(*CHOSEN, calibrated, "program.params.points=11").run
     assert "program" not in plan_of(other), "other parameters have another time"
     assert "program" not in plan_of(one(*CHOSEN, calibrated, "nodes=2").run), "one number of nodes shows no scaling"
+    assert main(["plan", *CHOSEN, calibrated, "program.params.points=11"]) == 0
+    assert ": unknown: the calibration has no run of these settings. 3 runs on 1 node, or 4 on 3 " in (
+        capsys.readouterr().out
+    )
 
     run = make_run(tmp_path, *CHOSEN, calibrated, "name=next", small=False)
     run.plan.write_text(json.dumps(plan_of(load_run(run.config))))
