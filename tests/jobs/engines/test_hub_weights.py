@@ -153,10 +153,14 @@ def test_the_text_of_a_model_of_images_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["Qwen2ForCausalLM", "Olmo2ForCausalLM", "Qwen3MoeForCausalLM", *OTHERS])
-def test_a_directory_is_converted_to_litgpts_layout_and_back(architecture: str, tmp_path: Path) -> None:
+def test_a_directory_is_converted_to_litgpts_layout_and_back(
+    architecture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     where = saved(architecture, tmp_path / "Tiny")
     train_bpe(SENTENCES, 100, where)
-    assert main(["convert", str(where), "--output", str(tmp_path / "litgpt")]) == 0
+    litgpt = tmp_path / "litgpt"
+    assert main(["convert", str(where), "--output", str(litgpt)]) == 0
+    assert capsys.readouterr().out == f"{litgpt}: set job.init_from={litgpt} data.tokenizer={litgpt}.\n"
     assert slurmscale.convert(tmp_path / "litgpt", tmp_path / "back").file == str(tmp_path / "back")
     stored = values_of(str(tmp_path / "litgpt"), 0)
     assert stored("transformer.wte.weight", (128, 48), torch.bfloat16, torch.device("cpu")).dtype is torch.bfloat16
@@ -189,6 +193,9 @@ def test_a_conversion_overwrites_nothing_and_leaves_nothing_behind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = saved("LlamaForCausalLM", tmp_path / "Tiny")
+    good = tmp_path / "good"
+    assert main(["convert", str(where), "--output", str(good)]) == 0
+    assert capsys.readouterr().out == f"{good}: set job.init_from={good}.\n", "it has no tokenizer"
     next(where.glob("*.safetensors")).unlink()
     there = {file.name for file in tmp_path.iterdir()}
     assert main(["convert", str(where), "--output", str(tmp_path / "new")]) == 2
