@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -38,7 +39,7 @@ class RankedLayout:
         """Return the expected GPU-seconds of a token."""
         return expected_s(self.speed.point_s / self.speed.tokens, self.chance)
 
-    @property
+    @cached_property
     def objectives(self) -> tuple[float, float, float]:
         """Return time, cost and memory, of which less is better."""
         return self.expected_s, self.expected_gpu_s, self.memory.device.point

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
 from jobs.engines.engine import engine_of
@@ -105,7 +105,7 @@ class Prediction:
         """Return the bytes of tensors, which torch reports as its peak."""
         return total([size for term, size in self.terms.items() if term not in BESIDE_TENSORS])
 
-    @property
+    @cached_property
     def device(self) -> Interval:
         """Return the bytes that the run takes from its GPU.
 

@@ -51,7 +51,7 @@ class States:
     @property
     def total(self) -> int:
         """Return the sum."""
-        return sum(getattr(self, field.name) for field in fields(self))
+        return sum(vars(self).values())
 
     def described(self) -> str:
         """Return the parts in GB, without empty ones: `weights 27.0, gradients 27.0, optimizer 53.9`."""
