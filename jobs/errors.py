@@ -84,11 +84,11 @@ def interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
 
     Ctrl-C in the middle of a library can break its cleaning up, whose error is then raised in place of the interrupt.
     """
-    seen: list[BaseException] = []
+    seen = set[int]()
     # OmegaConf raises an error as its own cause's context where OC_CAUSE or a debugger asks for causes: a circle.
-    while error is not None and error not in seen:
+    while error is not None and id(error) not in seen:
         if isinstance(error, KeyboardInterrupt):
             return error
-        seen.append(error)
+        seen.add(id(error))
         error = error.__cause__ or error.__context__
     return None

@@ -120,15 +120,14 @@ def converted(options: argparse.Namespace) -> tuple[FileAnswer, int]:
         raise ConfigError(f"{target} exists. Remove it, or set another directory with --output NEW.")
     if not source.is_dir():
         raise ConfigError(f"{source} is not a directory. Set one of LitGPT's or of Hugging Face's layout.")
-    # Both import torch, for seconds.
-    from jobs.data.tokenizer import VOCABULARIES
+    # These import torch, for seconds.
     from jobs.runtime.imports import import_litgpt_alone
 
     import_litgpt_alone()
-    from jobs.work.serve.conversion import convert
+    from jobs.work.serve.conversion import convert, vocabulary_of
 
     convert(source, target)
-    tokenizer = f" data.tokenizer={target}" if any((target / name).is_file() for name in VOCABULARIES) else ""
+    tokenizer = f" data.tokenizer={target}" if vocabulary_of(target) else ""
     return FileAnswer(str(target), f"{target}: set job.init_from={target}{tokenizer}."), 0
 
 

@@ -25,7 +25,13 @@ from jobs.rundir import SweepDir
 from jobs.schema import LauncherKind, Run
 from jobs.submit import job_log, slurm_commands
 from jobs.submit.allowance import spent
-from jobs.submit.batch_script import OF_THE_RUN, batch_script, environment_lines, integrity_lines, resources
+from jobs.submit.batch_script import (
+    batch_script,
+    environment_lines,
+    integrity_lines,
+    resources,
+    without_options_of_the_run,
+)
 from jobs.submit.cancellation import cancel_jobs
 from jobs.submit.code_store import remove_unused_code, snapshot_code
 from jobs.submit.container import rank_python
@@ -112,11 +118,10 @@ def run_on_nodes(run: Run, nodes: int, node_list: str | None, out: Console) -> N
 def script_of(run: Run, sweep: SweepDir, code: Path, node_list: str | None) -> str:
     """Return the batch script of a run with one process per node, which checks the nodes instead of training."""
     parameters = resources(run, code)
-    options = {name: each for name, each in parameters["additional_parameters"].items() if name not in OF_THE_RUN}
     ended = shlex.join(["touch", str(sweep.path / "ended")])
     parameters |= {
         "job_name": "slurmscale-doctor",
-        "additional_parameters": options,
+        "additional_parameters": without_options_of_the_run(parameters["additional_parameters"]),
         "ntasks_per_node": 1,
         # A node that fails must not end the others; srun uses the last of repeated options.
         "srun_args": [*parameters["srun_args"], "--kill-on-bad-exit=0"],

@@ -97,7 +97,8 @@ def calibrate_on(
             "and peak and memory bandwidth of the GPU (gpu=NAME, see conf/gpu), or the wall time of a program. Pass "
             "sweeps, run directories or tables of such runs."
         )
-    cluster = measured[0].run.cluster.name
+    # That of a run that counted.
+    cluster = next(each.run.cluster.name for each in measured if each.run.gpu.name != "none" or each.whole_time_s)
     path = output or site_directory() / "calibration" / f"{as_file_name(cluster)}-{today.isoformat()}.yaml"
     write_calibration(path, fits, whole)
     return FileAnswer(str(path), "\n".join([*lines, f"{path}: set cluster.calibration={path}"]))

@@ -43,7 +43,7 @@ NOT_ALLOWED = {
     ),
     "signal": "A run needs it to save a checkpoint before its time limit: remove the option",
 }
-# It divides the nodes of the run, not those of other jobs: a stage, the doctor's.
+# It divides the nodes of the run.
 OF_THE_RUN = {"segment"}
 STARTED_LINE = f'echo "{BATCH_STARTED}, restart ${{SLURM_RESTART_COUNT:-0}}, on $SLURM_JOB_NODELIST"'
 
@@ -105,6 +105,11 @@ def resources(run: Run, code: Path) -> dict[str, Any]:
     return carried(run, wanted)
 
 
+def without_options_of_the_run(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of sbatch for a job with other nodes than the run's: a stage, the doctor's."""
+    return {name: value for name, value in options.items() if name not in OF_THE_RUN}
+
+
 def stage_resources(run: Run, name: str, code: Path) -> dict[str, Any]:
     """Return the executor parameters of a stage besides training: one process."""
     cluster, stage = run.cluster, stages_of(run)[name]
@@ -113,7 +118,7 @@ def stage_resources(run: Run, name: str, code: Path) -> dict[str, Any]:
         further["mem"] = f"{stage.memory_gb}G"
     # Constraint and sbatch options of one partition may not exist in another.
     same = stage.partition is None
-    options = {name: value for name, value in cluster.sbatch.items() if name not in OF_THE_RUN} if same else {}
+    options = without_options_of_the_run(cluster.sbatch) if same else {}
     wanted = {
         "job_name": f"{run.sweep}-{name}",
         "partition": cluster.partition if same else stage.partition,

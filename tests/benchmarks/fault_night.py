@@ -94,7 +94,7 @@ class Strike:
     lost_beyond: int = 0
     """Steps between the last checkpoint on record at the fault and the step from which the run went on."""
     shown: str = ""
-    """How `status` describes the restart."""
+    """The restart in the words of `status`."""
 
     @property
     def is_named(self) -> bool:
@@ -113,7 +113,7 @@ class Life:
     since: float = field(default_factory=time.monotonic)
     is_finished: bool = False
     missed: str = ""
-    """Why a fault could not be made; empty if all were."""
+    """The reason why a fault could not be made; empty if all were made."""
 
 
 def drawn(count: int, seed: int) -> list[Kind]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 import yaml
 
@@ -106,19 +106,14 @@ def calibration_of(run: Run) -> Calibration:
     """Return the calibration of a run's GPU and engine in the file that its cluster names; empty without any."""
     if run.cluster.calibration is None:
         return Calibration()
-    return read_calibration(file_of(run.cluster.calibration)).get(key_of(run), Calibration())
+    return read_calibration(file_of(run.cluster.calibration)).fits.get(key_of(run), Calibration())
 
 
 def calibrated_times(run: Run) -> Mapping[str, list[tuple[int, float]]]:
     """Return the measured wall times in the file that a run's cluster names: (nodes, seconds) by digest of settings."""
     if run.cluster.calibration is None:
         return {}
-    path = file_of(run.cluster.calibration)
-    # It refuses another file.
-    read_calibration(path)
-    found: Any = read_yaml(path)
-    rows = found.get(WHOLE, [])
-    return {str(each["digest"]): [(int(nodes), float(time_s)) for nodes, time_s in each["times"]] for each in rows}
+    return read_calibration(file_of(run.cluster.calibration)).times
 
 
 def key_of(run: Run) -> tuple[str, str]:
@@ -136,14 +131,22 @@ def file_of(given: str) -> Path:
     return site_directory() / Path(given).expanduser()
 
 
+class CalibrationFile(NamedTuple):
+    """The content of a file that `slurmscale calibrate` wrote."""
+
+    fits: Mapping[tuple[str, str], Calibration]
+    """Calibrations by GPU and engine."""
+    times: Mapping[str, list[tuple[int, float]]]
+    """Wall times of whole runs, (nodes, seconds), by the digest of their settings."""
+
+
 @cache
-def read_calibration(path: Path) -> Mapping[tuple[str, str], Calibration]:
-    """Return the calibrations in a file by GPU and engine, or raise ConfigError."""
+def read_calibration(path: Path) -> CalibrationFile:
+    """Return the content of the file of a calibration, or raise ConfigError."""
     try:
         found: Any = read_yaml(path)
-        for each in found.get(WHOLE, []):
-            parsed_times(each)
-        return {(str(each["gpu"]), str(each["engine"])): parsed(each) for each in found["fits"]}
+        fits = {(str(each["gpu"]), str(each["engine"])): parsed(each) for each in found["fits"]}
+        return CalibrationFile(fits, {str(each["digest"]): parsed_times(each) for each in found.get(WHOLE, [])})
     except (OSError, ValueError) as error:
         why = reason(error)
     except (KeyError, TypeError, AttributeError) as error:
@@ -163,12 +166,9 @@ def parsed(found: Mapping[str, Any]) -> Calibration:
     )
 
 
-def parsed_times(found: Mapping[str, Any]) -> None:
-    """Raise KeyError, TypeError or ValueError unless the wall times of some settings are numbers above 0."""
-    str(found["digest"])
-    for nodes, time_s in found["times"]:
-        positive("nodes", nodes)
-        positive("time_s", time_s)
+def parsed_times(found: Mapping[str, Any]) -> list[tuple[int, float]]:
+    """Return the wall times of some settings; raise KeyError, TypeError or ValueError for other values."""
+    return [(int(positive("nodes", nodes)), positive("time_s", time_s)) for nodes, time_s in found["times"]]
 
 
 def parsed_fit(found: Mapping[str, Any], defaults: Constants) -> Fit[Constants]:

@@ -26,9 +26,13 @@ def once(function: Callable[Concatenate[Subject, P], Result]) -> Callable[Concat
     def keeping(subject: Subject, /, *args: P.args, **options: P.kwargs) -> Result:
         # By identity: neither has a hash.
         key = (id(subject), *args, *options.items())
-        if key not in kept:
-            kept[key] = function(subject, *args, **options)
+        if key in kept:
+            return kept[key]
+        result = function(subject, *args, **options)
+        # Kept by itself, a subject would never cease to exist.
+        if result is not subject:
+            kept[key] = result
             weakref.finalize(subject, kept.pop, key)
-        return kept[key]
+        return result
 
     return keeping

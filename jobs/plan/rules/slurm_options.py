@@ -1,12 +1,14 @@
 """Options of `cluster.sbatch` whose values are known: their form, and what they depend on.
 
-sbatch tests every other option itself. Of these a wrong value would be found after minutes in the queue, or never.
+sbatch checks every other option itself. A wrong value of one of these would be found after minutes in the queue, or
+never.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.schema import Run
@@ -20,12 +22,14 @@ class Option:
     allowed: str
     example: str
     since: str = ""
-    """The first release of Slurm that has it, with such a value; empty: all that are in use."""
+    """The first release of Slurm that has it; empty: all that are in use."""
+    later: Mapping[str, str] = field(default_factory=dict)
+    """Values that came later, each with its first release."""
 
 
 # https://slurm.schedmd.com/sbatch.html; releases by CHANGELOG/slurm-24.05.md and RELEASE_NOTES.md of 25.11.
 OPTIONS = {
-    "exclusive": Option(re.compile("user|mcs|topo"), "user, mcs or topo", "user"),
+    "exclusive": Option(re.compile("user|mcs|topo"), "user, mcs or topo", "user", later={"topo": "24.05"}),
     "licenses": Option(
         re.compile(r"[^\s,|:]+(:[1-9]\d*)?([,|][^\s,|:]+(:[1-9]\d*)?)*"), "NAME:COUNT, several with commas", "matlab:2"
     ),
@@ -52,7 +56,7 @@ def values_have_their_form(run: Run) -> str | None:
 def segments_fill_the_nodes(run: Run) -> str | None:
     """Require the nodes of a job to be whole segments: Slurm would leave it pending, or refuse it."""
     segment = run.cluster.sbatch.get("segment", "")
-    nodes = run.launcher.pilot_nodes or 0 if run.starter.one_job else run.job_nodes
+    nodes = (run.launcher.pilot_nodes or 0) if run.starter.one_job else run.job_nodes
     if segment.isdecimal() and int(segment) and nodes % int(segment):
         spares = f" (with {run.launcher.spare_nodes} spare)" if run.launcher.spare_nodes else ""
         return (
@@ -84,11 +88,10 @@ def expedited_jobs_are_requeued(run: Run) -> str | None:
 
 def newer(run: Run) -> dict[str, str]:
     """Return the options of a run that not all releases in use have, as assignments, each with its first release."""
-    found = {f"cluster.sbatch.{name}={value}": OPTIONS[name].since for name, value in run.cluster.sbatch.items()
-             if name in OPTIONS and OPTIONS[name].since}  # fmt: skip
-    if run.cluster.sbatch.get("exclusive") == "topo":
-        found["cluster.sbatch.exclusive=topo"] = "24.05"
-    return found
+    given = {name: value for name, value in run.cluster.sbatch.items() if name in OPTIONS}
+    found = {f"cluster.sbatch.{name}={value}": OPTIONS[name].later.get(value, OPTIONS[name].since)
+             for name, value in given.items()}  # fmt: skip
+    return {option: since for option, since in found.items() if since}
 
 
 RULES: tuple[Rule, ...] = (

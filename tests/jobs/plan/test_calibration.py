@@ -287,7 +287,7 @@ def test_a_table_of_keys_is_calibrated_to_a_few_rows_and_the_others_are_predicte
     printed = capsys.readouterr().out
     assert f"step time of {len(rows) - 2} runs held out: median error " in printed
     assert "memory of " in printed
-    found = read_calibration(file)["h100_sxm", "nemo"]
+    found = read_calibration(file).fits["h100_sxm", "nemo"]
     assert found.step_time is not None
     assert found.step_time.constants.matrix_share < DEFAULTS.matrix_share
     table.write_text("model,nodes,step_time_s\ntiny,1,fast\n", encoding="utf-8")
@@ -316,7 +316,7 @@ def test_the_command_fits_the_steady_steps_of_runs_on_the_configured_device(
     printed = capsys.readouterr().out
     assert "run0" not in printed
     assert f"{sweep / 'run1'}: step time measured" in printed
-    found = read_calibration(file)["h100_sxm", "nemo"].step_time
+    found = read_calibration(file).fits["h100_sxm", "nemo"].step_time
     assert found is not None
     assert str(found.fitted_to).startswith("2 runs on h100_sxm")
     assert found.constants.matrix_share < DEFAULTS.matrix_share

@@ -5,6 +5,10 @@ tests/jobs/engines/test_products.py compares the parameters of a rank with those
 
 from __future__ import annotations
 
+import gc
+import weakref
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +16,8 @@ from hypothesis import strategies as st
 from jobs.errors import ConfigError
 from jobs.plan.compose import compose
 from jobs.plan.legality import problems
+from jobs.plan.predict.memory import memory
+from jobs.plan.predict.speed import speed
 from jobs.plan.predict.states import States, states
 from jobs.plan.rules.memory import leaves_room
 from tests.support.composing import one
@@ -45,6 +51,18 @@ def of(*overrides: str) -> States:
 )  # fmt: skip
 def test_states_of_the_native_engine_are_exact(overrides: list[str], expected: States) -> None:
     assert of(*overrides) == expected
+
+
+@pytest.mark.parametrize("model", ["llama2_7b", "deepseek_v2_lite"])
+def test_predictions_do_not_keep_a_run_alive(model: str) -> None:
+    # A search predicts thousands of runs, and a server of agents searches often.
+    run = replace(one(*H100, ANYWAY, f"model={model}", "parallelism=fsdp_full", "job.precision=bfloat16").run, nodes=2)
+    assert memory(run).device.point > 0
+    assert speed(run) is not None
+    gone = weakref.ref(run)
+    del run
+    gc.collect()
+    assert gone() is None
 
 
 def test_tensor_parallelism_splits_matrices_and_keeps_norms_whole() -> None:

@@ -36,7 +36,7 @@ SHOW_PARTITION = r"scontrol --all --oneliner show partition"
 
 @dataclass(frozen=True)
 class Change:
-    """What a release prints instead, in the output of some calls; regular expressions."""
+    """A text that a release prints in place of another one, by regular expressions, in the output of some calls."""
 
     since: str
     source: str
