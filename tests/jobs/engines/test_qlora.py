@@ -8,10 +8,13 @@ from unittest.mock import patch
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch has it, and does not list it
 
 from jobs import versions
 from jobs.engines.native.customization import nf4
 from jobs.engines.native.parallelize import trained_model
+from jobs.engines.native.traffic import parameters_held
 from jobs.errors import ConfigError, SubmitError
 from jobs.plan.predict.states import parameters_by_place
 from jobs.rundir import RunDir
@@ -96,6 +99,11 @@ def test_the_plan_counts_the_bytes_that_a_matrix_and_its_scales_take() -> None:
             module.pack(torch.ones(module.out_features, module.in_features))
             scales += sum(each.nbytes for each in (module.scales.absmax, module.scales.state2.absmax))
     assert scales == planned.scale_bytes
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        assert parameters_held(gpt) == parameters_by_place(run)[0].total > planned.total
+    finally:
+        dist.destroy_process_group()
 
 
 def test_without_bitsandbytes_a_run_ends_with_what_to_install() -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jobs.engines.native.rules import pipeline_stages_are_gathered
 from jobs.errors import ConfigError
 from jobs.plan.compose import compose
 from jobs.plan.legality import problems
@@ -190,3 +191,11 @@ def test_every_proposal_composes_and_leaves_room_for_activations(
         (point,) = compose([*typed, *proposal.split()], multirun=False, to_submit=False)
         assert not problems(point.run)
         assert leaves_room(point.run), proposal
+
+
+def test_a_warning_names_what_a_stage_of_a_pipeline_with_fsdp_takes_in_a_step() -> None:
+    layout = ("parallelism.pipeline=2", "parallelism.tensor=2", "ranks_per_node=8")
+    run = one(*H100, ANYWAY, "model=llama2_7b", "parallelism=fsdp_full", *layout, "job.precision=bfloat16").run
+    # Weights of 2 bytes and gradients of 4, of a quarter of 6.74e9.
+    assert "about 10.1 GB" in str(pipeline_stages_are_gathered(run))
+    assert pipeline_stages_are_gathered(replace(run, parallelism=replace(run.parallelism, pipeline=1))) is None

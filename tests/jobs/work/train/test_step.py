@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,8 +26,9 @@ from jobs.engines.native import trainer as native
 from jobs.engines.native.customization import lora
 from jobs.engines.native.loss_scale import LossScale
 from jobs.rundir import RunDir, load_run
-from jobs.runtime.steps import batches_of, samples
+from jobs.runtime.steps import Samples, batches_of, learning_rate, samples, steps_of
 from jobs.schema import WeightDecayOn
+from tests.support.composing import one
 from tests.support.real_run import events, losses, make_run, printed, steps, train
 from tests.support.tiny_data import ALPACA, huggingface_tokenizer, tokenizer_config, write_json
 from tests.support.training import assert_equal, rewind
@@ -40,6 +43,44 @@ def mesh() -> Iterator[DeviceMesh]:
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield init_device_mesh("cpu", (1,), mesh_dim_names=("pp",))
     dist.destroy_process_group()
+
+
+# --- length, rates and weights of losses -----------------------------------------------------------------------
+
+
+def test_the_rate_rises_in_a_line_and_falls_along_a_cosine_to_its_minimum_at_the_end() -> None:
+    job = one("job.learning_rate=1", "job.min_learning_rate=0.2", "job.warmup_steps=4").run.job
+    rates = {step: learning_rate(job, step, 12) for step in (1, 4, 6, 8, 12)}
+    half_way = 0.2 + 0.8 * (1 + math.sqrt(0.5)) / 2
+    assert rates == pytest.approx({1: 0.25, 4: 1, 6: half_way, 8: 0.6, 12: 0.2})
+    # A run that is all warm-up, of a warm-up that ends with it.
+    assert learning_rate(job, 4, 4) == 1
+
+
+def test_a_run_has_its_steps_or_those_of_its_epochs() -> None:
+    batches: Any = SimpleNamespace(steps_per_epoch=6)
+    assert steps_of(one("job.steps=5").run.job, batches) == 5
+    assert steps_of(one("job.steps=null", "job.epochs=3").run.job, batches) == 18
+
+
+def test_samples_of_equal_fields_are_keys_of_their_own() -> None:
+    first, second = (Samples(Path("data"), 3, {"samples": 4.0}, None) for _ in range(2))
+    assert {first: 1, second: 2}[first] == 1
+
+
+@pytest.mark.parametrize(("batching", "sequences"), [("padded", 8), ("packed", 4)])
+def test_the_balance_loss_is_weighted_by_the_sequences_of_a_step(batching: str, sequences: int) -> None:
+    run = one(
+        "ranks_per_node=2", "job.micro_batch_size=2", "scaling.global_batch_size=8", f"job.batching={batching}"
+    ).run
+    trainer = object.__new__(native.Trainer)
+    trainer.run = replace(run, job=replace(run.job, expert_balance_loss=0.5))
+    mixture: Any = SimpleNamespace(load=torch.ones(4), balance=None)
+    trainer.averaged, trainer.mixtures = 2, {0: mixture}
+    trainer.begin_balance(loss_scale=4.0)
+    # The scale of the loss is in it, and the average over ranks is made a sum.
+    assert mixture.load is None
+    assert mixture.balance == pytest.approx(0.5 * 4 * 2 / sequences)
 
 
 # --- clipping ------------------------------------------------------------------------------------------------

@@ -1,0 +1,54 @@
+"""Parts of attention: the rotation in its two forms, and the GPUs and types that have torch's kernels."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor
+
+from jobs.engines.native.attention import has_flash, has_varlen_kernel
+from jobs.engines.native.rotary import normalized, rotated, rotated_heads, turned, turned_part
+
+
+@pytest.mark.parametrize("part", [12, 8], ids=["all of a head", "a part of a head"])
+def test_the_compilers_rotation_is_that_of_one_pass(part: int) -> None:
+    """Of 4 heads of queries and 2 of keys and values, in 2 sequences of 5 tokens."""
+    torch.manual_seed(1)
+    angles = torch.rand(1, 5, part // 2).repeat(1, 1, 2)
+    cos, sin = angles.cos(), angles.sin()
+    given = [torch.randn(2, 5, 8, 12, requires_grad=True) for _ in range(2)]
+    with torch.no_grad():
+        given[1].copy_(given[0])
+    found = [form(qkv, cos, sin, 2, None) for form, qkv in zip((rotated, turned), given, strict=True)]
+    for form in found:
+        torch.stack([(each * torch.arange(each.numel()).view(each.shape)).sum() for each in form]).sum().backward()
+    for own, other in zip(*found, strict=True):
+        torch.testing.assert_close(own, other)
+    torch.testing.assert_close(given[0].grad, given[1].grad)
+    q, _, v = normalized(given[0], 2, None)
+    torch.testing.assert_close(rotated_heads(q, cos, sin), turned_part(q, cos[:, :, None], sin[:, :, None]))
+    torch.testing.assert_close(found[1][2], v)
+
+
+def queries(size: int, kind: torch.dtype, *, cuda: bool = True) -> Tensor:
+    """Return what tells a kernel's queries apart, without a GPU that holds them."""
+    found: Any = SimpleNamespace(is_cuda=cuda, dtype=kind, shape=(1, 4, 16, size), device=torch.device("cuda"))
+    return found  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("capability", "has"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+def test_flash_attention_is_for_ampere_and_later_in_16_bits_with_heads_of_eights(
+    capability: tuple[int, int],
+    has: bool,
+) -> None:
+    with patch("torch.cuda.get_device_capability", return_value=capability):
+        assert has_flash(torch.device("cuda")) is has
+        assert has_varlen_kernel(queries(64, torch.bfloat16)) is has
+        assert has_varlen_kernel(queries(64, torch.float16)) is has
+        assert not has_varlen_kernel(queries(64, torch.float32))
+        assert not has_varlen_kernel(queries(60, torch.bfloat16))
+        assert not has_varlen_kernel(queries(64, torch.bfloat16, cuda=False))
