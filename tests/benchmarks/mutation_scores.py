@@ -139,6 +139,7 @@ ROOMS = {
         (
             "tests/jobs/work/train/test_train.py",
             "tests/jobs/work/train/test_loop.py",
+            "tests/jobs/work/train/test_samples.py",
             "tests/jobs/work/train/test_step.py",
             "tests/jobs/work/train/test_divergence.py",
             "tests/jobs/engines/test_experts.py",

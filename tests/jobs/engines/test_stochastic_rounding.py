@@ -12,7 +12,7 @@ from torch import nn
 
 from jobs.engines.native.load_sharded import local_shard
 from jobs.engines.native.optimizers.optimizer import optimizer_of
-from jobs.engines.native.rounded_adamw import RoundedAdamW
+from jobs.engines.native.rounded_adamw import RoundedAdamW, pieces
 from tests.support.composing import one
 from tests.support.real_run import losses, make_run, printed, rank, train
 from tests.support.training import long, rewind
@@ -76,3 +76,9 @@ def test_a_resumed_run_rounds_as_an_uninterrupted_one_and_replicas_round_alike(
     assert losses(run) == uninterrupted
     # Before it reads the states torch makes them by an update at rate 0, which changes nothing.
     assert [file.read_text().split()[1:] for file in files] == [each[3:] for each in first]
+
+
+def test_an_update_copies_four_million_numbers_at_a_time() -> None:
+    weight = torch.empty(6, 1 << 21, dtype=torch.bfloat16)
+    # Of weight, gradient and two moments in float32, with their temporaries about 100 MB.
+    assert [[each.numel() for each in part] for part in pieces(weight, weight)] == 3 * [[1 << 22, 1 << 22]]

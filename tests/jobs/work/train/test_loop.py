@@ -27,7 +27,9 @@ def watched_rank(directory: Path, number: int, world: int, start: str) -> None:
         note("counts")
         return enter(self)
 
-    def validates(_self: Trainer, step: int, *_given: Any, last: bool = False) -> None:
+    def validates(self: Trainer, step: int, *_given: Any, last: bool = False) -> None:
+        # The first micro-batch of a step finds no gradients, as the plan's memory says.
+        assert all(parameter.grad is None for parameter in self.model.gpt.parameters())
         note(f"validates {step}{' last' if last else ''}")
 
     with patch.object(Traffic, "__enter__", counts), patch.object(Trainer, "validate", validates):
