@@ -145,6 +145,7 @@ ROOMS = {
             "tests/jobs/engines/test_experts.py",
             "tests/jobs/runtime/test_garbage.py",
             "tests/jobs/runtime/test_pace.py",
+            "tests/jobs/runtime/test_prefetch.py",
         ),
     ),
     "batches": Room(

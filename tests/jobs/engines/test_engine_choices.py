@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -13,8 +12,6 @@ from typing import Any, cast
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given
-from hypothesis import strategies as st
 from litgpt.model import LLaMAMLP
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
@@ -32,7 +29,6 @@ from jobs.parallelism import AXIS_NAMES
 from jobs.plan.compose import compose
 from jobs.plan.legality import warnings
 from jobs.rundir import RunDir
-from jobs.runtime.prefetch import prefetch
 from jobs.schema import LigerKernel
 from tests.support.real_run import events, losses, make_run, printed, rank, steps, train
 from tests.support.training import assert_equal, long
@@ -90,48 +86,6 @@ def test_batches_made_ahead_are_the_same_in_the_same_order(
     run = make_run(tmp_path, "parallelism=fsdp_full", f"job.init_from={weights.export}", "engine.prefetch_batches=3")
     assert train(run) == [0, 0], printed(run)
     assert [row["loss"] for row in steps(run)] == [row["loss"] for row in plain], "not a bit may differ"
-
-
-@given(st.integers(0, 9), st.integers(0, 12))
-def test_every_step_is_made_once_and_in_order_and_so_many_ahead(depth: int, count: int) -> None:
-    made: list[int] = []
-
-    def make(step: int) -> int:
-        made.append(step)
-        return step
-
-    with prefetch(make, range(count), depth) as ready:
-        for position, step in enumerate(ready):
-            assert step == position
-            assert len(made) <= position + 1 + depth
-    assert made == list(range(count))
-
-
-def test_what_a_batch_raises_is_raised_in_the_step_that_needs_it() -> None:
-    def make(step: int) -> int:
-        if step == 2:
-            raise ValueError("torn shard")
-        return step
-
-    with prefetch(make, range(9), 4) as ready:
-        assert (next(ready), next(ready)) == (0, 1)
-        with pytest.raises(ValueError, match="torn shard"):
-            next(ready)
-
-
-def test_a_loop_that_stops_early_leaves_no_thread() -> None:
-    def making() -> list[str]:
-        return [thread.name for thread in threading.enumerate() if thread.name.startswith("batches")]
-
-    def stops() -> Iterator[int]:
-        with prefetch(lambda step: step, range(10**9), 3) as ready:
-            yield next(ready)
-            assert len(making()) == 1
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        list(stops())
-    assert not making()
 
 
 # --- the optimizer's loop, gathering ahead, types of the weights ----------------------------------------------

@@ -40,10 +40,11 @@ def test_only_random_samples_depend_on_the_seed_and_equal_ones_are_made_once(
 
 def test_rows_are_measured_in_one_step_at_least(tmp_path: Path) -> None:
     run = run_on("file", tmp_path, 1)
-    with patch.object(steps, "MEASURED_SAMPLES", run.global_batch_size - 1):
-        tokens = samples_of(run, {}).tokens
-    assert tokens is not None
-    assert tokens.computed >= tokens.used > 0
+    found = {}
+    for samples_a_step in (0.5, 1, 2):
+        with patch.object(steps, "MEASURED_SAMPLES", int(samples_a_step * run.global_batch_size)):
+            found[samples_a_step] = samples_of(run, {}).tokens
+    assert found[0.5] == found[1] != found[2]
 
 
 def test_the_rank_that_checks_refuses_samples_that_changed_since_the_submission(tmp_path: Path) -> None:
