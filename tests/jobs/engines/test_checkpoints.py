@@ -21,6 +21,7 @@ from jobs.engines.native.checkpoint import FLAT, Saver
 from jobs.engines.native.model import empty_model
 from jobs.failure_causes import end_of, latest_attempt
 from jobs.lease import Lease
+from jobs.metrics import CHECKPOINT_SIZE, CHECKPOINT_WRITE_TIME
 from jobs.ranks import Rank
 from jobs.run_events import run_events
 from jobs.rundir import RunDir, load_run
@@ -66,6 +67,14 @@ def test_a_checkpoint_cut_short_is_put_aside_and_the_one_before_it_is_used(
     assert checkpoints(run) == [".step-00000004.unreadable", "step-00000002", "step-00000004", "step-00000006"]
     (event,) = events(run, "checkpoint_unreadable")
     assert event["checkpoint"] == "step-00000004"
+
+
+def test_each_checkpoint_records_its_size_and_the_time_of_writing_it(whole: RunDir) -> None:
+    (end,), written = events(whole, "finished"), events(whole, "checkpoint")
+    assert [event["step"] for event in written] == [2, 4, 6]
+    for event in written:
+        assert 0 < float(str(event[CHECKPOINT_WRITE_TIME.name])) < float(str(end["total_time_s"]))
+        assert event[CHECKPOINT_SIZE.name] == pytest.approx(checkpoint_size_bytes(whole), rel=0.01)
 
 
 def test_where_no_checkpoint_can_be_read_nothing_is_trained_and_a_person_decides(tmp_path: Path) -> None:
