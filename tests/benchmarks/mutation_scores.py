@@ -385,7 +385,8 @@ def tested(mutant: MutationSpec, tests: list[Path], reached: Reached) -> WorkRes
     end, code = time.monotonic() + LIMIT_S, 0
     operator = get_operator(mutant.operator_name)(**mutant.operator_args)
     with use_mutation(mutant.module_path, operator, mutant.occurrence) as (before, after):
-        for some, only in [*turns, (reached.further, set())]:
+        # Tests that are new may well be there because of this mutant.
+        for some, only in [(reached.further, set()), *turns]:
             code = code or exit_code(some, end - time.monotonic(), only)
     diff = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3)
     output = "timeout" if code == -signal.SIGKILL else Path("../output.txt").read_text(errors="replace")
