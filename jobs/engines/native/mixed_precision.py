@@ -1,4 +1,8 @@
-"""Mixed precision without FSDP: arithmetic in 16 bits on float32 weights. FSDP has its own policy (data_parallel)."""
+"""Mixed precision without FSDP: arithmetic in 16 bits on float32 weights. FSDP has its own policy (data_parallel).
+
+Both compute alike, so layouts can be compared: weights are rounded to 16 bits where they are used, and activations have
+16 bits from the embedding on, between layers and between pipeline stages.
+"""
 
 from __future__ import annotations
 
@@ -9,3 +13,8 @@ from torch import nn
 def autocast(module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
     """Wrap a module's forward method in autocast to a type of 16 bits, in place."""
     module.forward = torch.autocast(device.type, dtype)(module.forward)
+    for part in module.modules():
+        if isinstance(part, nn.Embedding):
+            # Autocast leaves the rows of a table in float32, and sums of the two types too: every activation between
+            # layers would be twice as wide.
+            part.register_forward_hook(lambda _part, _tokens, x: x.to(dtype))

@@ -1,4 +1,4 @@
-"""RMSNorm by torch's operator: one kernel on a GPU, where LitGPT's formula is nine."""
+"""Norms in the type of their input, by torch's operators: one kernel on a GPU, where LitGPT's RMSNorm is nine."""
 
 from __future__ import annotations
 
@@ -15,9 +15,19 @@ class FusedRMSNorm(RMSNorm):  # type: ignore[misc]  # LitGPT publishes no types
     def forward(self, x: Tensor) -> Tensor:
         """Return x / sqrt(mean(x^2) + eps) * weight."""
         weight = 1 + self.weight if self.add_unit_offset else self.weight
-        # The operator computes in float32 by itself; it wants input and weight of one type.
-        wide = torch.promote_types(x.dtype, weight.dtype)
-        return F.rms_norm(x.to(wide), self.weight.shape, weight.to(wide), self.eps).to(x.dtype)
+        # The operator computes in float32 by itself, and wants input and weight of one type. Autocast would copy both
+        # to float32, and backward would keep the copies.
+        with torch.autocast(x.device.type, enabled=False):
+            return F.rms_norm(x, self.weight.shape, weight.to(x.dtype), self.eps)
+
+
+class NarrowLayerNorm(nn.LayerNorm):
+    """LayerNorm whose weight and bias take the type of its input; the operator computes in float32 by itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (x - mean(x)) / sqrt(var(x) + eps) * weight + bias."""
+        with torch.autocast(x.device.type, enabled=False):
+            return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
 
 
 class HeadsNorm(FusedRMSNorm):
@@ -37,8 +47,11 @@ class HeadsNorm(FusedRMSNorm):
         return result
 
 
+OWN: dict[type, type] = {RMSNorm: FusedRMSNorm, nn.LayerNorm: NarrowLayerNorm}
+
+
 def fuse_norms(module: nn.Module) -> None:
-    """Let LitGPT's RMSNorms in a module compute by torch's operator, in place."""
+    """Let LitGPT's norms in a module compute by torch's operators in the type of their input, in place."""
     for norm in module.modules():
-        if type(norm) is RMSNorm:
-            norm.__class__ = FusedRMSNorm
+        if type(norm) in OWN:
+            norm.__class__ = OWN[type(norm)]

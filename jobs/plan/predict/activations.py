@@ -51,9 +51,7 @@ class Tokens:
     between: int
     """Those that the rank holds between two pairs of matrices: under sequence parallelism 1 / TP."""
     width: int
-    """Bytes of a number in matrix products and attention."""
-    residual: int
-    """Bytes of a number between layers: autocast leaves them in float32."""
+    """Bytes of a number."""
 
 
 def with_rows(run: Run, tokens: float) -> Run:
@@ -72,13 +70,8 @@ def tokens_of(run: Run, *, fewest: bool = False) -> Tokens:
     if fewest and not whole and run.data.source in INSTRUCTIONS:
         length = min(length, max(multiple, GPU_ROW_MULTIPLE if has_gpus(run) else 1) + run.job.virtual_tokens)
     count = run.job.micro_batch_size * -(-length // p.context)
-    width = WIDTHS[run.job.precision]
-    return Tokens(
-        count=count,
-        between=-(-count // p.tensor) if sequence_parallel(run) else count,
-        width=width,
-        residual=4 if autocasts(run) else width,
-    )
+    between = -(-count // p.tensor) if sequence_parallel(run) else count
+    return Tokens(count=count, between=between, width=WIDTHS[run.job.precision])
 
 
 def in_autocast(run: Run) -> bool:
@@ -91,11 +84,6 @@ def in_autocast(run: Run) -> bool:
 def has_wide_weights(run: Run) -> bool:
     """Return whether what trains is in float32; an evaluation has all weights in it (jobs.work.evaluate.evaluate)."""
     return not run.job.train or run.engine.parameters is Precision.float32
-
-
-def autocasts(run: Run) -> bool:
-    """Return whether autocast casts the model's own weights, in float32; frozen ones have the arithmetic's type."""
-    return in_autocast(run) and has_wide_weights(run) and run.job.trains_all_weights
 
 
 def takes_groups(run: Run) -> bool:
@@ -115,28 +103,12 @@ def has_flash(run: Run) -> bool:
 
 def layer_input(run: Run, x: Tokens) -> int:
     """Return the bytes of a layer's input, which its norm or full checkpointing keeps."""
-    return x.between * run.model.hidden_size * x.residual
+    return x.between * run.model.hidden_size * x.width
 
 
 def norm(run: Run, x: Tokens) -> int:
-    """Return what a norm keeps: its input, and float32 statistics of each token.
-
-    In autocast torch's norms compute on a float32 copy of their input, and keep that (ATen/autocast_mode.h).
-    """
-    statistics = 4 * x.between * (1 if run.model.norm is Norm.RMSNorm else 2)
-    return (x.between * run.model.hidden_size * 4 if copies_input(run) else layer_input(run, x)) + statistics
-
-
-def norm_of_result(run: Run, x: Tokens) -> int:
-    """Return what a norm of the result of attention or feed-forward keeps: that, or autocast's copy; and statistics."""
-    width = 4 if in_autocast(run) and not has_fused_norms(run) else x.width
-    statistics = 4 if run.model.norm is Norm.RMSNorm else 8
-    return x.between * (run.model.hidden_size * width + statistics)
-
-
-def copies_input(run: Run) -> bool:
-    """Return whether a norm copies its input to float32."""
-    return in_autocast(run) and not autocasts(run) and not has_fused_norms(run)
+    """Return what a norm keeps: its input, and float32 statistics of each token."""
+    return layer_input(run, x) + 4 * x.between * (1 if run.model.norm is Norm.RMSNorm else 2)
 
 
 def has_fused_norms(run: Run) -> bool:
@@ -146,9 +118,10 @@ def has_fused_norms(run: Run) -> bool:
 
 def norms(run: Run, x: Tokens) -> int:
     """Return what the norms of a layer keep; the two of a parallel residual have the same input."""
-    shared = run.model.parallel_residual and not copies_input(run)
-    before = 0 if run.model.norm_place is NormPlace.after else 2 * norm(run, x) - (layer_input(run, x) if shared else 0)
-    return before + (0 if run.model.norm_place is NormPlace.before else 2 * norm_of_result(run, x))
+    shared = layer_input(run, x) if run.model.parallel_residual else 0
+    before = 0 if run.model.norm_place is NormPlace.after else 2 * norm(run, x) - shared
+    # Those after attention and feed-forward keep the result of these, which has the shape of a layer's input.
+    return before + (0 if run.model.norm_place is NormPlace.before else 2 * norm(run, x))
 
 
 def operands(run: Run, width: int, targets: tuple[LoraTarget, ...], matrices: int = 1) -> int:
@@ -169,7 +142,7 @@ def operands(run: Run, width: int, targets: tuple[LoraTarget, ...], matrices: in
 def attention(run: Run, x: Tokens) -> int:
     """Return what attention keeps: its input, q, k and v, the rotated q and k, log-sum-exps, and its result.
 
-    Norms of queries and keys add their statistics, and copies of q and k where norms copy their input.
+    Norms of queries and keys add their statistics, and copies of q and k where Liger's kernel makes them.
 
     For each token hidden + (q + k) + (q + 2 k) + q numbers, with q and k the widths of the heads on a TP rank, and one
     float32 log-sum-exp per head (https://arxiv.org/abs/2307.08691, algorithm 1). Values are a view of the product qkv,
@@ -181,7 +154,7 @@ def attention(run: Run, x: Tokens) -> int:
     q, k = (heads * model.head_size // tensor for heads in (model.heads, model.kv_heads))
     # Repeated keys and values are copies, and nothing refers to qkv any more, but for norms of its queries and keys.
     repeated = k < q and not takes_groups(run)
-    normalizes_qkv = model.norm_qk and not copies_heads(run)
+    normalizes_qkv = model.norm_qk and not has_fused_norms(run)
     # Normalized queries and keys are rotated into a tensor each, so that repeated keys free theirs.
     rotated = q + (0 if model.norm_qk and repeated else k)
     keys_and_values = (2 * q if repeated else 0) + (q + 2 * k if normalizes_qkv or not repeated else 0)
@@ -208,19 +181,17 @@ def statistics_of_heads(run: Run, x: Tokens) -> int:
 def latent_attention(run: Run, x: Tokens, latent: LatentAttention) -> int:
     """Return what latent attention keeps: its input, narrow vectors before and after their norms, q, k, v, its result.
 
-    Autocast casts the input for both matrices that read it, and narrow vectors to float32 for their norms. Values are
-    padded to the size of queries and keys, and so is the result, of which the closing matrix keeps a copy. Without that
-    they are a view of the product that made them and keys.
+    Values are padded to the size of queries and keys, and so is the result, of which the closing matrix keeps a copy.
+    Without that they are a view of the product that made them and keys.
     """
-    model, heads = run.model, run.model.heads // run.parallelism.tensor
-    trains, casts = run.job.trains_all_weights, in_autocast(run) and not has_fused_norms(run)
+    model, heads, trains = run.model, run.model.heads // run.parallelism.tensor, run.job.trains_all_weights
     rope, size, value = latent.rope_head_size, model.head_size, latent.value_head_size
-    inputs = (2 if x.residual > x.width else 1) * model.hidden_size if trains else 0
+    inputs = model.hidden_size if trains else 0
     narrow = kept = 0
     for rank, beside in ((latent.q_lora_rank, 0), (latent.kv_lora_rank, rope)):
         if rank is not None:
             # The norm's input, its result, and a float32 statistic.
-            narrow += (4 * rank if casts else (rank + beside) * x.width) + 4
+            narrow += (rank + beside) * x.width + 4
             kept += rank if trains else 0
     padded = has_flash(run) and value < size
     values = size if padded else size - rope + value
@@ -234,23 +205,17 @@ def head_norms(run: Run) -> int:
     if not model.norm_qk:
         return 0
     statistics = 4 * (1 if model.norm is Norm.RMSNorm else 2)
-    width = WIDTHS[run.job.precision] if has_fused_norms(run) else 4
-    copies = width * model.head_size if copies_heads(run) else 0
+    # Liger's kernel copies queries and keys to one piece of memory.
+    copies = WIDTHS[run.job.precision] * model.head_size if has_fused_norms(run) else 0
     heads = (model.heads + model.kv_heads) // run.parallelism.tensor
     return heads * copies + (2 if model.norm_qk_whole else heads) * statistics
-
-
-def copies_heads(run: Run) -> bool:
-    """Return whether norms of queries and keys copy them: in autocast to float32, Liger's to one piece of memory."""
-    return in_autocast(run) or has_fused_norms(run)
 
 
 def feed_forward(run: Run, x: Tokens) -> int:
     """Return what the feed-forward keeps: its input, and the operands of its activation function and last product.
 
-    Gated: gate, up, silu(gate) and their product; Liger and limited SwiGLU compute silu again. Autocast casts the input
-    for each of the two matrices. Else: up and gelu(up). Frozen matrices without adapters keep neither their input nor
-    the last operand.
+    Gated: gate, up, silu(gate) and their product; Liger and limited SwiGLU compute silu again. Else: up and gelu(up).
+    Frozen matrices without adapters keep neither their input nor the last operand.
     """
     model, mlp = run.model, (LoraTarget.mlp,)
     gated = model.mlp is not Mlp.GptNeoxMLP
@@ -269,8 +234,7 @@ def feed_forward(run: Run, x: Tokens) -> int:
         of_shared = inner * shared + operands(run, shared, mlp) + (inputs if shared else 0)
         of_experts = results + rows_of_experts(run, x) * (inputs + kept)
         return router + x.width * (of_experts + x.count * of_shared)
-    casts = 2 if gated and x.residual > x.width else 1
-    return x.count * x.width * (casts * inputs + kept)
+    return x.count * x.width * (inputs + kept)
 
 
 def rows_of_experts(run: Run, x: Tokens) -> int:

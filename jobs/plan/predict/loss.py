@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jobs.engines.native.loss_chunk import loss_chunk
-from jobs.plan.predict.activations import Tokens, layer_input, norm
+from jobs.plan.predict.activations import Tokens, has_wide_weights, in_autocast, layer_input, norm
 from jobs.schema import Run
 
 
@@ -19,8 +19,10 @@ class LossMemory:
 
     kept: int
     """From its forward to its backward pass."""
-    peak: int
-    """At the moment that holds the most, what is kept included."""
+    forward: int
+    """The most in the forward pass, what is kept included."""
+    backward: int
+    """The most in the backward pass, what is kept included."""
 
 
 def loss_memory(run: Run, x: Tokens) -> LossMemory:
@@ -32,8 +34,9 @@ def loss_memory(run: Run, x: Tokens) -> LossMemory:
 def whole(run: Run, x: Tokens) -> LossMemory:
     """Return the memory of the loss from all logits: 12 bytes per logit in backward, 16 if TP divides them.
 
-    The log-softmax in float32 is kept; backward adds its gradient and that of the logits, both in float32. torch's
-    loss_parallel has one more temporary.
+    Forward has the logits in the type of the arithmetic and in float32, and their log-softmax. The log-softmax in
+    float32 is kept; backward adds its gradient and that of the logits, both in float32. torch's loss_parallel has one
+    more temporary.
     """
     p = run.parallelism
     divided = p.tensor > 1 and p.loss_parallel
@@ -41,7 +44,8 @@ def whole(run: Run, x: Tokens) -> LossMemory:
     # A frozen head keeps no input.
     states = x.count * run.model.hidden_size * x.width if run.job.trains_all_weights else 0
     kept = norm(run, x) + states + logits
-    return LossMemory(kept, kept + (3 if divided else 2) * logits)
+    narrow = logits * x.width // 4 if x.width < 4 else 0
+    return LossMemory(kept, kept + narrow + logits, kept + (3 if divided else 2) * logits)
 
 
 def chunked(run: Run, x: Tokens, chunk: int) -> LossMemory:
@@ -57,7 +61,8 @@ def chunked(run: Run, x: Tokens, chunk: int) -> LossMemory:
     kept = norm(run, x) + states + head * x.width
     # Sequence parallelism gathers the normed states.
     inputs = layer_input(run, x) + (states if x.between < x.count else 0)
-    casts = states + head * x.width if x.residual > x.width else 0
+    casts = head * x.width if in_autocast(run) and has_wide_weights(run) else 0
     of_softmax = chunk * (8 * vocabulary + hidden * x.width)
     of_gradients = chunk * (vocabulary + hidden) * x.width + (head * x.width if x.width < 4 else 0)
-    return LossMemory(kept, norm(run, x) + inputs + casts + states + 4 * head + max(of_softmax, of_gradients))
+    summed = norm(run, x) + inputs + casts + states + 4 * head + max(of_softmax, of_gradients)
+    return LossMemory(kept, summed, kept)

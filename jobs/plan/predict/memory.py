@@ -307,13 +307,15 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
     once = accumulation(run) == 1
     at_end, base = base, base | {"gradients": 0.0 if once else base["gradients"]}
     messages = pipeline_messages(run, x, first=first, last=last)
-    if last:
-        # Chunks cast the head's weight themselves.
-        casts = cast_weights(run, numbers, head=loss_chunk(run) is None)
-        of_loss = gathers_for_loss(run) + messages
-        yield base | {"activations": kept + casts, "loss": loss_memory(run, x).peak, "communication": of_loss}
-    # A checkpointed layer casts its weights again.
     checkpointed = run.engine.activation_checkpointing is not ActivationCheckpointing.none
+    if last:
+        # Autocast keeps all casts until the end of forward. Chunks cast the head's weight themselves.
+        loss, head = loss_memory(run, x), loss_chunk(run) is None
+        for peak, cast in ((loss.forward, numbers), (loss.backward, [] if checkpointed else numbers)):
+            held_by_layers = kept + cast_weights(run, cast, head=head)
+            of_loss = gathers_for_loss(run) + messages
+            yield base | {"activations": held_by_layers, "loss": peak, "communication": of_loss}
+    # A checkpointed layer casts its weights again.
     kept += cast_weights(run, numbers[-1:] if checkpointed else numbers, head=False)
 
     def work_of_layer(of: Run) -> int:

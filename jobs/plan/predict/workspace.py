@@ -12,7 +12,15 @@ from typing import Any
 from jobs.engines.native.loss_chunk import loss_chunk
 from jobs.layout import accumulation, frees_weights, sequence_parallel, uses_fsdp
 from jobs.parallelism import SHARD_PARTS, Strategy
-from jobs.plan.predict.activations import WIDTHS, Tokens, has_grouped_products, layer_input, operands
+from jobs.plan.predict.activations import (
+    WIDTHS,
+    Tokens,
+    has_grouped_products,
+    has_wide_weights,
+    in_autocast,
+    layer_input,
+    operands,
+)
 from jobs.plan.predict.states import layer_as_stored, shard_ranks, undivided_gradients
 from jobs.plan.predict.weights import (
     NF4_BLOCK,
@@ -48,9 +56,9 @@ def backward_of_layer(run: Run, x: Tokens) -> int:
         if uses_fsdp(run) and run.job.trains_all_weights:
             others = max(0, 2 * of_experts - tokens * (wide + model.hidden_size))
     gathered = x.count * x.width * model.hidden_size if sequence_parallel(run) else 0
-    if x.residual > x.width:
-        # Autocast casts the gradient of the result down, and that of the weight up.
-        gathered, matrix = x.count * x.width * model.hidden_size, 3 * matrix
+    if in_autocast(run) and has_wide_weights(run):
+        # Autocast casts the gradient of the weight up.
+        matrix *= 3
     made = 3 if model.mlp is not Mlp.GptNeoxMLP else 2
     activation = made * inputs - tokens * operands(run, wide, (LoraTarget.mlp,))
     return layer_input(run, x) + max(inputs + matrix + others + gathered, activation) + unpacked_matrix(run, x)
@@ -205,4 +213,4 @@ def pipeline_messages(run: Run, x: Tokens, *, first: bool, last: bool) -> int:
     if run.parallelism.pipeline == 1:
         return 0
     neighbours = (not first) + (not last)
-    return neighbours * accumulation(run) * x.count * run.model.hidden_size * x.residual
+    return neighbours * accumulation(run) * x.count * run.model.hidden_size * x.width
