@@ -443,6 +443,9 @@ class Engine:
     overlap_communication: bool = True
     """Send at the same time as computing: for TP, between pipeline stages, and for gradients and weights of replicas
     (nemo). False only to measure what that gains, or where Transformer Engine's buffers for TP do not start."""
+    tf32: bool = True
+    """Let products of float32 matrices round their operands to TF32 (10 bits of mantissa) on NVIDIA GPUs since Ampere,
+    which are several times faster; LitGPT's command does so too. False: all 23 bits."""
     float8: bool = False
     """Multiply in float8 in all linear layers but the head, by torchao; needs such GPUs, and `compile` (native)."""
     kernels: Kernels = Kernels.torch
@@ -789,6 +792,8 @@ class Gpu:
     """Dense bfloat16 peak, without sparsity; the reference of MFU."""
     peak_fp16_tflops: float | None = None
     """Dense float16 peak, without sparsity."""
+    peak_tf32_tflops: float | None = None
+    """Dense peak of float32 products with operands in TF32, without sparsity; null: the GPU has none."""
     peak_fp32_tflops: float | None = None
     """Dense float32 peak."""
     matmul_bf16_tflops: float | None = None

@@ -34,8 +34,10 @@ from jobs.plan.predict.flops import (
 )
 from jobs.schema import ActivationCheckpointing, EngineKind, Mlp, Precision
 
-# The setting of `gpu` that is the peak of an arithmetic type: 16 bits on tensor cores, or plain float32.
+TF32 = "TF32"
+# The setting of `gpu` that is the peak of an arithmetic type: on tensor cores, or plain float32.
 PEAK_OF = {
+    TF32: "peak_tf32_tflops",
     Precision.bfloat16.name: "peak_bf16_tflops",
     "float16": "peak_fp16_tflops",
     Precision.float32.name: "peak_fp32_tflops",
@@ -256,6 +258,8 @@ def peak_of(run: RunResult) -> Peak:
     if run.log and precision is None:
         named = run.setting("job.precision") or "an arithmetic type that the log does not name"
         raise UnknownError(f"the peak in {named} is not known for certain (known: bf16 and fp16)")
+    if precision == Precision.float32.name and run.setting("engine.tf32") is True and lookup(described, PEAK_OF[TF32]):
+        precision = TF32
     tflops = as_number(lookup(described, PEAK_OF.get(str(precision), "")))
     if tflops is None or tflops <= 0:
         raise UnknownError(f"the peak of {device} in {precision or 'an unnamed arithmetic type'} is not known")

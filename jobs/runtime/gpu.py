@@ -44,6 +44,13 @@ def refuse_unusable_gpu(run: Run, rank: Rank) -> None:
         )
 
 
+def prepare_gpu(run: Run, rank: Rank) -> None:
+    """Raise ConfigError if a rank cannot use its GPU (refuse_unusable_gpu); set the arithmetic of float32 products."""
+    refuse_unusable_gpu(run, rank)
+    # As LitGPT's command does before it calls a script (litgpt/__main__.py).
+    torch.set_float32_matmul_precision("high" if run.engine.tf32 else "highest")
+
+
 def refuse_own_gpu_only(run: Run) -> None:
     """Raise ConfigError if each of several ranks of a node sees its own GPU only: Fabric takes all of the node."""
     if run.ranks_per_node > 1 and torch.cuda.is_available() and torch.cuda.device_count() == 1:

@@ -101,7 +101,8 @@ class Recorder:
             startup |= {metric.name: value for metric, value in at_start(self.load.gpu).items()}
         ranks, named = self.rank.world_size, device_name(device)
         where = {"ranks": ranks, "job_id": scheduled_job_id(), **nodes, "device": device.type, "device_name": named}
-        self.event("started", **place, **startup, **where, torch=torch.__version__, **more, data=data)
+        versions = {"torch": torch.__version__, "float32_products": torch.get_float32_matmul_precision()}
+        self.event("started", **place, **startup, **where, **versions, **more, data=data)
         unlearned = ", from RANDOM WEIGHTS (job.init_from is not set)" if finetunes_nothing(self.run.job) else ""
         print(
             f"{self.run.name}: {ranks} ranks on {', '.join(nodes['nodes'])} ({named}), "

@@ -29,7 +29,7 @@ from jobs.errors import ConfigError
 from jobs.layout import accumulation
 from jobs.lease import Lease
 from jobs.ranks import Rank, torchrun_environment
-from jobs.runtime.gpu import refuse_own_gpu_only, refuse_unusable_gpu
+from jobs.runtime.gpu import prepare_gpu, refuse_own_gpu_only
 from jobs.runtime.machine import StopRequest, process_start
 from jobs.runtime.process_group import connect, own_device
 from jobs.runtime.recorder import Recorder
@@ -47,7 +47,7 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
     stop, directory = StopRequest(), lease.run
     watchdog = Watchdog(lease, rank, run.engine.hang_timeout_s)
     startup = Startup(process_start(), watchdog, reads_bytes(run))
-    refuse_unusable_gpu(run, rank)
+    prepare_gpu(run, rank)
     refuse_own_gpu_only(run)
     os.environ |= torchrun_environment(rank, run.ranks_per_node)
     if not torch.cuda.is_available():

@@ -17,7 +17,7 @@ from jobs.errors import ConfigError
 from jobs.lease import Lease
 from jobs.ranks import Rank, torchrun_environment
 from jobs.runtime.checkpoint_directory import complete
-from jobs.runtime.gpu import refuse_unusable_gpu
+from jobs.runtime.gpu import prepare_gpu
 from jobs.runtime.machine import StopRequest, process_start
 from jobs.runtime.process_group import collective_timeout, store_of_run
 from jobs.runtime.recorder import Recorder
@@ -38,7 +38,7 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
     stop, directory = StopRequest(), lease.run
     watchdog = Watchdog(lease, rank, run.engine.hang_timeout_s)
     startup = Startup(process_start(), watchdog, reads_bytes(run))
-    refuse_unusable_gpu(run, rank)
+    prepare_gpu(run, rank)
     refuse_without_gpu()
     set_environment(run, rank)
     startup.begins(m.STARTUP_IMPORT_TIME)

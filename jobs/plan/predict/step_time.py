@@ -132,7 +132,7 @@ def peak_flops_per_s(run: Run) -> float | None:
     peaks = {
         Precision.bfloat16: run.gpu.peak_bf16_tflops,
         Precision.float16: run.gpu.peak_fp16_tflops,
-        Precision.float32: run.gpu.peak_fp32_tflops,
+        Precision.float32: (run.engine.tf32 and run.gpu.peak_tf32_tflops) or run.gpu.peak_fp32_tflops,
     }
     peak = peaks[run.job.precision]
     return None if peak is None else peak * 1e12

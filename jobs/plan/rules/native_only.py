@@ -17,7 +17,7 @@ NEMO_ONLY = {
 }
 """Keys that only engine=nemo reads, with the only values that they may have elsewhere."""
 OF_EVERY_ENGINE = {"kind", "activation_checkpointing", "compile", "parameters",
-                   "hang_timeout_s", "cpu_threads_per_rank", "deepspeed", "profile", "server",
+                   "tf32", "hang_timeout_s", "cpu_threads_per_rank", "deepspeed", "profile", "server",
                    *(key.removeprefix("engine.") for key in NEMO_ONLY)}  # fmt: skip
 """Fields of `engine` that other engines support or have rules for; all others belong to the native engine."""
 

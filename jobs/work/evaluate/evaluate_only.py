@@ -8,7 +8,7 @@ from jobs.data import open_dataset
 from jobs.lease import Lease
 from jobs.ranks import Rank, node_name, restart_count, scheduled_job_id
 from jobs.rundir import append_event, read_events
-from jobs.runtime.gpu import refuse_unusable_gpu
+from jobs.runtime.gpu import prepare_gpu
 from jobs.runtime.process_group import device_name
 from jobs.runtime.steps import samples
 from jobs.schema import Run
@@ -17,7 +17,7 @@ from jobs.work.evaluate.evaluate import evaluate
 
 def evaluate_only(run: Run, lease: Lease, rank: Rank) -> None:
     """Evaluate the weights that the run starts from, and record start, result and end."""
-    refuse_unusable_gpu(run, rank)
+    prepare_gpu(run, rank)
     directory = lease.run
     lease.take()
     attempt = 1 + sum(event["event"] == "started" for event in read_events(directory.status))

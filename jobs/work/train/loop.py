@@ -26,7 +26,7 @@ from jobs.rundir import RunDir
 from jobs.runtime.checkpoint_directory import newest_readable
 from jobs.runtime.divergence import DivergedError, refuse_not_finite
 from jobs.runtime.garbage import collected_between
-from jobs.runtime.gpu import refuse_unusable_gpu
+from jobs.runtime.gpu import prepare_gpu
 from jobs.runtime.machine import StopRequest, process_start
 from jobs.runtime.process_group import join, largest_of_ranks, synchronize
 from jobs.runtime.profiler import StepProfiler
@@ -53,7 +53,7 @@ def train(
 
     # --- device -----------------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_RENDEZVOUS_TIME)
-    refuse_unusable_gpu(run, rank)
+    prepare_gpu(run, rank)
     device = join(run, lease, rank)
 
     # --- data -------------------------------------------------------------------------------------------------

@@ -71,6 +71,14 @@ def of(path: Path, run: Run, tokens_per_s: float = 40_000, **fields: Any) -> dic
 # --- values ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("tf32", "peak"), [(True, 494.5e12), (False, 67e12)])
+def test_mfu_of_float32_is_of_the_peak_of_its_products(tmp_path: Path, tf32: bool, peak: float) -> None:
+    gpu = replace(H100, peak_tf32_tflops=494.5, peak_fp32_tflops=67)
+    run = a_gpu_run(precision=Precision.float32, gpu=gpu)
+    run = replace(run, engine=replace(run.engine, tf32=tf32))
+    assert of(tmp_path, run, 4_000)["mfu"] == pytest.approx((6 * N + ATTENTION) * 1_000 / peak)
+
+
 def test_mfu_is_palms_formula_with_the_head_and_without_the_embedding(tmp_path: Path) -> None:
     mfu = (6 * N + ATTENTION) * 10_000 / 989e12
     assert of(tmp_path, a_gpu_run()) == {"mfu": pytest.approx(mfu), "hfu": pytest.approx(mfu)}

@@ -64,7 +64,9 @@ def native(instructions: tuple[str, ...], tmp_path_factory: pytest.TempPathFacto
     """The native engine's run of the same samples; the others start from what it started from."""
     where = tmp_path_factory.mktemp("native")
     first = ended(make_run(where, *LITGPT[1:], "name=first", "job.steps=2", "model.max_sequence_length=256"))
-    return ended(make_run(where, *LITGPT[1:], *TUNING, *instructions, f"job.init_from={first.export}"))
+    return ended(
+        make_run(where, *LITGPT[1:], *TUNING, *instructions, f"job.init_from={first.export}", "engine.tf32=false")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +124,14 @@ def ended(run: RunDir) -> RunDir:
 def test_the_first_loss_is_the_native_engines_on_the_same_weights_and_samples(native: RunDir, full: RunDir) -> None:
     assert losses(full)[0] == pytest.approx(losses(native)[0], abs=1e-5)
     assert [row["tokens"] for row in steps(full)] == [row["tokens"] for row in steps(native)]
+
+
+def test_float32_products_are_those_of_litgpts_command_unless_the_run_says_otherwise(
+    native: RunDir, full: RunDir
+) -> None:
+    (exact,), (as_litgpt,) = (events(run, "started") for run in (native, full))
+    # litgpt/__main__.py calls torch.set_float32_matmul_precision("high"); its scripts alone do not.
+    assert (exact["float32_products"], as_litgpt["float32_products"]) == ("highest", "high")
 
 
 def test_a_chosen_template_is_trained_on_as_litgpts_own(

@@ -17,7 +17,7 @@ from jobs.plan.predict.calibration import STEP_TIME_PRIOR
 from jobs.plan.predict.communication import all_to_all_s, group_of, seconds
 from jobs.plan.predict.constants import StepTimeConstants
 from jobs.plan.predict.speed import model_flops, speed
-from jobs.plan.predict.step_time import StepTime, StepWork, step_time, step_time_s, step_work
+from jobs.plan.predict.step_time import StepTime, StepWork, peak_flops_per_s, step_time, step_time_s, step_work
 from jobs.schema import ActivationCheckpointing, Run
 from tests.support.composing import one
 from tests.support.paths import ROOT
@@ -54,6 +54,17 @@ def test_matrix_products_are_the_6_n_of_the_model_at_the_largest_measured_rate()
     # Causal attention computes half of each product, and 3.5 times the forward pass in all.
     # torch's kernel reaches 0.7 of what cuDNN's does on H100.
     assert 0.7 * stage.attention_s * 989e12 == pytest.approx(32 * 3.5 * 4 * 4_096 * 4_096 * 4_096 / 2)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precise", "rounded"), [("h100_sxm", 67, 494.5), ("v100_sxm2_32gb", 15.7, 15.7), ("mi300x", 163.4, 163.4)]
+)
+def test_products_of_float32_have_the_peak_of_tf32_where_gpu_and_run_have_it(
+    gpu: str, precise: float, rounded: float
+) -> None:
+    given = (f"gpu={gpu}", "gpu.memory_gb=null", "job.precision=float32", "parallelism=ddp")
+    assert peak_flops_per_s(of(*given)) == pytest.approx(rounded * 1e12)
+    assert peak_flops_per_s(of(*given, "engine.tf32=false")) == pytest.approx(precise * 1e12)
 
 
 def test_full_recomputation_repeats_the_forward_pass_of_layers_and_not_the_head() -> None:
