@@ -560,6 +560,21 @@ class OptimizerKind(Enum):
     adamw_stochastic = "adamw_stochastic"
     """AdamW in float32 arithmetic on bfloat16 weights and moments, rounded stochastically, so that small updates count
     in the mean; needs `engine.parameters=bfloat16`."""
+    muon = "muon"
+    """Muon for the matrices of layers (their updates are orthogonalized), AdamW for all other weights."""
+
+
+class Decay(Enum):
+    """Shape in which the learning rate falls, from 1 to 0 over a share p of the decay."""
+
+    cosine = "cosine"
+    """(1 + cos(pi p)) / 2."""
+    linear = "linear"
+    """1 - p."""
+    sqrt = "sqrt"
+    """1 - sqrt(p), for short decays at the end of a run (arXiv:2405.18392)."""
+    none = "none"
+    """1: it stays."""
 
 
 class WeightDecayOn(Enum):
@@ -596,9 +611,14 @@ class Job:
     learning_rate: Annotated[float, Range(0, 1e3, usual=3e-4)]
     """Highest learning rate, reached after the warm-up."""
     min_learning_rate: Annotated[float, Range(0, 1e3, usual=3e-5)]
-    """Learning rate at the end of the cosine decay."""
+    """Learning rate at the end of the decay."""
     warmup_steps: NoneOrMore
     """Steps of linear warm-up of the learning rate."""
+    decay: Decay = field(default=Decay.cosine, metadata=NATIVE_ONLY)
+    """Shape in which the learning rate falls (native; all others: cosine)."""
+    decay_steps: Count | None = field(default=None, metadata=NATIVE_ONLY)
+    """Last steps of a run, in which the learning rate falls; before them it is constant (warm-up, stable, decay).
+    null: all after the warm-up (native)."""
     optimizer: OptimizerKind = field(default=OptimizerKind.adamw, metadata=NATIVE_ONLY)
     """Rule of the update (native; all others: adamw)."""
     weight_decay: Annotated[float, Range(0, 1e3, usual=0.1)]

@@ -196,8 +196,8 @@ class Engine(ABC):
         """Return the part of a GPU's memory that a run can use."""
         return 1.0
 
-    def bytes_per_parameter(self, run: Run) -> int:
-        """Return the bytes of a checkpoint for each trained parameter; 0 without checkpoints that a run resumes."""
+    def bytes_per_parameter(self, run: Run) -> float:
+        """Return the bytes of a checkpoint for each trained parameter, in the mean; 0: a run resumes from none."""
         return 0
 
     def shardings(self, run: Run) -> list[tuple[tuple[str, Any], ...]]:

@@ -84,7 +84,7 @@ def trained_checkpoint_bytes(run: Run) -> int:
     """Return the size of a checkpoint of a language model: the trained weights and the optimizer's state."""
     if run.job.checkpoint_every_steps is None:
         return 0
-    return engine_of(run).bytes_per_parameter(run) * trained_parameters(run)
+    return round(engine_of(run).bytes_per_parameter(run) * trained_parameters(run))
 
 
 def priced(run: Run, gpu_hours: float | None) -> float | None:

@@ -33,9 +33,8 @@ class LitGPT(Engine):
 
         held, width = parameters_held(run), WIDTHS[run.engine.parameters]
         trained = held.trained(run)
-        return States(
-            weights=width * held.total, gradients=width * trained, optimizer=optimizer_of(run).moments * width * trained
-        )
+        moments = round(optimizer_of(run).moments(run) * trained)
+        return States(weights=width * held.total, gradients=width * trained, optimizer=width * moments)
 
     def sharding_like_zero(self, run: Run) -> str:
         """Return LitGPT's sharding."""

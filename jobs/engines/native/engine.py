@@ -42,9 +42,9 @@ class Native(Engine):
 
         return states(run)
 
-    def bytes_per_parameter(self, run: Run) -> int:
+    def bytes_per_parameter(self, run: Run) -> float:
         """Return the size of a weight and the optimizer's moments."""
-        return (1 + optimizer_of(run).moments) * (2 if run.engine.parameters is Precision.bfloat16 else 4)
+        return (1 + optimizer_of(run).moments(run)) * (2 if run.engine.parameters is Precision.bfloat16 else 4)
 
     def shardings(self, run: Run) -> list[tuple[tuple[str, Any], ...]]:
         """Return FSDP, which a pipeline does without."""

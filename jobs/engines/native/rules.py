@@ -120,11 +120,17 @@ def narrow_weights_have_narrow_arithmetic(run: Run) -> str | None:
     return None
 
 
-def rounding_has_narrow_weights(run: Run) -> str | None:
-    """Refuse stochastic rounding of weights that are not rounded, and a loop that its update does not have."""
-    if run.job.optimizer is not OptimizerKind.adamw_stochastic:
+def optimizer_fits(run: Run) -> str | None:
+    """Refuse settings that an optimizer does not have: weights that it would not round, another's loop, adapters."""
+    optimizer = run.job.optimizer
+    if optimizer is OptimizerKind.adamw:
         return None
-    if run.engine.parameters is not Precision.bfloat16:
+    if optimizer is OptimizerKind.muon and not run.job.trains_all_weights:
+        return (
+            f"job.optimizer=muon orthogonalizes the updates of whole matrices, and job={run.job.name} trains others "
+            "next to frozen ones. Set job.optimizer=adamw, or a job that trains all weights."
+        )
+    if optimizer is OptimizerKind.adamw_stochastic and run.engine.parameters is not Precision.bfloat16:
         return (
             f"job.optimizer=adamw_stochastic rounds weights to bfloat16, and engine.parameters="
             f"{run.engine.parameters.name} keeps them in another type. Set engine.parameters=bfloat16 "
@@ -133,7 +139,7 @@ def rounding_has_narrow_weights(run: Run) -> str | None:
     if run.engine.optimizer_loop is not None:
         return (
             f"engine.optimizer_loop={run.engine.optimizer_loop.name} chooses a loop of PyTorch's AdamW, which "
-            "job.optimizer=adamw_stochastic does not use. Set engine.optimizer_loop=null, or job.optimizer=adamw."
+            f"job.optimizer={optimizer.name} does not use. Set engine.optimizer_loop=null, or job.optimizer=adamw."
         )
     return None
 
@@ -380,7 +386,7 @@ RULES: tuple[Rule, ...] = (
     gradient_sums_have_a_shard_group,
     there_is_something_to_read_once,
     narrow_weights_have_narrow_arithmetic,
-    rounding_has_narrow_weights,
+    optimizer_fits,
     packed_rows_are_whole,
     windows_are_whole,
     sinks_are_whole,

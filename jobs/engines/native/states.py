@@ -35,7 +35,7 @@ def states_at(run: Run, held: Held, whole: Held) -> States:
     update = States(
         weights=width * trained + narrow * frozen + held.scale_bytes,
         gradients=width * (trained + undivided_gradients(run)),
-        optimizer=optimizer_of(run).moments * width * trained,
+        optimizer=width * round(optimizer_of(run).moments(run) * trained),
     )
     if p.strategy is not Strategy.fsdp or held == whole:
         return update

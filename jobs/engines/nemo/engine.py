@@ -54,7 +54,7 @@ class NeMo(Engine):
         held, width = parameters_held(run), WIDTHS[run.job.precision]
         trained = held.trained(run)
         ranks = data_degree(run) * run.parallelism.context if run.engine.distributed_optimizer else 1
-        copies = optimizer_of(run).moments + (1 if width < 4 else 0)
+        copies = round(optimizer_of(run).moments(run)) + (1 if width < 4 else 0)
         return States(
             weights=width * held.total,
             gradients=self.gradient_bytes(run) * trained,

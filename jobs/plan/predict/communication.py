@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from jobs.engines.engine import engine_of
+from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.layout import Layout, accumulation, frees_weights, layout_of, sequence_parallel
 from jobs.parallelism import AXES, CP, DP_REPLICATE, EP, PP, SHARD_GROUP_AXES, TP, Axis, ReduceEach, Strategy
 from jobs.plan.predict.activations import WIDTHS, tokens_of
@@ -218,6 +219,8 @@ def shard_exchange(
         each = each.plus(gradients, 1)
     else:
         one = one.plus(gradients, 1)
+    if optimizer_of(run).gathers:
+        one = one.plus(2 * WIDTHS[run.job.precision] * group.share * in_layers, 2)
     return ShardExchange(each, one.plus(each.wire_bytes, each.collectives))
 
 

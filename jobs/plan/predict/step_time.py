@@ -214,7 +214,12 @@ def stage_work(
     divided = divided if run.parallelism.expert > 1 else 0
     of_experts = divided / run.parallelism.expert / tensor
     others = in_layers - divided / tensor
-    count = dense + layers
+    count, optimizer = dense + layers, optimizer_of(run)
+    update_flops = sum(
+        count * w.copies / (run.parallelism.expert if w.of_expert else 1) * optimizer.update_flops(w)
+        for count, each in weights
+        for w in each
+    )
     return StageWork(
         ranks=ranks,
         layers=count,
@@ -229,7 +234,8 @@ def stage_work(
             + c.copied_bytes(run, layout, others + of_experts + in_ends, others + of_experts)
         )
         / memory_bytes_per_s,
-        optimizer_s=optimizer_of(run).update_bytes * trained / update_shards(run, layout) / memory_bytes_per_s,
+        optimizer_s=optimizer.update_bytes(run) * trained / update_shards(run, layout) / memory_bytes_per_s
+        + update_flops / max(run.parallelism.tensor, update_shards(run, layout)) / rate,
         # The head gathers its input and reduces that input's gradient: one pair of collectives, where a layer has two.
         tensor=c.tensor_exchange(run, layout, count + has_head / 2),
         context=c.context_exchange(run, layout, count),

@@ -19,6 +19,7 @@ from jobs.rundir import RESERVED, is_reserved
 from jobs.schema import (
     TEXTS,
     Batching,
+    Decay,
     EngineKind,
     Gpu,
     Job,
@@ -478,6 +479,24 @@ def rate_never_reaches_its_peak(run: Run) -> str | None:
     return None
 
 
+def decay_has_its_steps(run: Run) -> str | None:
+    """Refuse steps of a decay that a run does not have."""
+    job = run.job
+    if job.decay_steps is None:
+        return None
+    if job.decay is Decay.none:
+        return (
+            f"job.decay=none keeps the learning rate, and job.decay_steps={job.decay_steps} lets it fall. Set "
+            "job.decay_steps=null, or job.decay=linear."
+        )
+    if job.steps is not None and job.warmup_steps + job.decay_steps > job.steps:
+        return (
+            f"job.warmup_steps={job.warmup_steps} and job.decay_steps={job.decay_steps} are longer than "
+            f"job.steps={job.steps}. Set job.decay_steps=null, or more steps."
+        )
+    return None
+
+
 def only_the_last_checkpoint(run: Run) -> str | None:
     """Warn of checkpoints that are further apart than the run is long."""
     job = run.job
@@ -640,6 +659,7 @@ COUNTS: tuple[Rule, ...] = (config_holds_no_secret, counts_are_in_range)
 OTHERS: tuple[Rule, ...] = (
     numbers_are_in_range,
     rate_falls,
+    decay_has_its_steps,
     adapters_have_a_size,
     one_customization,
     names_are_file_names,

@@ -10,18 +10,24 @@ from jobs.schema import Run
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 
 class AdamWStochastic(AdamW):
     """AdamW in float32 arithmetic, whose results are rounded stochastically to weights and moments in bfloat16."""
 
-    update_bytes = 200
-    """Its operations are separate kernels, each of which reads and writes its operands in float32."""
+    def update_bytes(self, run: Run) -> float:
+        """Return those of separate kernels, each of which reads and writes its operands in float32."""
+        del run
+        return 200
 
-    def build(self, parameters: Iterable[Any], run: Run, device: torch.device) -> torch.optim.Optimizer:
+    def build(
+        self, parameters: Iterable[Any], run: Run, device: torch.device, model: nn.Module
+    ) -> torch.optim.Optimizer:
         """Return the optimizer."""
         from jobs.engines.native.rounded_adamw import RoundedAdamW
 
+        del model
         job = run.job
         return RoundedAdamW(
             parameters,

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from jobs.lookup import imported
+from jobs.plan.predict.weights import Weight
 from jobs.schema import Run
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 NUMBER_BYTES = 4
 
@@ -18,21 +20,31 @@ NUMBER_BYTES = 4
 class Optimizer(ABC):
     """An optimizer."""
 
-    moments: int
-    """Numbers that it keeps for each trained weight."""
+    gathers = False
+    """True if an update needs whole gradients of matrices, and sends whole results, where FSDP shards them."""
 
-    @property
-    def update_bytes(self) -> int:
+    @abstractmethod
+    def moments(self, run: Run) -> float:
+        """Return the numbers that it keeps for each trained weight, in the mean."""
+
+    def update_bytes(self, run: Run) -> float:
         """Return the bytes that an update moves for each weight in float32.
 
         Weight, gradient and moments are read; all but the gradient are written.
         """
         # Reads 2 + moments, writes 1 + moments.
-        return NUMBER_BYTES * (3 + 2 * self.moments)
+        return NUMBER_BYTES * (3 + 2 * self.moments(run))
+
+    def update_flops(self, weight: Weight) -> float:
+        """Return the FLOPs of matrix products to update a weight of a layer, which the ranks with its shards share."""
+        del weight
+        return 0.0
 
     @abstractmethod
-    def build(self, parameters: Iterable[Any], run: Run, device: torch.device) -> torch.optim.Optimizer:
-        """Return torch's optimizer of parameters, or of groups of them."""
+    def build(
+        self, parameters: Iterable[Any], run: Run, device: torch.device, model: nn.Module
+    ) -> torch.optim.Optimizer:
+        """Return torch's optimizer of groups of a model's parameters."""
 
 
 def optimizer_of(run: Run) -> Optimizer:

@@ -57,6 +57,19 @@ def test_the_rate_rises_in_a_line_and_falls_along_a_cosine_to_its_minimum_at_the
     assert learning_rate(job, 4, 4) == 1
 
 
+@pytest.mark.parametrize(
+    ("decay", "falling"),
+    [("cosine", (0.6, 0.2)), ("linear", (0.6, 0.2)), ("sqrt", (1 - 0.8 * math.sqrt(0.5), 0.2)), ("none", (1, 1))],
+)
+def test_a_decay_of_some_steps_ends_a_constant_rate(decay: str, falling: tuple[float, float]) -> None:
+    steps = ("job.warmup_steps=2", *(() if decay == "none" else ("job.decay_steps=4",)))
+    job = one("job.learning_rate=1", "job.min_learning_rate=0.2", f"job.decay={decay}", *steps).run.job
+    assert [learning_rate(job, step, 20) for step in (1, 2, 9, 16)] == [0.5, 1, 1, 1]
+    assert [learning_rate(job, step, 20) for step in (18, 20)] == pytest.approx(falling)
+    # Of a run that is no longer than warm-up and decay.
+    assert [learning_rate(job, step, 4) for step in (2, 4)] == pytest.approx([1, falling[1]])
+
+
 def test_a_run_has_its_steps_or_those_of_its_epochs() -> None:
     batches: Any = SimpleNamespace(steps_per_epoch=6)
     assert steps_of(one("job.steps=5").run.job, batches) == 5

@@ -1,0 +1,67 @@
+"""Muon (https://kellerjordan.github.io/posts/muon): it keeps the mean of the gradients of matrices only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from jobs.engines.native.optimizers.optimizer import Optimizer
+from jobs.plan.predict.weights import Weight, kinds_of_layers, layer_weights
+from jobs.schema import Precision, Run
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+ITERATIONS = 5
+"""Newton and Schulz's iterations of an update."""
+
+
+class Muon(Optimizer):
+    """Muon for the matrices of layers, AdamW for embedding, head, norms and biases."""
+
+    gathers = True
+
+    def moments(self, run: Run) -> float:
+        """Return 1 for each matrix of a layer and 2 for all others, in the mean."""
+        from jobs.plan.cost import parameters
+
+        kinds = kinds_of_layers(run.model)
+        matrices = sum(count * w.copies * w.size for count, kind in kinds for w in layer_weights(kind) if w.columns > 1)
+        return 2 - matrices / parameters(run.model)
+
+    def update_flops(self, weight: Weight) -> float:
+        """Return those of the iterations on a matrix."""
+        short, long = sorted((weight.rows, weight.columns))
+        # x x^T and its square, and their product with x: 2 k k m + 2 k k k + 2 k k m.
+        return ITERATIONS * 2.0 * short**2 * (2 * long + short) if short > 1 else 0.0
+
+    def build(
+        self, parameters: Iterable[Any], run: Run, device: torch.device, model: nn.Module
+    ) -> torch.optim.Optimizer:
+        """Return the optimizer, with the matrices of layers in groups of their own."""
+        import torch
+
+        from jobs.engines.native import muon
+        from jobs.engines.native.model import layers
+
+        del device
+        of_layers = {id(p) for layer in layers(model) for p in layer.parameters() if p.ndim > 1}
+        groups = [
+            {**group, "params": chosen, "orthogonal": orthogonal}
+            for group in parameters
+            for orthogonal in (True, False)
+            if (chosen := [p for p in group["params"] if (id(p) in of_layers) is orthogonal])
+        ]
+        job = run.job
+        return muon.Muon(
+            groups or [{"params": []}],
+            lr=job.learning_rate,
+            betas=(job.beta1, job.beta2),
+            weight_decay=job.weight_decay,
+            # As the rest of the step. float16 cannot hold the squares of small numbers.
+            arithmetic=torch.bfloat16 if job.precision is Precision.bfloat16 else torch.float32,
+        )
+
+
+OPTIMIZER = Muon()
