@@ -71,8 +71,8 @@ class Engine(ABC):
     """True if tensors are counted in the engine's own code; False if they are estimated by formulas."""
     activation_limits = (0.6, 1.8)
     """Lowest and highest memory of activations, buffers and loss over that of the formulas, in nine of ten runs."""
-    reduces_in_float32 = False
-    """True if sharded gradients are reduced in float32."""
+    reduces_apart = False
+    """True if sharded gradients are reduced in a type of their own (gradient_bytes), not in that of the arithmetic."""
     has_distributed_optimizer = False
     """True if `engine.distributed_optimizer` shards the optimizer's state over replicas."""
     allocates_gradients_first = True

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from jobs.engines.native.experts.mixture import experts_of
@@ -36,10 +37,10 @@ def shard(unit: nn.Module, run: Run, mesh: DeviceMesh) -> None:
     """
     policy = MixedPrecisionPolicy()
     if run.job.precision is not Precision.float32:
-        # Compute in 16 bits, reduce gradients in float32. Inputs are not cast: activations have 16 bits already,
-        # and the rotary table must stay float32.
-        narrow = TYPES[run.job.precision]
-        policy = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32, cast_forward_inputs=False)
+        # Compute in 16 bits, reduce gradients in float32 unless the run says otherwise. Inputs are not cast:
+        # activations have 16 bits already, and the rotary table must stay float32.
+        narrow, reduced = TYPES[run.job.precision], TYPES[run.engine.gradients]
+        policy = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=reduced, cast_forward_inputs=False)
     data_mesh = data_parallel_mesh(mesh, SHARD_GROUP_AXES)
     before, after = ([], []) if run.model.tie_embeddings else ends(unit)
     # EP ranks have different experts, so these are sharded over the others; each layer's before the layer itself.
@@ -96,19 +97,35 @@ def data_parallel_mesh(mesh: DeviceMesh, axes: Sequence[Axis]) -> DeviceMesh:
     return mesh[DP_REPLICATE.name, shard_axis] if replicated else mesh[shard_axis]
 
 
-def replicate(gpt: nn.Module, mesh: DeviceMesh, bucket_mb: int | None) -> DistributedDataParallel:
-    """Return the model in DDP over the replicas; `bucket_mb` is parallelism.bucket_mb.
+def replicate(gpt: nn.Module, mesh: DeviceMesh, run: Run) -> DistributedDataParallel:
+    """Return the model in DDP over the replicas.
 
     Its buffers are constant tables, so nothing is broadcast; gradients lie in the buckets and not in memory of their
     own next to them.
     """
-    return DistributedDataParallel(
+    replicas = mesh[DP_REPLICATE.name].get_group()
+    model = DistributedDataParallel(
         gpt,
-        process_group=mesh[DP_REPLICATE.name].get_group(),
-        bucket_cap_mb=bucket_mb,
+        process_group=replicas,
+        bucket_cap_mb=run.parallelism.bucket_mb,
         broadcast_buffers=False,
         gradient_as_bucket_view=True,
     )
+    if run.engine.gradients is Precision.bfloat16 and run.engine.parameters is Precision.float32:
+        # torch compares the annotations of hooks with types, and ours are text.
+        model.register_comm_hook(replicas, lambda group, bucket: mean_in_bfloat16(group, bucket.buffer()))
+    return model
+
+
+def mean_in_bfloat16(replicas: dist.ProcessGroup, wide: Tensor) -> Future[Tensor]:
+    """Return the mean over replicas of some of DDP's float32 gradients, sent in bfloat16; written in place.
+
+    As torch's bf16_compress_hook, which refuses CPUs.
+    """
+    sent = wide.bfloat16().div_(replicas.size())
+    work = dist.all_reduce(sent, group=replicas, async_op=True)
+    done: Future[Tensor] = work.get_future().then(lambda _: wide.copy_(sent))
+    return done
 
 
 def prepare_backward(model: nn.Module, run: Run, *, last: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.engines.engine import Engine
 from jobs.engines.native.optimizers.optimizer import optimizer_of
+from jobs.layout import uses_fsdp
 from jobs.parallelism import Sharding, Strategy
 from jobs.schema import Precision, Run
 
@@ -24,7 +25,7 @@ class Native(Engine):
     package, extra = "litgpt", "train"
     least_torch = (2, 11)
     """The first with attention for packed rows."""
-    uses_autocast = counts_memory = reduces_in_float32 = pads_for_kernels = shards_sequences_on_cpus = True
+    uses_autocast = counts_memory = reduces_apart = pads_for_kernels = shards_sequences_on_cpus = True
     chooses_schedule = writes_in_background = True
     is_named = False
     evaluated_from = "checkpoints"
@@ -35,6 +36,11 @@ class Native(Engine):
         from jobs.plan.rules.native_only import NEMO_ONLY
 
         return NEMO_ONLY
+
+    def gradient_bytes(self, run: Run) -> int:
+        """Return those of `engine.gradients`; without FSDP those of the weights, if these are narrower."""
+        narrow = not uses_fsdp(run) and run.engine.parameters is Precision.bfloat16
+        return 2 if narrow or run.engine.gradients is Precision.bfloat16 else 4
 
     def states(self, run: Run) -> States:
         """Return the states in `engine.parameters`."""

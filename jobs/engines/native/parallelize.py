@@ -117,7 +117,7 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
             [u for u in units if isinstance(u, PipelineStageModule)], run, mesh[PP.name], device, around
         )
     else:
-        execution = OneAfterAnother(replicate(gpt, mesh, p.bucket_mb) if uses_ddp(run) else gpt, run, around)
+        execution = OneAfterAnother(replicate(gpt, mesh, run) if uses_ddp(run) else gpt, run, around)
     return ParallelModel(gpt, execution, kernels)
 
 

@@ -120,6 +120,17 @@ def narrow_weights_have_narrow_arithmetic(run: Run) -> str | None:
     return None
 
 
+def gradients_have_digits(run: Run) -> str | None:
+    """Refuse types of gradients that arithmetic or replicas do not have."""
+    given = run.engine.gradients
+    if given is Precision.float32 or (given is Precision.bfloat16 and run.job.precision is Precision.bfloat16):
+        return None
+    return (
+        f"engine.gradients={given.name} with job.precision={run.job.precision.name}: gradients are sent in float32, or "
+        "in bfloat16 with job.precision=bfloat16. Set engine.gradients=float32."
+    )
+
+
 def optimizer_fits(run: Run) -> str | None:
     """Refuse settings that an optimizer does not have: weights that it would not round, another's loop, adapters."""
     optimizer = run.job.optimizer
@@ -386,6 +397,7 @@ RULES: tuple[Rule, ...] = (
     gradient_sums_have_a_shard_group,
     there_is_something_to_read_once,
     narrow_weights_have_narrow_arithmetic,
+    gradients_have_digits,
     optimizer_fits,
     packed_rows_are_whole,
     windows_are_whole,

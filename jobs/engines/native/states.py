@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jobs.engines.engine import engine_of
 from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.layout import accumulation, frees_weights
 from jobs.parallelism import ReduceEach, Strategy
@@ -17,7 +18,7 @@ def states(run: Run) -> States:
 
     A step has two peaks: the update, when gradients are whole; and the start of backward, when FSDP with weights kept
     after forward (SHARD_GRAD_OP) holds those of all ranks in the type of the arithmetic. In a pipeline torch keeps
-    weights and float32 gradients of a stage whole until its last micro-batch (jobs.engines.native.rules);
+    weights and gradients of a stage whole until its last micro-batch (jobs.engines.native.rules);
     parallelism.reduce_each=step does so with the gradients of FSDP without one.
 
     A run that trains nothing holds its weights in float32 (jobs.work.evaluate.evaluate).
@@ -40,13 +41,15 @@ def states_at(run: Run, held: Held, whole: Held) -> States:
     if p.strategy is not Strategy.fsdp or held == whole:
         return update
     kept = replace(update, gathered=narrow * whole.total if p.pipeline > 1 or not frees_weights(run) else 0)
+    # In the type in which FSDP reduces them.
+    sums = engine_of(run).gradient_bytes(run) * whole.trained(run)
     if p.pipeline > 1:
-        backward = replace(kept, gradients=4 * whole.trained(run))
+        backward = replace(kept, gradients=sums)
     elif accumulation(run) == 1:
         # The first micro-batch has no gradients yet.
         backward = replace(kept, gradients=0)
     elif p.reduce_each is ReduceEach.step:
-        backward = replace(kept, gradients=4 * whole.trained(run))
+        backward = replace(kept, gradients=sums)
     else:
         backward = kept
     return max(update, backward, key=lambda states: states.total)

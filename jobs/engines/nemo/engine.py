@@ -40,7 +40,7 @@ class NeMo(Engine):
         """Return the native engine's keys."""
         from jobs.plan.rules.native_only import native_settings
 
-        return native_settings()
+        return {key: value for key, value in native_settings().items() if key != "engine.gradients"}
 
     def states(self, run: Run) -> States:
         """Return the states of Megatron: weights in the type of the arithmetic, gradients and optimizer in float32.

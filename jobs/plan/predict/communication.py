@@ -21,8 +21,6 @@ from jobs.plan.predict.matrix_products import recomputes_all
 from jobs.plan.predict.once import once
 from jobs.schema import Run
 
-GRADIENT_BYTES = 4
-"""FSDP reduces gradients in float32 (jobs.engines.native.data_parallel)."""
 DATA_AXES = (DP_REPLICATE, *SHARD_GROUP_AXES)
 """Adjacent axes whose ranks have equal weights, but for the experts that EP divides, and different tokens."""
 
@@ -204,7 +202,8 @@ def shard_exchange(
         return ShardExchange(Exchange(Group(1, 1)), Exchange(Group(1, 1)))
     whole = group.share * parameters
     weights = WIDTHS[run.job.precision] * whole
-    gradients = (GRADIENT_BYTES if engine_of(run).reduces_in_float32 else WIDTHS[run.job.precision]) * whole
+    engine = engine_of(run)
+    gradients = (engine.gradient_bytes(run) if engine.reduces_apart else WIDTHS[run.job.precision]) * whole
     each = Exchange(group)
     one = Exchange(group)
     # Weights freed after forward are gathered again for backward. Kept ones are freed at the end of the step, since
@@ -235,7 +234,7 @@ def copied_bytes(run: Run, layout: Layout, parameters: float, in_layers: float) 
     width = WIDTHS[run.job.precision]
     gathered = parameters + in_layers if frees_weights(run) else parameters / accumulation(run)
     reduced = parameters if run.parallelism.reduce_each is ReduceEach.micro_batch else parameters / accumulation(run)
-    return 2 * width * gathered + (width + GRADIENT_BYTES) * reduced
+    return 2 * width * gathered + (width + engine_of(run).gradient_bytes(run)) * reduced
 
 
 def replica_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
@@ -246,11 +245,13 @@ def replica_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
     """
     if gathers_weights(run) and layout.degree(PP) > 1:
         group = group_of(layout, DATA_AXES)
-        return Exchange(group, (GRADIENT_BYTES + WIDTHS[run.job.precision]) * group.share * parameters, 2)
+        sent = engine_of(run).gradient_bytes(run) + WIDTHS[run.job.precision]
+        return Exchange(group, sent * group.share * parameters, 2)
     if gathers_weights(run):
         # HYBRID_SHARD: the shards' gradients, which shard_exchange has scattered, are reduced between the replicas.
         group = group_of(layout, (DP_REPLICATE,))
-        return Exchange(group, 2 * GRADIENT_BYTES * group.share * parameters / layout.product(SHARD_GROUP_AXES), 1)
+        sent = 2 * engine_of(run).gradient_bytes(run)
+        return Exchange(group, sent * group.share * parameters / layout.product(SHARD_GROUP_AXES), 1)
     group = group_of(layout, DATA_AXES)
     if shards_optimizer(run):
         sent = engine_of(run).gradient_bytes(run) + WIDTHS[run.job.precision]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
+from jobs.engines.engine import engine_of
 from jobs.engines.native.loss_chunk import loss_chunk
 from jobs.layout import accumulation, frees_weights, sequence_parallel, uses_fsdp
 from jobs.parallelism import SHARD_PARTS, Strategy
@@ -143,8 +144,8 @@ def gathers_for_loss(run: Run) -> int:
 def gathers_for_backward(run: Run, moment: Backward) -> int:
     """Return the buffers of FSDP in backward of a layer.
 
-    Weights of this layer, the message of the next one, this layer's gradients, and the float32 message that reduces
-    the gradients of what came before: head, or a layer.
+    Weights of this layer, the message of the next one, this layer's gradients, and the message that reduces the
+    gradients of what came before: head, or a layer.
     """
     if not uses_fsdp(run):
         return 0
@@ -152,7 +153,9 @@ def gathers_for_backward(run: Run, moment: Backward) -> int:
     if moment is Backward.begin:
         return 0 if keeps_gathered(run) else 3 * width * in_layer(run)
     weights = 0 if keeps_gathered(run) else 2
-    reduced = 4 * (trained_in_head(run) if moment is Backward.last else trained_in_layer(run))
+    reduced = engine_of(run).gradient_bytes(run) * (
+        trained_in_head(run) if moment is Backward.last else trained_in_layer(run)
+    )
     gradients = width * trained_in_layer(run) if moment is Backward.after else 0
     return reduced + weights * width * in_layer(run) + gradients
 

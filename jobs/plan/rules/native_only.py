@@ -12,7 +12,6 @@ from jobs.schema import Engine, Job, Run
 
 NEMO_ONLY = {
     "engine.distributed_optimizer": "false",
-    "engine.gradients": "float32",
     "engine.overlap_communication": "true",
 }
 """Keys that only engine=nemo reads, with the only values that they may have elsewhere."""

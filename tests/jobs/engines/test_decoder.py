@@ -10,6 +10,7 @@ from litgpt.model import GPT
 
 from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.load_sharded import load_sharded
+from jobs.engines.native.mixed_precision import autocast
 from jobs.engines.native.model import empty_model
 from jobs.engines.native.weights import values_of
 from jobs.plan.compose import compose
@@ -66,3 +67,25 @@ def test_the_decoder_has_the_loss_and_gradients_of_litgpts_gpt(shape: str, preci
         assert own.grad is not None
         assert other.grad is not None
         assert (own.grad - other.grad).norm() <= of_gradient * other.grad.norm(), name
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_in_16_bits_on_float32_weights_backward_keeps_no_wide_hidden_states(shape: str) -> None:
+    (point,) = compose([*SHAPES[shape], "ranks_per_node=1"], multirun=False)
+    gpt = empty_model(point.run.model, 24)
+    load_sharded(gpt, torch.device("cpu"), values_of(None, 5), tensor=1, tied=point.run.model.tie_embeddings)
+    autocast(gpt, torch.device("cpu"), torch.bfloat16)
+    tokens = torch.randint(point.run.model.vocab_size, (3, 24))
+    kept: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = gpt(tokens, tokens, tokens.numel())
+    hidden = [each.dtype for each in kept if each.shape == (3, 24, point.run.model.hidden_size)]
+    assert hidden
+    assert set(hidden) == {torch.bfloat16}
+    loss.backward()
+    assert all(weight.grad is not None and weight.grad.dtype is torch.float32 for weight in gpt.parameters())

@@ -86,6 +86,27 @@ def test_bfloat16_trains_close_to_float32_but_not_equal(
         assert sent["reduce_scatter"] == 4 * 4 * parameters(load_run(run.config).model)
 
 
+@pytest.mark.parametrize("parallelism", ["fsdp_full", "ddp", long("fsdp_hybrid"), long("fsdp_grad_op")])
+def test_gradients_sent_in_bfloat16_take_half_of_the_bytes(
+    parallelism: str, reference: list[dict[str, float]], tmp_path: Path
+) -> None:
+    ranks = on(4 if parallelism == "fsdp_hybrid" else 2)
+    given = (f"parallelism={parallelism}", *ranks, "job.precision=bfloat16")
+    sent: list[dict[str, float]] = []
+    for kind in ("float32", "bfloat16"):
+        run = make_run(tmp_path, f"name={kind}", *given, f"engine.gradients={kind}")
+        assert set(train(run)) == {0}, printed(run)
+        assert losses(run) == pytest.approx([row["loss"] for row in reference], abs=0.05)
+        (layout,) = events(run, "layout")
+        collectives = layout["collectives"]
+        assert isinstance(collectives, list)
+        reduced = [each for each in collectives if each["collective"] in {"reduce_scatter", "all_reduce"}]
+        sent.append({f"{each['axis']} {each['collective']}": each[COLLECTIVE_BYTES.name] for each in reduced})
+    for where, wide in sent[0].items():
+        # Loss, norm and what ranks agree on are numbers of 4 or 8 bytes.
+        assert sent[1][where] == pytest.approx(wide / 2 if wide > 1000 else wide, rel=0.01), where
+
+
 def test_the_learning_rate_warms_up_and_follows_a_cosine_to_its_minimum(tmp_path: Path) -> None:
     run = make_run(tmp_path, "parallelism=single", "ranks_per_node=1", "job.steps=4", "job.warmup_steps=2",
                    "job.learning_rate=1e-3", "job.min_learning_rate=1e-4")  # fmt: skip
