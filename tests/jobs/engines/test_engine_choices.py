@@ -30,6 +30,7 @@ from jobs.plan.compose import compose
 from jobs.plan.legality import warnings
 from jobs.rundir import RunDir
 from jobs.schema import LigerKernel
+from tests.support.composing import one
 from tests.support.real_run import events, losses, make_run, printed, rank, steps, train
 from tests.support.training import assert_equal, long
 
@@ -260,7 +261,8 @@ def test_ddps_buckets_have_the_chosen_size() -> None:
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         mesh = init_device_mesh("cpu", (1,) * len(AXIS_NAMES), mesh_dim_names=AXIS_NAMES)
-        sizes = [replicate(torch.nn.Linear(2, 2), mesh, size).bucket_bytes_cap for size in (None, 7)]
+        runs = [one("parallelism=ddp", f"parallelism.bucket_mb={size}").run for size in ("null", 7)]
+        sizes = [replicate(torch.nn.Linear(2, 2), mesh, run).bucket_bytes_cap for run in runs]
     finally:
         dist.destroy_process_group()
     assert sizes == [25 << 20, 7 << 20]
