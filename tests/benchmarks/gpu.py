@@ -230,6 +230,20 @@ def choices(precision: str) -> Callable[[Bench], list[Figure]]:
     return stage
 
 
+def techniques(bench: Bench) -> list[Figure]:
+    """Return speed and memory of one choice at a time: products of float32, optimizers on float32 weights."""
+    fixed = ("experiment=one_gpu", "engine.activation_checkpointing=none", "engine.compile=false")
+    found: list[Figure] = []
+    for name, precision, varied in (
+        ("tf32", "float32", "engine.tf32=false,true"),
+        ("optimizer", "bfloat16", "job.optimizer=adamw,muon"),
+    ):
+        less = SMALL if bench.rehearsal else ()
+        runs, _ = bench.submitted(f"techniques-{name}", (*fixed, f"job.precision={precision}", varied, *less))
+        found += [figure for run in runs for figure in of_runs(run.name, [run])]
+    return found
+
+
 def memory(seed: int) -> Callable[[Bench], list[Figure]]:
     """Return a stage of random configurations: memory predicted first, then measured; a run that fails has no peak."""
 
@@ -269,6 +283,7 @@ STAGES: dict[str, Callable[[Bench], list[Figure]]] = {
     "rate_after": rate,
     **{f"epoch_{name}": epoch(name) for name in EPOCHS},
     "choices_bfloat16": choices("bfloat16"),
+    "techniques": techniques,
     **{f"memory_{seed}": memory(seed) for seed in MEMORY_SEEDS},
     "choices_float32": choices("float32"),
 }

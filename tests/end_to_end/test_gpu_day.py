@@ -23,7 +23,7 @@ from tests.support.paths import ROOT
 from tests.support.waiting import limit_s, wait_until
 
 DENSE = ("rate_before", "dense", "rate_after")
-CHOICES = ("choices_bfloat16", "choices_float32")
+CHOICES = ("choices_bfloat16", "techniques", "choices_float32")
 
 
 def command(where: Path, *options: str) -> list[str]:
