@@ -440,7 +440,8 @@ class Engine:
     """Shard Megatron's optimizer state over data-parallel ranks, as ZeRO stage 1 does (nemo)."""
     gradients: Precision = Precision.float32
     """Type in which replicas send gradients to be summed: FSDP, DDP (native), Megatron, which keeps them in it too
-    (nemo). bfloat16 halves this traffic, and rounds; with `job.precision=bfloat16`."""
+    (nemo). bfloat16 halves this traffic, and rounds; with `job.precision=bfloat16`. Without replicas
+    `job.optimizer=adamw_stochastic` sums micro-batches in it."""
     overlap_communication: bool = True
     """Send at the same time as computing: for TP, between pipeline stages, and for gradients and weights of replicas
     (nemo). False only to measure what that gains, or where Transformer Engine's buffers for TP do not start."""

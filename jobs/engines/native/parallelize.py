@@ -37,6 +37,7 @@ from jobs.engines.native.loss_chunk import loss_chunk
 from jobs.engines.native.mixed_precision import autocast
 from jobs.engines.native.model import Decoder, empty_model, layers, tie_embeddings
 from jobs.engines.native.pipeline import Pipeline, PipelineStageModule, pipeline_split
+from jobs.engines.native.states import sums_in_float32
 from jobs.engines.native.step import ForwardBackward, OneAfterAnother
 from jobs.engines.native.tensor_parallel import apply_tp
 from jobs.engines.native.weights import TYPES, first_weights
@@ -96,6 +97,10 @@ def parallel_model(run: Run, mesh: DeviceMesh, device: torch.device, begins: Cal
     begins(m.STARTUP_WEIGHTS_TIME)
     values = with_first_values(first_weights(run), gpt, run.job)
     load_sharded(gpt, device, values, tensor=p.tensor, tied=run.model.tie_embeddings)
+
+    if sums_in_float32(run):
+        for parameter in gpt.parameters():
+            parameter.grad_dtype = torch.float32
 
     def around(tokens: list[Tensor]) -> ExitStack:
         """Return the context of a forward and backward pass over these tokens."""

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from jobs.engines.engine import engine_of
 from jobs.engines.native.optimizers.optimizer import optimizer_of
-from jobs.layout import accumulation, frees_weights
+from jobs.layout import accumulation, frees_weights, uses_ddp, uses_fsdp
 from jobs.parallelism import ReduceEach, Strategy
 from jobs.plan.predict.activations import WIDTHS
 from jobs.plan.predict.states import Held, States, parameters_by_place, parameters_held, undivided_gradients
-from jobs.schema import Precision, Run
+from jobs.schema import OptimizerKind, Precision, Run
 
 
 def states(run: Run) -> States:
@@ -29,13 +29,24 @@ def states(run: Run) -> States:
     return max((states_at(run, held, whole) for held, whole in both), key=lambda states: states.total)
 
 
+def sums_in_float32(run: Run) -> bool:
+    """Return whether gradients of bfloat16 weights are kept in float32, so that micro-batches add up exactly.
+
+    With the optimizer that keeps small updates. FSDP sums in the type in which it reduces (parallelism.reduce_each),
+    and DDP keeps gradients in the type of the weights.
+    """
+    job, engine = run.job, run.engine
+    precise = job.optimizer is OptimizerKind.adamw_stochastic and engine.gradients is Precision.float32
+    return precise and accumulation(run) > 1 and not uses_fsdp(run) and not uses_ddp(run)
+
+
 def states_at(run: Run, held: Held, whole: Held) -> States:
     """Return the states of a rank from the parameters that it keeps between steps, and those before FSDP."""
     p, width, narrow = run.parallelism, WIDTHS[run.engine.parameters], WIDTHS[run.job.precision]
     trained, frozen = held.trained(run), held.total - held.trained(run)
     update = States(
         weights=width * trained + narrow * frozen + held.scale_bytes,
-        gradients=width * (trained + undivided_gradients(run)),
+        gradients=(4 if sums_in_float32(run) else width) * (trained + undivided_gradients(run)),
         optimizer=width * round(optimizer_of(run).moments(run) * trained),
     )
     if p.strategy is not Strategy.fsdp or held == whole:

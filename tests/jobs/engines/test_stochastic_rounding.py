@@ -8,11 +8,18 @@ from zlib import crc32
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch has it, and does not list it
 
+from jobs.data import open_dataset
 from jobs.engines.native.load_sharded import local_shard
 from jobs.engines.native.optimizers.optimizer import optimizer_of
+from jobs.engines.native.parallelize import device_mesh, parallel_model
 from jobs.engines.native.rounded_adamw import RoundedAdamW, pieces
+from jobs.layout import layout_of
+from jobs.plan.predict.states import states
+from jobs.runtime.steps import batches_of, samples_of
 from tests.support.composing import one
 from tests.support.real_run import losses, make_run, printed, rank, train
 from tests.support.training import long, rewind
@@ -20,6 +27,7 @@ from tests.support.training import long, rewind
 BFLOAT16 = ("engine.parameters=bfloat16", "job.precision=bfloat16")
 STOCHASTIC = (*BFLOAT16, "job.optimizer=adamw_stochastic")
 STEPS = 30
+CPU = torch.device("cpu")
 
 
 def movement(*overrides: str) -> torch.Tensor:
@@ -76,6 +84,38 @@ def test_a_resumed_run_rounds_as_an_uninterrupted_one_and_replicas_round_alike(
     assert losses(run) == uninterrupted
     # Before it reads the states torch makes them by an update at rate 0, which changes nothing.
     assert [file.read_text().split()[1:] for file in files] == [each[3:] for each in first]
+
+
+@pytest.mark.parametrize(("gradients", "off_by"), [("float32", (0, 1e-4)), ("bfloat16", (2e-3, 1))])
+def test_gradients_of_micro_batches_add_up_in_float32(
+    gradients: str, off_by: tuple[float, float], tmp_path: Path
+) -> None:
+    given = (*STOCHASTIC, f"engine.gradients={gradients}", "parallelism=single", "ranks_per_node=1",
+             "scaling.global_batch_size=64", "job.micro_batch_size=1", "job.sequence_length=16", "data=random",
+             "data.max_samples=64", f"data.cache_dir={tmp_path}")  # fmt: skip
+    run = one("model=tiny", *given).run
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        model = parallel_model(run, device_mesh(layout_of(run), CPU), CPU, lambda _: None)
+        dataset = open_dataset(samples_of(run, {}).directory)
+        batches = [each.converted(torch.from_numpy) for each in batches_of(run, dataset, 0).step(1).micro_batches]
+        assert len(batches) == 64
+        exact = [torch.zeros(each.shape, dtype=torch.float64) for each in model.gpt.parameters()]
+        for batch in batches:
+            model.execution.forward_backward([batch], 1.0)
+            for total, parameter in zip(exact, model.gpt.parameters(), strict=True):
+                assert parameter.grad is not None
+                total.add_(parameter.grad)
+                parameter.grad = None
+        model.execution.forward_backward(batches, 1.0)
+    finally:
+        dist.destroy_process_group()
+    found = [parameter.grad for parameter in model.gpt.parameters() if parameter.grad is not None]
+    errors = [each - total for each, total in zip(found, exact, strict=True)]
+    of_all, of_errors = (torch.cat([each.flatten() for each in some]).norm() for some in (exact, errors))
+    least, most = off_by
+    assert least <= of_errors / of_all <= most
+    assert states(run).gradients == sum(each.nbytes for each in found)
 
 
 def test_an_update_copies_four_million_numbers_at_a_time() -> None:
