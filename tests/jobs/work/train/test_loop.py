@@ -10,7 +10,8 @@ import pytest
 
 from jobs.engines.native.traffic import Traffic
 from jobs.engines.native.trainer import Trainer
-from tests.support.real_run import make_run, printed, rank, train
+from jobs.metrics import ELAPSED
+from tests.support.real_run import make_run, printed, rank, steps, train
 
 SEEN = "seen.txt"
 
@@ -46,3 +47,5 @@ def test_one_step_counts_collectives_and_each_step_may_validate(unmeasured: int,
     # Counting slows a step, so it is one that steady values leave out.
     expected.insert(min(2, unmeasured) - 1, "counts")
     assert (run.path / SEEN).read_text().splitlines() == expected
+    rows = steps(run)
+    assert 0 < sum(row["step_time_s"] for row in rows) < rows[-1][ELAPSED.name]
