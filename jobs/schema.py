@@ -570,13 +570,13 @@ class Decay(Enum):
     """Shape in which the learning rate falls, from 1 to 0 over a share p of the decay."""
 
     cosine = "cosine"
-    """(1 + cos(pi p)) / 2."""
+    """Half a cosine, (1 + cos(pi p)) / 2."""
     linear = "linear"
-    """1 - p."""
+    """A straight line, 1 - p."""
     sqrt = "sqrt"
-    """1 - sqrt(p), for short decays at the end of a run (arXiv:2405.18392)."""
+    """Fast at first, 1 - sqrt(p): for short decays at the end of a run (arXiv:2405.18392)."""
     none = "none"
-    """1: it stays."""
+    """It stays at `job.learning_rate`."""
 
 
 class WeightDecayOn(Enum):
