@@ -71,13 +71,17 @@ class Muon(Optimizer):
 
         Each rank orthogonalizes one matrix and sends the result to the others.
         """
-        own = dist.get_rank(ranks) if ranks else 0
-        changes = []
+        own, made = dist.get_rank(ranks) if ranks else 0, torch.empty(0)
         for number, matrix in enumerate(matrices):
-            # (n / ranks, m) -> (n, m)
+            # (n / ranks, m) -> (n, m), one at a time, so that a rank holds its own matrix and one more.
             whole = full(self.look_ahead(matrix))
-            changes.append(orthogonal(whole) if number == own else torch.empty_like(whole))
-        for number, (matrix, change) in enumerate(zip(matrices, changes, strict=True)):
+            if number == own:
+                made = orthogonal(whole)
+            del whole
+        for number, matrix in enumerate(matrices):
+            change = made
+            if number != own:
+                change = torch.empty(matrix.shape, dtype=self.arithmetic, device=matrix.device)
             if ranks:
                 dist.broadcast(change, group=ranks, group_src=number)
             size = SIZE_OF_ADAMW * math.sqrt(max(change.shape))
