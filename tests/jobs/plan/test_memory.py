@@ -194,8 +194,8 @@ def test_every_proposal_composes_and_leaves_room_for_activations(
 
 
 def test_a_warning_names_what_a_stage_of_a_pipeline_with_fsdp_takes_in_a_step() -> None:
-    layout = ("parallelism.pipeline=2", "parallelism.tensor=2", "ranks_per_node=8")
+    layout = ("parallelism.pipeline=2", "parallelism.tensor=4", "nodes=2", "ranks_per_node=8")
     run = one(*H100, ANYWAY, "model=llama2_7b", "parallelism=fsdp_full", *layout, "job.precision=bfloat16").run
-    # Weights of 2 bytes and gradients of 4, of a quarter of 6.74e9.
-    assert "about 10.1 GB" in str(pipeline_stages_are_gathered(run))
+    # Weights of 2 bytes and gradients of 4, of an eighth of 6.74e9.
+    assert "about 5.05 GB" in str(pipeline_stages_are_gathered(run))
     assert pipeline_stages_are_gathered(replace(run, parallelism=replace(run.parallelism, pipeline=1))) is None
