@@ -6,8 +6,15 @@ Both compute alike, so layouts can be compared: weights are rounded to 16 bits w
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """Return a context in which operators on a tensor's device keep the types of their inputs; meta has no autocast."""
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def autocast(module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:

@@ -8,6 +8,8 @@ from litgpt.model import RMSNorm
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from jobs.engines.native.mixed_precision import without_autocast
+
 
 class FusedRMSNorm(RMSNorm):  # type: ignore[misc]  # LitGPT publishes no types
     """LitGPT's RMSNorm: its parameters, its arithmetic in float32, rounded once to the type of its input."""
@@ -17,7 +19,7 @@ class FusedRMSNorm(RMSNorm):  # type: ignore[misc]  # LitGPT publishes no types
         weight = 1 + self.weight if self.add_unit_offset else self.weight
         # The operator computes in float32 by itself, and wants input and weight of one type. Autocast would copy both
         # to float32, and backward would keep the copies.
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             return F.rms_norm(x, self.weight.shape, weight.to(x.dtype), self.eps)
 
 
@@ -26,7 +28,7 @@ class NarrowLayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (x - mean(x)) / sqrt(var(x) + eps) * weight + bias."""
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
 
 

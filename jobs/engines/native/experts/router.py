@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from jobs.engines.native.mixed_precision import without_autocast
+
 BIAS = "e_score_correction_bias"
 """The buffer of b, by its name in LitGPT and Hugging Face."""
 
@@ -43,7 +45,7 @@ class Router(nn.Linear):
     def route(self, x: Tensor, count: int) -> Routed:
         """Return the choice of `count` experts for x (mbs, seq, hidden)."""
         settings = self.settings
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             scores = F.linear(x.float(), self.weight.float())
         if settings["scores"] == "sigmoid":
             # softmax(log a) = a / sum(a), of which the balance loss takes the mean.

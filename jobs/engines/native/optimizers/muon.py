@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from jobs.engines.native.optimizers.optimizer import Optimizer
-from jobs.plan.predict.weights import Weight, kinds_of_layers, layer_weights
 from jobs.schema import Precision, Run
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+    from jobs.plan.predict.weights import Weight
 
 ITERATIONS = 5
 """Newton and Schulz's iterations of an update."""
@@ -25,6 +26,7 @@ class Muon(Optimizer):
     def moments(self, run: Run) -> float:
         """Return 1 for each matrix of a layer and 2 for all others, in the mean."""
         from jobs.plan.cost import parameters
+        from jobs.plan.predict.weights import kinds_of_layers, layer_weights
 
         kinds = kinds_of_layers(run.model)
         matrices = sum(count * w.copies * w.size for count, kind in kinds for w in layer_weights(kind) if w.columns > 1)

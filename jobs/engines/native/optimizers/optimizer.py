@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from jobs.lookup import imported
-from jobs.plan.predict.weights import Weight
 from jobs.schema import Run
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+    from jobs.plan.predict.weights import Weight
 
 NUMBER_BYTES = 4
 
