@@ -447,7 +447,8 @@ class Engine:
     (nemo). False only to measure what that gains, or where Transformer Engine's buffers for TP do not start."""
     tf32: bool = True
     """Let products of float32 matrices round their operands to TF32 (10 bits of mantissa) on NVIDIA GPUs since Ampere,
-    which are several times faster; LitGPT's command does so too. False: all 23 bits."""
+    which are several times faster; LitGPT's command does so too. False: all 23 bits
+    (native, litgpt, deepspeed)."""
     float8: bool = False
     """Multiply in float8 in all linear layers but the head, by torchao; needs such GPUs, and `compile` (native)."""
     kernels: Kernels = Kernels.torch

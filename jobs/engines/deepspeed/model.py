@@ -38,7 +38,7 @@ def engine_of(run: Run, device: torch.device, begins: Callable[[Metric], None]) 
     else:
         load_sharded(gpt, device, first_weights(run), tensor=1, tied=False)
     begins(m.STARTUP_MODEL_TIME)
-    optimizer = optimizer_of(run).build(gpt.parameters(), run, device, gpt)
+    optimizer = optimizer_of(run).build(gpt.parameters(), run, device)
     engine = deepspeed.initialize(model=gpt, optimizer=optimizer, config=config, dist_init_required=False)[0]
     # DeepSpeed makes the buffers as narrow as the weights, and rotary angles need their digits.
     gpt.cos, gpt.sin = gpt.rope_cache(device=device)

@@ -2,10 +2,10 @@
 
 For a matrix w (n, m) with gradient g, at learning rate lr:
 
-    b = mu b + (1 - mu) g             momentum
-    u = mu b + (1 - mu) g             Nesterov's look ahead
+    b <- mu b + (1 - mu) g            momentum
+    u = mu b + (1 - mu) g             Nesterov's look ahead, with the new b
     o = U V^T, if u = U S V^T         all directions of u equally long, by Newton and Schulz's iteration
-    w = w (1 - lr decay) - lr 0.2 sqrt(max(n, m)) o
+    w <- w (1 - lr decay) - lr 0.2 sqrt(max(n, m)) o
 
 The last factor gives updates the usual size of AdamW's, so both take one learning rate and one decay (arXiv:2502.16982,
 section 2.2).
@@ -26,14 +26,13 @@ from torch.optim.adamw import adamw
 
 from jobs.engines.native.load_sharded import full, local_shard, shard_of
 from jobs.engines.native.optimizers.muon import ITERATIONS
+from jobs.engines.native.rounded_adamw import EPSILON
 
 MOMENTUM = 0.95
 COEFFICIENTS = 3.4445, -4.775, 2.0315
-"""Of the iteration's polynomial a x + b x^3 + c x^5, which moves every singular value near 1 (Jordan's)."""
+"""a, b and c of the polynomial a x + b x^3 + c x^5, which moves every singular value near 1 (Jordan's choice)."""
 SIZE_OF_ADAMW = 0.2
 """Usual root mean square of AdamW's updates, over the learning rate (arXiv:2502.16982)."""
-EPSILON = 1e-8
-"""torch.optim.AdamW's default."""
 
 
 class Muon(Optimizer):

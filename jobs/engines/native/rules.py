@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.layout import data_degree, degree_of, degree_product, frees_weights, has_gpus
+from jobs.layout import data_degree, degree_of, degree_product, frees_weights, has_gpus, uses_ddp, uses_fsdp
 from jobs.parallelism import DP_SHARD, MODEL_AXES, SHARD_GROUP_AXES, Schedule, Sharding, Strategy
 from jobs.plan.cost import parameters, trained_parameters
 from jobs.plan.rules.batch import one_stage_a_rank
@@ -121,10 +121,17 @@ def narrow_weights_have_narrow_arithmetic(run: Run) -> str | None:
 
 
 def gradients_have_digits(run: Run) -> str | None:
-    """Refuse types of gradients that arithmetic or replicas do not have."""
+    """Refuse types of gradients that arithmetic or replicas do not have, and a type where nothing is sent or summed."""
     given = run.engine.gradients
-    if given is Precision.float32 or (given is Precision.bfloat16 and run.job.precision is Precision.bfloat16):
+    if given is Precision.float32:
         return None
+    if given is Precision.bfloat16 and run.job.precision is Precision.bfloat16:
+        if uses_fsdp(run) or uses_ddp(run) or run.job.optimizer is OptimizerKind.adamw_stochastic:
+            return None
+        return (
+            f"engine.gradients={given.name} is the type in which replicas send gradients, and parallelism="
+            f"{run.parallelism.name} has one. Set engine.gradients=float32, or parallelism=ddp."
+        )
     return (
         f"engine.gradients={given.name} with job.precision={run.job.precision.name}: gradients are sent in float32, or "
         "in bfloat16 with job.precision=bfloat16. Set engine.gradients=float32."
@@ -383,11 +390,13 @@ def pipeline_stages_are_gathered(run: Run) -> str | None:
     if p.pipeline == 1 or p.strategy is not Strategy.fsdp or data_degree(run) == 1:
         return None
     width = 4 if run.job.precision is Precision.float32 else 2
-    held_bytes = (width * parameters(run.model) + 4 * trained_parameters(run)) / (p.pipeline * p.tensor)
+    sums = 4 if run.engine.gradients is Precision.float32 else 2
+    held_bytes = (width * parameters(run.model) + sums * trained_parameters(run)) / (p.pipeline * p.tensor)
     return (
-        f"parallelism.pipeline={p.pipeline} with FSDP: within a step every rank holds the whole weights and float32 "
-        f"gradients of its pipeline stage, about {held_bytes / 1e9:,.3g} GB; only optimizer state stays sharded. For "
-        "less, raise parallelism.pipeline or parallelism.tensor, or set parallelism.pipeline=1."
+        f"parallelism.pipeline={p.pipeline} with FSDP: within a step every rank holds the whole weights and "
+        f"{run.engine.gradients.name} gradients of its pipeline stage, about {held_bytes / 1e9:,.3g} GB; only "
+        "optimizer state stays sharded. For less, raise parallelism.pipeline or parallelism.tensor, or set "
+        "parallelism.pipeline=1."
     )
 
 

@@ -99,7 +99,8 @@ class Trainer(Trains):
         ]
         # Created after sharding, so its moments are shards as well. One parameter group per placement (see by_mesh).
         groups = decay_groups(self.parameters, job, self.model.gpt)
-        self.optimizer = optimizer_of(self.run).build(groups, self.run, self.device, self.model.gpt)
+        optimizer = optimizer_of(self.run)
+        self.optimizer = optimizer.build(optimizer.divided(groups, self.model.gpt), self.run, self.device)
 
     def step(self, step: int, batch: StepBatch) -> tuple[float, float | None, float]:
         """Run one optimizer update; return the global mean loss before it, the gradient norm and the learning rate.

@@ -37,10 +37,11 @@ class NeMo(Engine):
 
     @property
     def not_read(self) -> Mapping[str, str]:
-        """Return the native engine's keys."""
+        """Return the native engine's keys but one, and TF32: Transformer Engine always multiplies float32 so."""
         from jobs.plan.rules.native_only import native_settings
 
-        return {key: value for key, value in native_settings().items() if key != "engine.gradients"}
+        own = {key: value for key, value in native_settings().items() if key != "engine.gradients"}
+        return own | {"engine.tf32": "true"}
 
     def states(self, run: Run) -> States:
         """Return the states of Megatron: weights in the type of the arithmetic, gradients and optimizer in float32.

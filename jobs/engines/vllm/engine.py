@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jobs.engines.engine import Engine
@@ -19,6 +20,11 @@ class Server(Engine):
     package, extra = "tokenizers", "train"
     works = frozenset({"serve"})
     sets_allocator = False
+
+    @property
+    def not_read(self) -> Mapping[str, str]:
+        """Return the keys of training, and TF32: a server chooses its own arithmetic."""
+        return {**super().not_read, "engine.tf32": "true"}
 
     def memory_share(self, run: Run) -> float:
         """Return what the server reserves."""

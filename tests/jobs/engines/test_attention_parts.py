@@ -16,7 +16,7 @@ from jobs.engines.native.rotary import normalized, rotated, rotated_heads, turne
 
 @pytest.mark.parametrize("part", [12, 8], ids=["all of a head", "a part of a head"])
 def test_the_compilers_rotation_is_that_of_one_pass(part: int) -> None:
-    """Of 4 heads of queries and 2 of keys and values, in 2 sequences of 5 tokens."""
+    # 2 sequences of 5 tokens, with 4 heads of queries and 2 of keys and values.
     torch.manual_seed(1)
     angles = torch.rand(1, 5, part // 2).repeat(1, 1, 2)
     cos, sin = angles.cos(), angles.sin()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from jobs.engines.native.load_sharded import load_sharded
@@ -16,11 +17,18 @@ from jobs.engines.native.weights import values_of
 from jobs.plan.predict.states import states
 from jobs.plan.predict.weights import Weight
 from jobs.rundir import RunDir
+from jobs.schema import Run
 from tests.support.composing import one
 from tests.support.real_run import events, losses, make_run, printed, train
 from tests.support.training import rewind
 
 MUON = ("job.optimizer=muon", "job.learning_rate=1e-2", "job.warmup_steps=1", "job.checkpoint_every_steps=3")
+
+
+def optimizer_on(model: nn.Module, run: Run) -> torch.optim.Optimizer:
+    """The run's optimizer of all parameters of a model."""
+    chosen = optimizer_of(run)
+    return chosen.build(chosen.divided([{"params": list(model.parameters())}], model), run, torch.device("cpu"))
 
 
 def trained(where: Path, *overrides: str) -> RunDir:
@@ -42,7 +50,7 @@ def test_weights_move_as_under_torchs_muon_and_adamw() -> None:
     for model in models:
         load_sharded(model, torch.device("cpu"), values_of(None, 5), tensor=1, tied=False)
     ours, theirs = models
-    optimizer = optimizer_of(run).build([{"params": list(ours.parameters())}], run, torch.device("cpu"), ours)
+    optimizer = optimizer_on(ours, run)
     matrices = [p for name, p in theirs.named_parameters() if ".h." in name and p.ndim == 2]
     others = [p for p in theirs.parameters() if not any(p is each for each in matrices)]
     assert len(matrices) == 5 * run.model.layers
@@ -68,7 +76,7 @@ def test_weights_move_as_under_torchs_muon_and_adamw() -> None:
 def test_the_plan_counts_its_moments_and_products() -> None:
     run = one("model=tiny", "job.optimizer=muon", "ranks_per_node=1", "parallelism=single").run
     model = empty_model(run.model, 24).to_empty(device="cpu")
-    optimizer = optimizer_of(run).build([{"params": list(model.parameters())}], run, torch.device("cpu"), model)
+    optimizer = optimizer_on(model, run)
     for weight in model.parameters():
         weight.grad = torch.zeros_like(weight)
     optimizer.step()

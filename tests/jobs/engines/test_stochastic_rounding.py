@@ -37,7 +37,7 @@ def movement(*overrides: str) -> torch.Tensor:
     width = torch.bfloat16 if run.engine.parameters.name == "bfloat16" else torch.float32
     weight = nn.Parameter((0.02 * torch.randn(1 << 10, 1 << 8)).bfloat16().to(width))
     before, weight.grad = weight.detach().clone().float(), torch.ones_like(weight)
-    optimizer = optimizer_of(run).build([weight], run, torch.device("cpu"), nn.Module())
+    optimizer = optimizer_of(run).build([weight], run, torch.device("cpu"))
     for _ in range(STEPS):
         optimizer.step()
     return before - weight.detach().float()

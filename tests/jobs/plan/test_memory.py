@@ -21,6 +21,7 @@ from jobs.plan.predict.memory import memory
 from jobs.plan.predict.speed import speed
 from jobs.plan.predict.states import States, states
 from jobs.plan.rules.memory import leaves_room
+from jobs.schema import Precision
 from tests.support.composing import one
 
 H100 = ("cluster=xe9680_h100", "model=llama2_7b", "job.micro_batch_size=1", "scaling.global_batch_size=64")
@@ -197,5 +198,7 @@ def test_a_warning_names_what_a_stage_of_a_pipeline_with_fsdp_takes_in_a_step() 
     layout = ("parallelism.pipeline=2", "parallelism.tensor=4", "nodes=2", "ranks_per_node=8")
     run = one(*H100, ANYWAY, "model=llama2_7b", "parallelism=fsdp_full", *layout, "job.precision=bfloat16").run
     # Weights of 2 bytes and gradients of 4, of an eighth of 6.74e9.
-    assert "about 5.05 GB" in str(pipeline_stages_are_gathered(run))
+    assert "float32 gradients of its pipeline stage, about 5.05 GB" in str(pipeline_stages_are_gathered(run))
+    narrow = replace(run, engine=replace(run.engine, gradients=Precision.bfloat16))
+    assert "bfloat16 gradients of its pipeline stage, about 3.37 GB" in str(pipeline_stages_are_gathered(narrow))
     assert pipeline_stages_are_gathered(replace(run, parallelism=replace(run.parallelism, pipeline=1))) is None

@@ -140,6 +140,7 @@ ILLEGAL = (
     "job.optimizer=adamw_stochastic",
     "job=finetune_lora job.optimizer=muon",
     "job.optimizer=muon engine.optimizer_loop=foreach",
+    "parallelism=single ranks_per_node=1 engine.gradients=bfloat16 job.precision=bfloat16",
     "job.decay=none job.decay_steps=10",
     "job.steps=20 job.warmup_steps=15 job.decay_steps=10",
     "job.optimizer=adamw_stochastic engine.parameters=bfloat16 job.precision=bfloat16 engine.optimizer_loop=single",

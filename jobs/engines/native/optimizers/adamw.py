@@ -10,7 +10,6 @@ from jobs.schema import OptimizerLoop, Run
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
 
 class AdamW(Optimizer):
@@ -21,13 +20,10 @@ class AdamW(Optimizer):
         del run
         return 2
 
-    def build(
-        self, parameters: Iterable[Any], run: Run, device: torch.device, model: nn.Module
-    ) -> torch.optim.Optimizer:
+    def build(self, parameters: Iterable[Any], run: Run, device: torch.device) -> torch.optim.Optimizer:
         """Return AdamW, whose update is one fused kernel on a GPU unless engine.optimizer_loop chooses."""
         import torch
 
-        del model
         job = run.job
         loop = run.engine.optimizer_loop or (OptimizerLoop.fused if device.type == "cuda" else OptimizerLoop.single)
         # For a gradient g: m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, both divided by 1 - b^step; then

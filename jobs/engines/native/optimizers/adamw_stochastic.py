@@ -10,7 +10,6 @@ from jobs.schema import Run
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
 
 class AdamWStochastic(AdamW):
@@ -21,13 +20,10 @@ class AdamWStochastic(AdamW):
         del run
         return 200
 
-    def build(
-        self, parameters: Iterable[Any], run: Run, device: torch.device, model: nn.Module
-    ) -> torch.optim.Optimizer:
+    def build(self, parameters: Iterable[Any], run: Run, device: torch.device) -> torch.optim.Optimizer:
         """Return the optimizer."""
         from jobs.engines.native.rounded_adamw import RoundedAdamW
 
-        del model
         job = run.job
         return RoundedAdamW(
             parameters,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from jobs.engines.native.optimizers.optimizer import Optimizer
+from jobs.engines.native.optimizers.optimizer import Groups, Optimizer
 from jobs.schema import Precision, Run
 
 if TYPE_CHECKING:
@@ -38,26 +38,30 @@ class Muon(Optimizer):
         # x x^T and its square, and their product with x: 2 k k m + 2 k k k + 2 k k m.
         return ITERATIONS * 2.0 * short**2 * (2 * long + short) if short > 1 else 0.0
 
-    def build(
-        self, parameters: Iterable[Any], run: Run, device: torch.device, model: nn.Module
-    ) -> torch.optim.Optimizer:
-        """Return the optimizer, with the matrices of layers in groups of their own."""
-        import torch
-
-        from jobs.engines.native import muon
+    def divided(self, groups: Groups, model: nn.Module) -> Groups:
+        """Return groups with the matrices of layers in groups of their own."""
         from jobs.engines.native.model import layers
 
-        del device
         of_layers = {id(p) for layer in layers(model) for p in layer.parameters() if p.ndim > 1}
-        groups = [
+        found = [
             {**group, "params": chosen, "orthogonal": orthogonal}
-            for group in parameters
+            for group in groups
             for orthogonal in (True, False)
             if (chosen := [p for p in group["params"] if (id(p) in of_layers) is orthogonal])
         ]
+        # A pipeline rank may train nothing, and torch wants a group.
+        return found or groups
+
+    def build(self, parameters: Iterable[Any], run: Run, device: torch.device) -> torch.optim.Optimizer:
+        """Return the optimizer of groups that are divided."""
+        import torch
+
+        from jobs.engines.native import muon
+
+        del device
         job = run.job
         return muon.Muon(
-            groups or [{"params": []}],
+            parameters,
             lr=job.learning_rate,
             betas=(job.beta1, job.beta2),
             weight_decay=job.weight_decay,

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from jobs.plan.predict.weights import Weight
 
 NUMBER_BYTES = 4
+Groups = list[dict[str, Any]]
+"""Parameter groups of torch's optimizers: "params", and settings of these."""
 
 
 class Optimizer(ABC):
@@ -41,11 +43,14 @@ class Optimizer(ABC):
         del weight
         return 0.0
 
+    def divided(self, groups: Groups, model: nn.Module) -> Groups:
+        """Return groups of a model's parameters, divided further where it updates some parameters in another way."""
+        del model
+        return groups
+
     @abstractmethod
-    def build(
-        self, parameters: Iterable[Any], run: Run, device: torch.device, model: nn.Module
-    ) -> torch.optim.Optimizer:
-        """Return torch's optimizer of groups of a model's parameters."""
+    def build(self, parameters: Iterable[Any], run: Run, device: torch.device) -> torch.optim.Optimizer:
+        """Return torch's optimizer of parameters, or of groups of them."""
 
 
 def optimizer_of(run: Run) -> Optimizer:
