@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from jobs.engines.engine import loaded
 from jobs.plan.rules.native_only import NEMO_ONLY
 from jobs.plan.rules.rule import Rule
-from jobs.schema import INSTRUCTIONS, EngineKind, Rehearsal, Run
+from jobs.schema import INSTRUCTIONS, EngineKind, Precision, Rehearsal, Run
 from jobs.settings.serving import NO_MODEL
 
 CLIENT_WORDS = ("{url}", "{prompts}", "{requests}", "{concurrency}", "{output_tokens}", "{result}", "{limits}")
@@ -48,7 +48,8 @@ def shrink(config: DictConfig, given: Collection[str]) -> None:
     if loaded(config.engine.kind).needs_gpus:
         # The native engine has the same techniques as NeMo.
         config.engine.kind = EngineKind.native
-        for key, unset in NEMO_ONLY.items():
+        # One replica sends no gradients, and a rehearsal has fewer of them.
+        for key, unset in {**NEMO_ONLY, "engine.gradients": Precision.float32}.items():
             OmegaConf.update(config, key, unset)
     if config.data.source in INSTRUCTIONS and OmegaConf.is_missing(config.data, "path"):
         config.data.path = str(samples())
