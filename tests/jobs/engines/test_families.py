@@ -73,8 +73,8 @@ class Family:
     """Part of the names of weights that are five times as large, so that a limit is reached."""
     exported: str | None = None
     """The family of an export, if another one has the same arithmetic."""
-    is_llama: bool = False
-    """Its arithmetic is Llama's, whose layouts CI trains elsewhere: only one is part of CI here."""
+    has_known_parts: bool = False
+    """CI trains each part of its arithmetic in the layouts of another family: only one layout is part of CI here."""
 
     def takes(self, layout: str) -> bool:
         """Return True unless a layout is refused, or divides experts that the family does not have."""
@@ -121,16 +121,16 @@ DEEPSEEK = {
     "moe_intermediate_size": 20, "first_k_dense_replace": 1,
 }  # fmt: skip
 FAMILIES = {
-    "Llama": Family({}, "Llama-3.1-8B", copy_weights_hf_llama, is_llama=True),
+    "Llama": Family({}, "Llama-3.1-8B", copy_weights_hf_llama, has_known_parts=True),
     "Mistral": Family(
-        {"sliding_window": None}, "Mistral-7B-v0.3", copy_weights_hf_llama, exported="Llama", is_llama=True
+        {"sliding_window": None}, "Mistral-7B-v0.3", copy_weights_hf_llama, exported="Llama", has_known_parts=True
     ),
     "Phi3": Family(
         {"sliding_window": None, "pad_token_id": 0, "head_dim": 12},
         "phi-4",
         copy_weights_phi,
         exported="Llama",
-        is_llama=True,
+        has_known_parts=True,
         # PEFT adapts queries, keys and values apart, which are one matrix in Phi-3.
         adapted=None,
     ),
@@ -139,10 +139,10 @@ FAMILIES = {
         "Mixtral-8x7B-v0.1",
         copy_weights_hf_llama,
         without=NOT_COMPILED,
-        is_llama=True,
+        has_known_parts=True,
     ),
-    "Qwen2": Family({"head_dim": 12}, "Qwen2.5-7B", copy_weights_qwen_2_5),
-    "Qwen3": Family({}, "Qwen3-8B", copy_weights_qwen_3),
+    "Qwen2": Family({"head_dim": 12}, "Qwen2.5-7B", copy_weights_qwen_2_5, has_known_parts=True),
+    "Qwen3": Family({}, "Qwen3-8B", copy_weights_qwen_3, has_known_parts=True),
     "Olmo2": Family({}, "OLMo-2-1124-7B", copy_weights_olmo2),
     "Olmo3": Family(
         {
@@ -152,6 +152,7 @@ FAMILIES = {
         },
         "OLMo-2-1124-7B",
         copy_weights_olmo2,
+        has_known_parts=True,
     ),
     "Gemma3": Family(
         {
@@ -389,7 +390,7 @@ IN_CI = ("one process", "one process, packed", "FSDP, packed", "TP", "PP, packed
 @pytest.mark.parametrize(
     ("published", "layout"),
     [
-        (name, layout) if layout in (IN_CI[1:2] if family.is_llama else IN_CI) else long(name, layout)
+        (name, layout) if layout in (IN_CI[1:2] if family.has_known_parts else IN_CI) else long(name, layout)
         for name, family in FAMILIES.items()
         for layout in LAYOUTS
         if family.takes(layout)
@@ -436,7 +437,7 @@ def test_the_table_of_families_says_what_is_tested() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "published",
-    [long(name) if family.is_llama else name for name, family in FAMILIES.items() if family.adapted],
+    [long(name) if family.has_known_parts else name for name, family in FAMILIES.items() if family.adapted],
     indirect=True,
 )
 def test_adapters_train_alike_on_two_ranks_and_peft_reads_them(published: Published, tmp_path: Path) -> None:

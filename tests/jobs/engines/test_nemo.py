@@ -106,7 +106,7 @@ def assert_equal(run: RunDir, reference: list[dict[str, float]]) -> None:
         long(TP_PP),
         (*DP, CUT_OPTIMIZER),
         long(DP),
-        (*PP, "parallelism.stage_layers=[1,3]"),
+        long((*PP, "parallelism.stage_layers=[1,3]")),
         long(("parallelism=tp", "nodes=2", "ranks_per_node=2", CUT_OPTIMIZER)),
         long((*DP, "job.micro_batch_size=1")),
         long((*TP, "engine.activation_checkpointing=full")),

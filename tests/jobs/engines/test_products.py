@@ -138,7 +138,7 @@ MODELS = {
 @pytest.mark.parametrize(
     ("model", "product"),
     # Tied weights cannot be on two stages.
-    [("mixture of experts", TP), *(long(name, TP_FSDP if "tied" in name else ALL) for name in MODELS)],
+    [long("mixture of experts", TP), *(long(name, TP_FSDP if "tied" in name else ALL) for name in MODELS)],
 )
 def test_every_kind_of_model_trains_the_same_under_all_parallelisms(
     model: str, product: tuple[str, ...], tmp_path: Path
