@@ -29,6 +29,16 @@ def make_private(directory: Path) -> None:
     directory.mkdir(exist_ok=True, mode=0o700)
 
 
+def kept_cache(name: str) -> Path:
+    """Return a private directory that outlives jobs, below $XDG_CACHE_HOME or ~/.cache; else one on this machine."""
+    with suppress(OSError, RuntimeError):  # RuntimeError: a user without a home
+        kept = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "slurmscale", name).expanduser()
+        make_private(kept)
+        if not defect(kept) and os.access(kept, os.W_OK):
+            return kept
+    return cache_on_this_machine() / name
+
+
 def cache_on_this_machine() -> Path:
     """Return a private directory on this machine: one for all processes of this user, unless others took its name."""
     shared = Path(tempfile.gettempdir(), f"slurmscale-{os.getuid()}")

@@ -79,7 +79,7 @@ def needs_slurm(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session")
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The record of the sweeps that tests submit; local queues of one session take turns."""
+    """The record of the sweeps that tests submit, and compiled kernels; local queues of one session take turns."""
     return tmp_path_factory.mktemp("state")
 
 
@@ -108,6 +108,8 @@ def _fresh_patience() -> None:
 def _no_surrounding_configuration(monkeypatch: pytest.MonkeyPatch, state_home: Path) -> None:
     """Tests see neither a user's site files and record nor a launcher that happens to run them."""
     monkeypatch.setenv("XDG_STATE_HOME", str(state_home))
+    for compiler in ("TORCHINDUCTOR", "TRITON"):
+        monkeypatch.setenv(f"{compiler}_CACHE_DIR", str(state_home / compiler))
     for name in list(os.environ):
         if name.startswith(("SLURMSCALE_SITE", "SUBMITIT_")) or name in {"RANK", "WORLD_SIZE", "LOCAL_RANK"}:
             monkeypatch.delenv(name)

@@ -7,6 +7,7 @@ where the launcher or a container hides it; and where torch has no kernels for i
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import torch
 
 from jobs.errors import ConfigError
 from jobs.plan.rules.values import BFLOAT16_CAPABILITY
+from jobs.private import kept_cache
 from jobs.ranks import Rank, node_name
-from jobs.runtime.machine import VISIBLE
+from jobs.rundir import as_file_name
+from jobs.runtime.machine import VISIBLE, cpu_name
 from jobs.runtime.nvidia import nvidia_smi
 from jobs.schema import Precision, Run
 
@@ -45,10 +48,22 @@ def refuse_unusable_gpu(run: Run, rank: Rank) -> None:
 
 
 def prepare_gpu(run: Run, rank: Rank) -> None:
-    """Raise ConfigError if a rank cannot use its GPU (refuse_unusable_gpu); set the arithmetic of float32 products."""
+    """Raise ConfigError if a rank cannot use its GPU (refuse_unusable_gpu); choose its arithmetic."""
     refuse_unusable_gpu(run, rank)
+    keep_kernels()
     # As LitGPT's command does before it calls a script (litgpt/__main__.py).
     torch.set_float32_matmul_precision("high" if run.engine.tf32 else "highest")
+
+
+def keep_kernels() -> None:
+    """Let torch.compile and Triton keep their kernels for later jobs, on any node, in directories of this user only.
+
+    Both run what they find. torch's default is a name in /tmp, which others can take first and a node loses. Code for a
+    CPU is compiled with -march=native, so each kind of processor has a directory.
+    """
+    kept = kept_cache("kernels") / as_file_name(f"{platform.machine()} {cpu_name()}")
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kept / "torchinductor"))
+    os.environ.setdefault("TRITON_CACHE_DIR", str(kept / "triton"))
 
 
 def refuse_own_gpu_only(run: Run) -> None:

@@ -244,6 +244,18 @@ def techniques(bench: Bench) -> list[Figure]:
     return found
 
 
+def first_step(bench: Bench) -> list[Figure]:
+    """Return the time of the first compiled step without kept kernels, and with those that the job before it kept."""
+    kept = {f"{compiler}_CACHE_DIR": str(bench.folder / compiler) for compiler in ("TORCHINDUCTOR", "TRITON")}
+    found: list[Figure] = []
+    for kernels in ("none", "kept"):
+        less = SMALL if bench.rehearsal else ()
+        chosen = ("experiment=one_gpu", "engine.activation_checkpointing=none", *less, "engine.compile=true")
+        runs, _ = bench.submitted(f"kernels-{kernels}", (*chosen, "job.precision=bfloat16"), **kept)
+        found += [(f"first step, kernels {kernels}", run.values[m.FIRST_STEP_TIME], "s") for run in runs]
+    return found
+
+
 def memory(seed: int) -> Callable[[Bench], list[Figure]]:
     """Return a stage of random configurations: memory predicted first, then measured; a run that fails has no peak."""
 
@@ -284,6 +296,7 @@ STAGES: dict[str, Callable[[Bench], list[Figure]]] = {
     **{f"epoch_{name}": epoch(name) for name in EPOCHS},
     "choices_bfloat16": choices("bfloat16"),
     "techniques": techniques,
+    "first_step": first_step,
     **{f"memory_{seed}": memory(seed) for seed in MEMORY_SEEDS},
     "choices_float32": choices("float32"),
 }

@@ -22,6 +22,7 @@ from jobs.errors import RunDirError
 from jobs.private import defect
 from jobs.run_events import run_events
 from jobs.rundir import SweepDir, append_record, load_run, now, read_events
+from jobs.runtime.gpu import keep_kernels
 from jobs.submit.code_store import link_code, stored
 from jobs.submit.launchers.pilot import job_script
 from jobs.submit.pilot import Pilot, Turn
@@ -471,29 +472,36 @@ def test_a_sweep_below_the_directory_of_a_stranger_is_refused(
 
 
 @pytest.mark.parametrize("attack", ["none", "a link", "open to others", "of a stranger", "a file"])
-def test_compiled_layers_are_not_read_from_a_cache_that_a_stranger_made(
-    attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", ["a home", "the temporary files of a node"])
+def test_compiled_kernels_are_not_read_from_a_cache_that_a_stranger_made(
+    where: str, attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from jobs.engines.native.compilation import compile_layers
-
     if attack == "of a stranger" and os.geteuid() != 0:
         pytest.skip("giving a directory away needs root")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
-    planted = tmp_path / f"slurmscale-{os.getuid()}"
+    (tmp_path / "node").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "node"))
+    if where == "a home":
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        planted = tmp_path / "cache/slurmscale/kernels"
+    else:
+        monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
+        planted = tmp_path / f"node/slurmscale-{os.getuid()}"
+    planted.parent.mkdir(parents=True, exist_ok=True)
     if attack == "a file":
         planted.touch()
     else:
         planted.mkdir(mode=0o700)
     if attack == "a link":
         planted.rename(tmp_path / "theirs")
-        planted.symlink_to("theirs")
+        planted.symlink_to(tmp_path / "theirs")
     if attack == "open to others":
         planted.chmod(0o777)
     if attack == "of a stranger":
         os.chown(planted, 4242, 4242)
-    compile_layers([])
-    used = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).parent
-    assert (used == planted) == (attack == "none")
-    assert defect(used) == ""
+    for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.delenv(variable)
+    keep_kernels()
+    used = {Path(os.environ.pop(f"{compiler}_CACHE_DIR")) for compiler in ("TORCHINDUCTOR", "TRITON")}
+    (private,) = {path.parent.parent if where == "a home" and attack == "none" else path.parents[2] for path in used}
+    assert (private == planted) == (attack == "none")
+    assert defect(private) == ""

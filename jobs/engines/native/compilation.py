@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from itertools import permutations
 
@@ -15,7 +14,6 @@ from torch.distributed._symmetric_memory import enable_symm_mem_for_group
 
 from jobs.layout import layout_of, sequence_parallel
 from jobs.parallelism import TP
-from jobs.private import cache_on_this_machine
 from jobs.schema import Run
 
 
@@ -25,8 +23,6 @@ def compile_layers(layers: list[Block]) -> None:
     Compile the forward method and not the module: FSDP's hooks stay outside the graph, and parameters keep their
     names. Whatever would break the graph, or compile layers one by one, is an error: the rest would run uncompiled.
     """
-    # torch's default is a name in /tmp that others can take first, and it runs what it finds there.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_on_this_machine() / "torchinductor"))
     # DDP would cut every graph at its buckets, so that they overlap with the backward pass of the one large graph.
     torch._dynamo.config.optimize_ddp = False  # noqa: SLF001 (torch.compile has no argument for it)
     for layer in layers:

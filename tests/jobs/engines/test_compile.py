@@ -155,3 +155,19 @@ def test_the_compiler_and_the_group_of_tp_know_that_products_overlap() -> None:
             assert is_symm_mem_enabled_for_group(group.group_name)
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_later_job_compiles_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    graphs: list[dict[Path, int]] = []
+    for turn in ("first", "second"):
+        run = make_run(tmp_path, *MODEL, f"name={turn}", "ranks_per_node=1", "engine.compile=true")
+        assert train(run) == [0], printed(run)
+        kept = (tmp_path / "cache/slurmscale/kernels").rglob("*")
+        graphs.append({path: path.stat().st_mtime_ns for path in kept if path.is_file() and "fxgraph" in path.parts})
+    assert graphs[0]
+    assert graphs[1] == graphs[0]
