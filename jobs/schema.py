@@ -431,6 +431,8 @@ class Engine:
     """Code that executes a training step."""
     activation_checkpointing: ActivationCheckpointing = ActivationCheckpointing.none
     """Activations that the backward pass computes again instead of keeping."""
+    checkpointed_layers: Count | None = None
+    """First layers of each pipeline stage that `activation_checkpointing` applies to; null: all."""
     compile: bool = False
     """Compile with torch.compile: every layer, whole (native), or the model (litgpt); not for nemo."""
     loss: Loss | None = None

@@ -22,6 +22,7 @@ from analysis.parsers.trainings import megatron
 from analysis.run import FACTS_FILE, RunResult
 from analysis.untrusted import as_number, lookup
 from jobs import metrics as m
+from jobs.layout import PIPELINE_STAGES_PER_RANK
 from jobs.metrics import Metric
 from jobs.plan.cost import gated_parameters
 from jobs.plan.predict.flops import (
@@ -347,11 +348,22 @@ def recomputed(run: RunResult, work: Work) -> float | None:
     if mode == ActivationCheckpointing.none.name:
         return 0.0
     if mode == ActivationCheckpointing.full.name:
-        return work.recomputed_flops
+        return work.recomputed_flops * checkpointed_share(run, work)
     # The native engine's selective mode keeps every matrix product and PyTorch's attention (not the ring's);
     # Megatron's recomputation depends on its version.
     native = run.setting("engine.kind") == EngineKind.native.name and run.setting("parallelism.context") == 1
     return 0.0 if mode == ActivationCheckpointing.selective.name and native else None
+
+
+def checkpointed_share(run: RunResult, work: Work) -> float:
+    """Return the share of layers that full checkpointing computes again: the first ones of each pipeline stage."""
+    count = as_number(run.setting("engine.checkpointed_layers"))
+    stages = as_number(run.setting("parallelism.pipeline")) or 1
+    if stages > 1:
+        schedule = run.setting("parallelism.schedule")
+        by_schedule = {each.name: number for each, number in PIPELINE_STAGES_PER_RANK.items()}
+        stages *= as_number(run.setting("parallelism.stages_per_rank")) or by_schedule.get(schedule, 1)
+    return min(1.0, count * stages / work.layers) if count else 1.0
 
 
 def recomputation(run: RunResult, again: float | None) -> str:

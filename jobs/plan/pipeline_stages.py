@@ -7,7 +7,7 @@ import itertools
 from jobs.layout import pipeline_stages_of, pipeline_stages_per_rank
 from jobs.parallelism import StageSplit
 from jobs.plan.cost import embedding_parameters, layer_parameters, norm_parameters
-from jobs.schema import Model, Run
+from jobs.schema import ActivationCheckpointing, Model, Run
 
 
 def pipeline_stage_layers(run: Run) -> list[range]:
@@ -15,6 +15,17 @@ def pipeline_stage_layers(run: Run) -> list[range]:
     counts = layer_counts(run)
     ends = itertools.accumulate(counts)
     return [range(end - count, end) for count, end in zip(counts, ends, strict=True)]
+
+
+def checkpointed_layers(run: Run) -> frozenset[int]:
+    """Return the layers whose activations are computed again: the first ones of each pipeline stage.
+
+    The last ones are the first of the backward pass. What these keep is gone when memory is needed to compute others
+    again, so that the peak is the same with the last one left out. Megatron calls it recompute_method=block.
+    """
+    if run.engine.activation_checkpointing is ActivationCheckpointing.none:
+        return frozenset()
+    return frozenset(layer for stage in pipeline_stage_layers(run) for layer in stage[: run.engine.checkpointed_layers])
 
 
 def held_layers(run: Run) -> tuple[tuple[int, ...], ...]:

@@ -25,12 +25,12 @@ def need_bitsandbytes() -> None:
         skip_or_fail("bitsandbytes is not installed: pip install --editable '.[qlora]'.")
 
 
-def python_of(package: str) -> str:
-    """Return a Python that has the package of a foreign trainer, which CI has not: this one, or that of a variable."""
+def python_of(package: str, module: str = "") -> str:
+    """Return a Python that has a foreign trainer, or this module of it: this one, or that of a variable."""
     variable = f"SLURMSCALE_{package.upper()}_PYTHON"
     if python := os.environ.get(variable):
         return python
-    if find_spec(package) is None:
+    if find_spec(module or package) is None:
         pytest.skip(f"{package} is not installed: set {variable} to the Python of an environment that has it.")
     return sys.executable
 

@@ -189,7 +189,11 @@ def layout(run: RunResult) -> str:
     """Return engine, strategy and what saves memory."""
     recomputed = run.setting("engine.activation_checkpointing")
     words = f"{run.setting('engine.kind')}, {run.setting('parallelism.name')}"
-    return words if recomputed in {None, "none"} else f"{words}, activation checkpointing {recomputed}"
+    if recomputed in {None, "none"}:
+        return words
+    count = run.setting("engine.checkpointed_layers")
+    of_layers = f" of the first {count:,} layers of a stage" if isinstance(count, int) else ""
+    return f"{words}, activation checkpointing {recomputed}{of_layers}"
 
 
 def other_work(run: RunResult) -> str:

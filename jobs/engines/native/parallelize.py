@@ -44,6 +44,7 @@ from jobs.engines.native.weights import TYPES, first_weights
 from jobs.layout import Layout, sequence_parallel, uses_ddp, uses_fsdp
 from jobs.metrics import Metric
 from jobs.parallelism import AXIS_NAMES, CP, EP, PP, TP
+from jobs.plan.pipeline_stages import checkpointed_layers
 from jobs.schema import ActivationCheckpointing, Kernels, Precision, Run
 
 
@@ -74,16 +75,18 @@ def trained_model(run: Run) -> Decoder:
 
 
 def wrap_layers(gpt: Decoder, run: Run) -> None:
-    """Apply activation checkpointing and compilation to every layer, in place."""
+    """Apply activation checkpointing to the chosen layers, and compilation to every layer, in place."""
+    again = checkpointed_layers(run)
+    checkpointed = [layer for layer in layers(gpt) if layer.attn.block_idx in again]
     if run.engine.activation_checkpointing is ActivationCheckpointing.selective:
-        for layer in layers(gpt):
+        for layer in checkpointed:
             recompute_cheap(layer)
     if run.engine.compile:
         compile_layers(layers(gpt))
         if run.parallelism.tensor > 1 and "wte" in gpt.transformer:
             await_embeddings(gpt.transformer.wte)
     if run.engine.activation_checkpointing is ActivationCheckpointing.full:
-        for layer in layers(gpt):
+        for layer in checkpointed:
             recompute_all(layer)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from jobs.layout import data_degree, degree_of, degree_product, frees_weights, has_gpus, uses_ddp, uses_fsdp
 from jobs.parallelism import DP_SHARD, MODEL_AXES, SHARD_GROUP_AXES, Schedule, Sharding, Strategy
 from jobs.plan.cost import parameters, trained_parameters
+from jobs.plan.pipeline_stages import layer_counts
 from jobs.plan.rules.batch import one_stage_a_rank
 from jobs.plan.rules.native_only import typed
 from jobs.plan.rules.rule import Rule
@@ -77,6 +78,26 @@ def compiled_layers_are_whole(run: Run) -> str | None:
             "engine.compile=true with engine.activation_checkpointing=selective does not run with "
             f"parallelism.tensor={run.parallelism.tensor}: PyTorch cannot keep sharded activations inside a graph. Set "
             "engine.activation_checkpointing=full or none, or engine.compile=false."
+        )
+    return None
+
+
+def checkpointed_layers_exist(run: Run) -> str | None:
+    """Refuse a number of checkpointed layers that changes nothing: without checkpointing, or above what a stage has."""
+    count, mode = run.engine.checkpointed_layers, run.engine.activation_checkpointing
+    if count is None:
+        return None
+    if mode is ActivationCheckpointing.none:
+        return (
+            f"engine.checkpointed_layers={count} is the number of layers that engine.activation_checkpointing applies "
+            "to, which is none. Set engine.checkpointed_layers=null, or engine.activation_checkpointing=full."
+        )
+    most = max(layer_counts(run))
+    if count > most:
+        return (
+            f"engine.checkpointed_layers={count} is more than the {most:,} layers of "
+            f"{'a pipeline stage' if run.parallelism.pipeline > 1 else 'the model'}. Set engine.checkpointed_layers="
+            f"{most}, or engine.checkpointed_layers=null for all."
         )
     return None
 
@@ -403,6 +424,7 @@ def pipeline_stages_are_gathered(run: Run) -> str | None:
 RULES: tuple[Rule, ...] = (
     split_backward_finds_what_it_needs,
     compiled_layers_are_whole,
+    checkpointed_layers_exist,
     gradient_sums_have_a_shard_group,
     there_is_something_to_read_once,
     narrow_weights_have_narrow_arithmetic,

@@ -6,13 +6,15 @@ tests/jobs/plan/test_activations.py compares them with those that the real engin
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jobs.engines.engine import engine_of
 from jobs.layout import GPU_ROW_MULTIPLE, has_gpus, padding, sequence_parallel, uses_fsdp
+from jobs.plan.pipeline_stages import checkpointed_layers
 from jobs.plan.predict.once import once
-from jobs.plan.predict.weights import Split, adapter_weights, kinds_of_layers, kinds_of_run, layer_weights
+from jobs.plan.predict.weights import Split, adapter_weights, kinds_of_layers, layer_weights, run_with_layers
 from jobs.schema import (
     INSTRUCTIONS,
     QKV,
@@ -317,10 +319,29 @@ def kept_by_layer(run: Run, x: Tokens) -> int:
 
 def kept_by_layers(run: Run, x: Tokens, numbers: Sequence[int]) -> int:
     """Return what some layers of a model keep, given their numbers."""
-    whole = run.engine.activation_checkpointing is ActivationCheckpointing.none
-    kinds = kinds_of_run(run, numbers)
-    unneeded = unneeded_by_first_layer(kinds[0][1], x) if 0 in numbers and whole else 0
-    return sum(count * kept_by_layer(kind, x) for count, kind in kinds) - unneeded
+    whole = 0 in numbers and 0 not in checkpointed_layers(run)
+    unneeded = unneeded_by_first_layer(run_of_layer(run, 0), x) if whole else 0
+    return sum(count * kept_by_layer(kind, x) for count, kind in kinds_of_kept(run, numbers)) - unneeded
+
+
+def kinds_of_kept(run: Run, numbers: Sequence[int]) -> list[tuple[int, Run]]:
+    """Return how many of some layers keep alike, with a run that has only such layers."""
+    again, dense = checkpointed_layers(run), run.model.dense_layers
+    kinds = Counter((number < dense, number in again) for number in numbers)
+    return [(count, run_of_kind(run, dense=is_dense, again=is_again)) for (is_dense, is_again), count in kinds.items()]
+
+
+def run_of_layer(run: Run, number: int) -> Run:
+    """Return a run all of whose layers are as this one, checkpointed or not."""
+    return run_of_kind(run, dense=number < run.model.dense_layers, again=number in checkpointed_layers(run))
+
+
+@once
+def run_of_kind(run: Run, *, dense: bool, again: bool) -> Run:
+    """Return a run that has only dense first layers, or only others, which are checkpointed or not."""
+    mode = run.engine.activation_checkpointing if again else ActivationCheckpointing.none
+    engine = replace(run.engine, activation_checkpointing=mode, checkpointed_layers=None)
+    return run_with_layers(replace(run, engine=engine), dense=dense)
 
 
 def recomputed(run: Run, x: Tokens) -> int:

@@ -17,7 +17,7 @@ from jobs.parallelism import AXES, CP, DP_REPLICATE, EP, PP, SHARD_GROUP_AXES, T
 from jobs.plan.predict.activations import WIDTHS, tokens_of
 from jobs.plan.predict.arrays import larger, smaller
 from jobs.plan.predict.constants import NETWORK_GB_PER_S, StepTimeConstants
-from jobs.plan.predict.matrix_products import recomputes_all
+from jobs.plan.predict.matrix_products import recomputed_share
 from jobs.plan.predict.once import once
 from jobs.schema import Run
 
@@ -135,7 +135,7 @@ def expert_exchange(run: Run, layout: Layout, layers: float) -> Exchange:
     Backward sends the gradients of both the other way, and recomputation repeats the forward's two.
     """
     group = group_of(layout, (EP,))
-    times = 4 + (2 if recomputes_all(run) else 0)
+    times = 4 + 2 * recomputed_share(run)
     rows = tokens_of(run).count * run.model.experts_per_token
     sent = group.share * rows * run.model.hidden_size * WIDTHS[run.job.precision]
     return Exchange(group, times * layers * sent, times * layers)
@@ -151,7 +151,7 @@ def tensor_exchange(run: Run, layout: Layout, layers: float) -> Exchange:
     split = sequence_parallel(run)
     # Halves of an all-reduce, a scatter or a gather each: forward two all-reduces, so 4; backward 4, and with sequence
     # parallelism 2 more, to gather the inputs of both opening matrices again; recomputation repeats the forward 4.
-    halves = 4 + (4 + (2 if split else 0)) + (4 if recomputes_all(run) else 0)
+    halves = 4 + (4 + (2 if split else 0)) + 4 * recomputed_share(run)
     whole = tokens_of(run).count * run.model.hidden_size * WIDTHS[run.job.precision]
     return Exchange(group, halves * layers * group.share * whole, layers * halves / (1 if split else 2))
 

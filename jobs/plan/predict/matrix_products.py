@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from jobs.engines.engine import engine_of
 from jobs.layout import sequence_parallel
+from jobs.plan.pipeline_stages import checkpointed_layers
 from jobs.plan.predict.activations import WIDTHS, has_grouped_products, has_wide_weights, in_autocast, tokens_of
 from jobs.plan.predict.flops import attended
 from jobs.plan.predict.weights import layer_weights, norms_of_layer, size
@@ -92,12 +93,17 @@ def passes(run: Run) -> float:
     Forward, the gradients of activations, those of weights, and recomputation. LoRA needs no gradients of frozen
     weights; the adapters' own products, about 2 rank / width of that work, are left out.
     """
-    return (3 if run.job.trains_all_weights else 2) + (1 if recomputes_all(run) else 0)
+    return (3 if run.job.trains_all_weights else 2) + recomputed_share(run)
 
 
-def recomputes_all(run: Run) -> bool:
-    """Return whether the backward pass repeats the forward pass of each layer."""
-    return run.engine.activation_checkpointing is ActivationCheckpointing.full
+def recomputed_share(run: Run) -> float:
+    """Return the share of the layers whose forward pass the backward pass repeats as a whole."""
+    return checkpointed_share(run) if run.engine.activation_checkpointing is ActivationCheckpointing.full else 0.0
+
+
+def checkpointed_share(run: Run) -> float:
+    """Return the share of the layers of which the backward pass computes anything again."""
+    return len(checkpointed_layers(run)) / run.model.layers
 
 
 def attention_flops(run: Run) -> float:
@@ -111,7 +117,7 @@ def attention_flops(run: Run) -> float:
     # attention are padded to the size of queries and keys.
     positions = attended_by(run) / model.layers / 2
     forward = 2 * 2 * tokens_of(run).count * positions * model.heads * model.head_size / p.tensor
-    repeats = 3.5 + (1 if recomputes_all(run) else 0)
+    repeats = 3.5 + recomputed_share(run)
     return forward * repeats / engine_of(run).attention_rate(run)
 
 
@@ -127,7 +133,7 @@ def element_bytes(run: Run) -> float:
     A backward pass moves twice what a forward pass does.
     """
     model, p = run.model, run.parallelism
-    repeats = 3 + (0 if run.engine.activation_checkpointing is ActivationCheckpointing.none else 1)
+    repeats = 3 + checkpointed_share(run)
     fused = engine_of(run).fuses_elements(run)
     # Read and written: norms (unfused in more than one pass), two sums of two inputs.
     passed = norms_of_layer(model) * (2 if fused or model.norm is Norm.LayerNorm else 5) + 2 * 3
@@ -158,7 +164,7 @@ def stacked_bytes(run: Run) -> float:
     p, width = run.parallelism, WIDTHS[run.job.precision]
     matrices = size(each for each in layer_weights(run.model) if each.of_expert) / p.tensor / p.expert
     read = 4 if in_autocast(run) and has_wide_weights(run) else width
-    times = 2 if run.engine.activation_checkpointing is ActivationCheckpointing.none else 3
+    times = 2 + checkpointed_share(run)
     return times * matrices * (read + width + (2 * width if run.model.bias else 0))
 
 
@@ -168,7 +174,7 @@ def unpacked_bytes(run: Run) -> float:
         return 0.0
     # Half a byte is read for each number, and one of the arithmetic's type is written.
     matrices = size(weight for weight in layer_weights(run.model) if weight.columns > 1)
-    times = 2 if run.engine.activation_checkpointing is ActivationCheckpointing.none else 3
+    times = 2 + checkpointed_share(run)
     return times * (0.5 + WIDTHS[run.job.precision]) * matrices
 
 

@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING
 from jobs.engines.engine import engine_of
 from jobs.engines.native.loss_chunk import loss_chunk
 from jobs.layout import accumulation, pipeline_stages_of, pipeline_stages_per_rank
-from jobs.plan.pipeline_stages import pipeline_stage_layers
+from jobs.plan.pipeline_stages import checkpointed_layers, pipeline_stage_layers
 from jobs.plan.predict import other_engines
 from jobs.plan.predict.activations import (
     Tokens,
     cast_weights,
     kept_by_layer,
     kept_by_layers,
+    kinds_of_kept,
     layer_input,
     recomputed,
     rotary_table,
+    run_of_layer,
     tokens_of,
     with_rows,
 )
@@ -37,7 +39,7 @@ from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.loss import loss_memory
 from jobs.plan.predict.once import once
 from jobs.plan.predict.states import States, parameters_held, states
-from jobs.plan.predict.weights import counts_of_layers, kinds_of_run
+from jobs.plan.predict.weights import counts_of_layers
 from jobs.plan.predict.workspace import (
     Backward,
     backward_of_layer,
@@ -287,6 +289,8 @@ def moments(run: Run, place: int, x: Tokens, held: States) -> Iterator[Terms]:
 def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Terms]:
     """Yield the loss, and moments of backward: of the last layer, the one before it, its end, and the first ones.
 
+    Where only the first layers are checkpointed, also that of the last one of these.
+
     The first micro-batch finds no gradients: they appear while activations are freed, so with one micro-batch per step
     all gradients meet the activations of the first layer only.
     """
@@ -294,9 +298,10 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
     mine = pipeline_stages_of(run, place)
     numbers, count = [layer for stage in mine for layer in stages[stage]], in_flight(run, place)
     first, last = 0 in mine, run.parallelism.pipeline * pipeline_stages_per_rank(run) - 1 in mine
-    # Runs of a model with only such layers as the first one of this rank, and as the last one.
-    kinds = kinds_of_run(run, numbers)
-    begin_run, end_run = kinds[0][1], kinds[-1][1]
+    # Runs of a model with only such layers as the first one of this rank, the one before the last, and the last one.
+    begin_run, before_run, end_run = (run_of_layer(run, each) for each in (numbers[0], numbers[-2:][0], numbers[-1]))
+    again = checkpointed_layers(run)
+    whole = [number for number in numbers if number not in again]
     base = base | {
         "gathered": base["gathered"] + gathered_copies(run, parameters_held(run, sharded=False, stored=True).total)
     }
@@ -307,16 +312,15 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
     once = accumulation(run) == 1
     at_end, base = base, base | {"gradients": 0.0 if once else base["gradients"]}
     messages = pipeline_messages(run, x, first=first, last=last)
-    checkpointed = run.engine.activation_checkpointing is not ActivationCheckpointing.none
     if last:
         # Autocast keeps all casts until the end of forward. Chunks cast the head's weight themselves.
         loss, head = loss_memory(run, x), loss_chunk(run) is None
-        for peak, cast in ((loss.forward, numbers), (loss.backward, [] if checkpointed else numbers)):
+        for peak, cast in ((loss.forward, numbers), (loss.backward, whole)):
             held_by_layers = kept + cast_weights(run, cast, head=head)
             of_loss = gathers_for_loss(run) + messages
             yield base | {"activations": held_by_layers, "loss": peak, "communication": of_loss}
     # A checkpointed layer casts its weights again.
-    kept += cast_weights(run, numbers[-1:] if checkpointed else numbers, head=False)
+    uncast, kept = kept, kept + cast_weights(run, [*whole, *(again & {numbers[-1]})], head=False)
 
     def work_of_layer(of: Run) -> int:
         return recomputed(of, x) + max(backward_of_layer(of, x), masks_of_layer(of, x))
@@ -328,17 +332,25 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
     if first:
         # Its gradient is computed next to the sum of those before it.
         # The oldest micro-batch has freed all its activations by then; the others in flight still wait.
-        waiting = (count - 1) * sum(n * kept_by_layer(kind, x) for n, kind in kinds)
+        waiting = (count - 1) * sum(n * kept_by_layer(kind, x) for n, kind in kinds_of_kept(run, numbers))
         found = embedding_gradient(run) + result
         yield at_end | {"activations": waiting, "backward": result if once else found, "communication": messages}
         if once:
             at_end = at_end | {"gathered": 0.0, "gradients": max(0.0, at_end["gradients"] - first_gradients(begin_run))}
             waiting += kept_by_layer(begin_run, x)
             yield at_end | {"activations": waiting, "backward": work_of_layer(begin_run), "communication": before}
+    done = next((i for i, number in enumerate(reversed(numbers)) if number in again), 0)
+    if done > 1:
+        # All layers after the last checkpointed one have freed what they kept, and have gradients.
+        left = numbers[:-done]
+        held = uncast - done * each + cast_weights(run, [n for n in left if n not in again] + left[-1:], head=False)
+        gradients = base["gradients"] + done / len(numbers) * max(0.0, at_end["gradients"] - base["gradients"])
+        work = {"backward": work_of_layer(run_of_layer(run, left[-1])), "communication": before}
+        yield base | work | {"activations": held, "gradients": gradients}
     if len(numbers) > 1:
         base = base | {"gathered": max(0.0, base["gathered"] - freed_in_backward(end_run))}
         yield base | {"activations": kept - each, "communication": begin}
-        yield base | {"activations": kept - each, "backward": work_of_layer(end_run), "communication": before}
+        yield base | {"activations": kept - each, "backward": work_of_layer(before_run), "communication": before}
         yield base | {"activations": kept - 2 * each, "backward": 3 * result, "communication": after}
 
 

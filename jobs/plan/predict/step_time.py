@@ -223,7 +223,7 @@ def stage_work(
     return StageWork(
         ranks=ranks,
         layers=count,
-        passes=1 + (1 / 3 if m.recomputes_all(run) else 0),
+        passes=1 + m.recomputed_share(run) / 3,
         matrix_s=matrix_s,
         expert_s=repeats * expert_flops / in_layers_rate,
         matrix_bytes_s=moved / memory_bytes_per_s,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -85,8 +86,15 @@ def recomputation(run: Run, predicted: Prediction, samples: Samples | None) -> s
     can = run.job.train and engine_of(run).counts_memory and run.parallelism.pipeline == 1
     if not can or predicted.largest != "activations" or run.engine.activation_checkpointing is mode:
         return ""
-    size = memory(replace(run, engine=replace(run.engine, activation_checkpointing=mode)), samples).device.point
-    return f"; {gigabytes(size)} with engine.activation_checkpointing={mode.name}"
+
+    def with_layers(count: int | None) -> Prediction:
+        engine = replace(run.engine, activation_checkpointing=mode, checkpointed_layers=count)
+        return memory(replace(run, engine=engine), samples)
+
+    words = f"; {gigabytes(with_layers(None).device.point)} with engine.activation_checkpointing={mode.name}"
+    fewer = range(1, run.model.layers)
+    enough = bisect_left(fewer, True, key=lambda count: verdict(run, with_layers(count)) is Verdict.fits)
+    return words + (f", enough from engine.checkpointed_layers={fewer[enough]} on" if enough < len(fewer) else "")
 
 
 def verdict(run: Run, predicted: Prediction) -> Verdict | None:

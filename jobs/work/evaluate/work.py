@@ -18,7 +18,9 @@ class Evaluate(LanguageModelWork):
 
     entry_point = "jobs.work.evaluate.evaluate_only:evaluate_only"
     reads_samples = True
-    not_read: Mapping[str, str] = {"stages.serve": "null", "engine.gradients": "float32"}
+    not_read: Mapping[str, str] = {
+        "stages.serve": "null", "engine.gradients": "float32", "engine.checkpointed_layers": "null",
+    }  # fmt: skip
     has_batch = True
     first_phase = StoragePhase.validate
 

@@ -18,6 +18,7 @@ from analysis.report.figures.page import figures
 from analysis.report.report import report
 from analysis.scaling.groups import scaling_groups
 from jobs import metrics as m
+from jobs.parallelism import Schedule
 from jobs.plan.cost import parameters
 from jobs.rundir import RunDir
 from jobs.schema import ActivationCheckpointing, Gpu, LatentAttention, Lora, Mlp, Model, Precision, Run
@@ -106,6 +107,25 @@ def test_full_activation_checkpointing_computes_the_layers_but_not_the_head_agai
     again = 2 * (N - 32000 * 4096) + ATTENTION / 3
     assert found["hfu"] / found["mfu"] == pytest.approx(1 + again / (6 * N + ATTENTION))
     assert 1.32 < found["hfu"] / found["mfu"] < 4 / 3
+
+
+@pytest.mark.parametrize(
+    ("count", "parallelism", "share"),
+    [
+        (12, {}, 12 / 32),
+        (3, {"pipeline": 4}, 12 / 32),
+        (3, {"pipeline": 2, "schedule": Schedule.Interleaved1F1B, "stages_per_rank": 4}, 24 / 32),
+        (3, {"pipeline": 2, "schedule": Schedule.Interleaved1F1B}, 12 / 32),
+    ],
+)
+def test_of_the_first_layers_of_each_stage_only_these_are_computed_again(
+    count: int, parallelism: dict[str, Any], share: float, tmp_path: Path
+) -> None:
+    full = ActivationCheckpointing.full
+    run = with_engine(a_gpu_run(), "native", activation_checkpointing=full, checkpointed_layers=count)
+    found = of(tmp_path, replace(run, parallelism=replace(run.parallelism, **parallelism)))
+    again = share * (2 * (N - 32000 * 4096) + ATTENTION / 3)
+    assert found["hfu"] / found["mfu"] == pytest.approx(1 + again / (6 * N + ATTENTION))
 
 
 @pytest.mark.parametrize(("engine", "has_hfu"), [("native", True), ("nemo", False)])

@@ -36,20 +36,21 @@ class Calls(TorchDispatchMode):
         return operator(*args, **(kwargs or {}))
 
 
-def calls_of_a_packed_layer(mode: str) -> Counter[str]:
-    """The calls of a layer's forward and backward pass over a packed row, with the kernel of GPUs."""
+def calls_of_packed_layers(mode: str, *overrides: str) -> list[Counter[str]]:
+    """The calls of each layer's forward and backward pass over a packed row, with the kernel of GPUs."""
     run = one("model=llama2_7b", "model.layers=1", "job.micro_batch_size=1", "ranks_per_node=1",
-              "job.sequence_length=4096", f"engine.activation_checkpointing={mode}").run  # fmt: skip
+              "job.sequence_length=4096", f"engine.activation_checkpointing={mode}", *overrides).run  # fmt: skip
     gpt = empty_model(run.model, run.job.sequence_length).bfloat16()
     wrap_layers(gpt, run)
-    (layer,) = layers(gpt)
     x = torch.empty(1, 4096, 4096, device="meta", dtype=torch.bfloat16, requires_grad=True)
     cos, sin = (torch.empty(1, 4096, 128, device="meta") for _ in range(2))
     bounds = torch.empty(9, device="meta", dtype=torch.int32)
-    counted = Calls()
-    with counted:
-        layer(x, cos, sin, bounds, None, None).sum().backward()
-    return counted.calls
+    found = []
+    for layer in layers(gpt):
+        with Calls() as counted:
+            layer(x, cos, sin, bounds, None, None).sum().backward()
+        found.append(counted.calls)
+    return found
 
 
 def test_heads_that_share_keys_and_values_are_not_copied_for_the_kernels_of_gpus(
@@ -76,7 +77,7 @@ def test_selective_checkpointing_computes_matrix_products_and_attention_once(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attention, "has_varlen_kernel", lambda _: True)
-    calls = calls_of_a_packed_layer(mode)
+    (calls,) = calls_of_packed_layers(mode)
     # Forward, and the two gradients of each matrix.
     assert {name: calls[name] for name in EXPENSIVE & set(calls)} == {
         "mm": 5 * 3,
@@ -85,6 +86,16 @@ def test_selective_checkpointing_computes_matrix_products_and_attention_once(
     }
     recomputed = calls["silu"]
     assert recomputed == (2 if mode == "selective" else 1)
+
+
+@pytest.mark.parametrize("mode", ["selective", "full"])
+def test_only_the_chosen_first_layers_are_computed_again(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "has_varlen_kernel", lambda _: True)
+    found = calls_of_packed_layers(mode, "model.layers=3", "engine.checkpointed_layers=2")
+    assert [calls["silu"] for calls in found] == [2, 2, 1]
+    # The result of a layer's last product is not needed.
+    again = 4 if mode == "full" else 0
+    assert [calls["mm"] for calls in found] == [15 + again, 15 + again, 15]
 
 
 def test_attention_over_samples_and_ligers_rotation_copy_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +109,7 @@ def test_attention_over_samples_and_ligers_rotation_copy_no_gradient(monkeypatch
     monkeypatch.setitem(sys.modules, "liger_kernel.ops", SimpleNamespace(LigerRopeFunction=Rope))
     monkeypatch.setattr(attention, "has_varlen_kernel", lambda _: True)
     monkeypatch.setattr(attention.Attention, "rotate", staticmethod(kernels.rotated))
-    calls = calls_of_a_packed_layer("none")
+    (calls,) = calls_of_packed_layers("none")
     # Queries and keys are copied before the rotation, which works in place.
     assert {name: calls[name] for name in ("clone", "copy_", "select_backward", "cat")} == {
         "clone": 2,

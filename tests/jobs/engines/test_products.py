@@ -172,6 +172,7 @@ def test_samples_of_unequal_length_are_padded_as_the_product_needs_and_compute_t
     [
         long(("engine.activation_checkpointing=full",)),
         ("engine.activation_checkpointing=selective",),
+        long(("engine.activation_checkpointing=full", "engine.checkpointed_layers=1")),
         long(("parallelism.sequence_parallel=false",)),
         long(("parallelism.loss_parallel=false",)),
         long(("parallelism.stage_layers=[1,3]",)),
@@ -188,7 +189,7 @@ def test_samples_of_unequal_length_are_padded_as_the_product_needs_and_compute_t
             )
         ),
     ],
-    ids=lambda settings: settings[0],
+    ids=" ".join,
 )
 @pytest.mark.slow
 def test_a_setting_that_only_changes_how_leaves_the_losses(

@@ -39,6 +39,7 @@ FSDP = ("scaling.global_batch_size=16", *AUTOCAST)
 FSDP_FULL = ("parallelism=fsdp_full", "scaling.global_batch_size=16")
 LORA = ("job=finetune_lora", "data=random", *AUTOCAST)
 DROPOUT = "job.lora.dropout=0.1"
+SIX = ("model.layers=6",)
 ATTENTION_ONLY = "job.lora.targets=[query,value]"
 
 
@@ -49,6 +50,14 @@ ATTENTION_ONLY = "job.lora.targets=[query,value]"
         (*LLAMA2, *ALONE, *AUTOCAST, "engine.loss=chunked", "job.micro_batch_size=2"),
         pytest.param(
             (*LLAMA3, *ALONE, *IN_16_BITS, "job.batching=packed", "engine.loss=chunked"), marks=pytest.mark.long
+        ),
+        (
+            *LLAMA2,
+            *ALONE,
+            *IN_16_BITS,
+            "engine.activation_checkpointing=full",
+            "engine.checkpointed_layers=1",
+            "engine.loss=whole",
         ),
         (*LLAMA3, *TP, *IN_16_BITS, "engine.loss=whole"),
         (*LLAMA2, *ALONE, *LORA, DROPOUT, "engine.loss=whole"),
@@ -120,6 +129,15 @@ def test_tensors_kept_for_backward_are_those_of_the_engine(overrides: tuple[str,
     [
         (*LLAMA2, *ALONE, *IN_16_BITS, "engine.activation_checkpointing=selective"),
         (*LLAMA2, "parallelism=fsdp_full", *FSDP, "engine.activation_checkpointing=full", "model.layers=3"),
+        *(
+            (*LLAMA2, *layout, f"engine.activation_checkpointing={mode}", f"engine.checkpointed_layers={count}", *SIX)
+            for layout, mode, count in [
+                ((*ALONE, *AUTOCAST), "full", 2),
+                ((*ALONE, *AUTOCAST), "selective", 5),
+                ((*ALONE, *IN_16_BITS, "scaling.global_batch_size=1"), "full", 4),
+                ((*FSDP_FULL, *AUTOCAST), "selective", 3),
+            ]
+        ),
         pytest.param((*LLAMA3, *TP, *IN_16_BITS, "engine.activation_checkpointing=full"), marks=pytest.mark.long),
         pytest.param((*LLAMA2, *ALONE, *IN_16_BITS, "engine.activation_checkpointing=full"), marks=pytest.mark.long),
         pytest.param((*LLAMA2, *ALONE, *AUTOCAST, "engine.activation_checkpointing=full"), marks=pytest.mark.long),

@@ -8,6 +8,7 @@ from jobs.cli import main
 from jobs.errors import ConfigError
 from jobs.plan.legality import warnings
 from jobs.plan.predict.memory import Prediction, memory
+from jobs.plan.rules.memory import Verdict, verdict
 from jobs.plan.table import plan_notes
 from jobs.schema import Run
 from tests.support.composing import one
@@ -72,12 +73,17 @@ def test_a_plan_reports_that_memory_fits_or_is_tight(share: float, kind: str) ->
 
 
 def test_tight_memory_has_the_size_with_recomputation_and_the_rows_of_the_lower_end() -> None:
-    high = predicted("data=docstrings").device.high / 2**30
-    run = of("data=docstrings", f"gpu.memory_gb={high * 0.99}")
+    least = f"gpu.memory_gb={predicted('data=docstrings').device.high / 2**30 * 0.9}"
+    run = of("data=docstrings", least)
     (warning,) = [each for each in warnings(run) if "memory is tight" in each]
     assert " with rows of 64 tokens, to " in warning
-    full = predicted("engine.activation_checkpointing=full").device.point
-    assert warning.endswith(f"; {full / 1e9:.1f} with engine.activation_checkpointing=full")
+    full = "engine.activation_checkpointing=full"
+    assert f"; {predicted(full).device.point / 1e9:.1f} with {full}, enough from " in warning
+    enough = int(warning.split("engine.checkpointed_layers=")[1].removesuffix(" on"))
+    assert enough > 1
+    for count, found in ((enough - 1, Verdict.tight), (enough, Verdict.fits)):
+        chosen = of("data=docstrings", least, full, f"engine.checkpointed_layers={count}")
+        assert verdict(chosen, memory(chosen)) is found
 
 
 def test_an_evaluation_whose_weights_do_not_fit_is_refused_without_advice_to_shard_them() -> None:

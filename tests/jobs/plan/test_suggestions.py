@@ -191,6 +191,8 @@ ILLEGAL = (
     "parallelism=pp_fsdp parallelism.sharding=FULL_SHARD parallelism.schedule=ZBVZeroBubble engine.compile=true "
     "engine.activation_checkpointing=full",
     "model=mixtral_8x7b engine.compile=true",
+    "engine.checkpointed_layers=1",
+    "parallelism=pp engine.checkpointed_layers=99 engine.activation_checkpointing=selective",
     "parallelism=tp engine.compile=true engine.activation_checkpointing=selective",
     f"{H100} parallelism.context=2",
     "engine.weights=node",

@@ -299,14 +299,15 @@ def test_nwchem_scales_and_a_calculation_that_does_not_converge_counts_nowhere(
     assert not computed("short", 1).used
 
 
-def trained(where: Path, ranks: int) -> RunDir:
+def trained(where: Path, ranks: int, *, steps: int = 12, save_steps: int = 4) -> RunDir:
     """A run of Hugging Face's Trainer on CPU ranks."""
     script = where / "train.py"
     script.write_text(TRAINER)
     return make_run(
         where, "job=program", "program=hf_trainer", f"program.params.script={script}", f"ranks_per_node={ranks}",
         f"program.params.python={sys.executable}", "program.params.backend=gloo", "program.params.use_cpu=true",
-        "job.micro_batch_size=2", "program.params.max_steps=12", "program.params.save_steps=4", small=False,
+        "job.micro_batch_size=2", f"program.params.max_steps={steps}",
+        f"program.params.save_steps={save_steps}", small=False,
     )  # fmt: skip
 
 
@@ -326,7 +327,8 @@ def test_two_ranks_of_hugging_faces_trainer_train_together_and_its_log_is_the_re
 @pytest.mark.long
 def test_a_script_of_hugging_face_is_killed_and_continues_from_its_checkpoint(tmp_path: Path) -> None:
     # One rank: this version's trainer cannot load a checkpoint of several CPU ranks.
-    found = killed_and_continued(trained(tmp_path, ranks=1), 1, "output/checkpoint-4/trainer_state.json")
+    run = trained(tmp_path, ranks=1, steps=400, save_steps=20)
+    found = killed_and_continued(run, 1, "output/checkpoint-20/trainer_state.json")
     # The trainer divides by all steps, those before the interruption included: its rates are no result.
     assert found.reason == "program.log: it reports neither step time nor throughput"
 
@@ -437,7 +439,7 @@ def test_torchtitan_itself_understands_the_options_of_its_program_file() -> None
 @pytest.mark.long
 def test_megatron_lm_itself_understands_the_options_of_its_program_file() -> None:
     # It trains on GPUs only.
-    python = python_of("megatron")
+    python = python_of("megatron", "megatron.training")
     words = options_of(
         "program=megatron_lm", "model=llama3_8b", "parallelism=tp_pp", "parallelism.tensor=8", "parallelism.pipeline=2",
         "nodes=2", "ranks_per_node=8", "job.sequence_length=8192",
