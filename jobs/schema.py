@@ -451,6 +451,9 @@ class Engine:
     """Let products of float32 matrices round their operands to TF32 (10 bits of mantissa) on NVIDIA GPUs since Ampere,
     which are several times faster; LitGPT's command does so too. False: all 23 bits
     (native, litgpt, deepspeed)."""
+    deterministic: bool = False
+    """Compute by deterministic kernels only, so that a repeated or resumed run on the same GPUs has the same bits;
+    slower, and an operation without such a kernel ends the run."""
     float8: bool = False
     """Multiply in float8 in all linear layers but the head, by torchao; needs such GPUs, and `compile` (native)."""
     kernels: Kernels = Kernels.torch

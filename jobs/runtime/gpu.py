@@ -53,6 +53,12 @@ def prepare_gpu(run: Run, rank: Rank) -> None:
     keep_kernels()
     # As LitGPT's command does before it calls a script (litgpt/__main__.py).
     torch.set_float32_matmul_precision("high" if run.engine.tf32 else "highest")
+    if run.engine.deterministic:
+        # cuBLAS adds partial products in the order in which its streams end, unless they share this workspace.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        # Memory that is read before it is written would be an error of ours; filling all of it takes time.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a property of the module
 
 
 def keep_kernels() -> None:

@@ -101,8 +101,12 @@ class Recorder:
             startup |= {metric.name: value for metric, value in at_start(self.load.gpu).items()}
         ranks, named = self.rank.world_size, device_name(device)
         where = {"ranks": ranks, "job_id": scheduled_job_id(), **nodes, "device": device.type, "device_name": named}
-        versions = {"torch": torch.__version__, "float32_products": torch.get_float32_matmul_precision()}
-        self.event("started", **place, **startup, **where, **versions, **more, data=data)
+        arithmetic = {
+            "torch": torch.__version__,
+            "float32_products": torch.get_float32_matmul_precision(),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+        }
+        self.event("started", **place, **startup, **where, **arithmetic, **more, data=data)
         unlearned = ", from RANDOM WEIGHTS (job.init_from is not set)" if finetunes_nothing(self.run.job) else ""
         print(
             f"{self.run.name}: {ranks} ranks on {', '.join(nodes['nodes'])} ({named}), "

@@ -6,7 +6,7 @@ build the optimizer only after the first step has started: all jobs have one ord
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import nemo.lightning as nl
 import nemo_run
@@ -49,7 +49,7 @@ class ModelConfig(llm.GPTConfig):  # type: ignore[misc]  # NeMo has no types
 
     init_from: str | None = None
     init_seed: int = 0
-    rope_scaling: dict[str, float] | None = None
+    rope_scaling: dict[str, float | None] | None = None
     """Keywords of NeMo's apply_rope_scaling (Llama 3.1)."""
     lora: llm.peft.LoRA | None = None
 
@@ -158,11 +158,16 @@ def model_config(run: Run) -> nemo_run.Config:
     )
 
 
-def rope_scaling(run: Run) -> dict[str, float]:
-    """Return Llama 3.1's rotary scaling under NeMo's names."""
-    assert run.model.rope_scaling is not None
-    words = asdict(run.model.rope_scaling)
-    return words | {"old_context_len": words.pop("original_max_sequence_length")}
+def rope_scaling(run: Run) -> dict[str, float | None]:
+    """Return Llama 3.1's rotary scaling under NeMo's names; model_is_dense_and_serial refuses all others."""
+    scaling = run.model.rope_scaling
+    assert scaling is not None
+    return {
+        "factor": scaling.factor,
+        "low_freq_factor": scaling.low_freq_factor,
+        "high_freq_factor": scaling.high_freq_factor,
+        "old_context_len": scaling.original_max_sequence_length,
+    }
 
 
 def strategy(run: Run) -> nemo_run.Config:

@@ -120,14 +120,13 @@ def test_losses_and_gradients_equal_the_native_engines(
     assert_equal(done(nemo, tmp_path, *layout), reference)
 
 
-@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "layout"),
     [
-        (("model.norm=LayerNorm", "model.mlp=GptNeoxMLP", "model.bias=true", "model.rope_fraction=0.5"), TP_PP),
+        long(("model.norm=LayerNorm", "model.mlp=GptNeoxMLP", "model.bias=true", "model.rope_fraction=0.5"), TP_PP),
         long(("model.bias=true",), TP),
-        long(("model=llama31_8b", "model.rope_scaling.original_max_sequence_length=16"), PP),
+        (("model=llama31_8b", "model.rope_scaling.original_max_sequence_length=16"), PP),
         long(("model.tie_embeddings=true",), TP),
     ],
     ids=["LayerNorm GptNeoxMLP bias", "bias", "rope_scaling", "tie_embeddings"],

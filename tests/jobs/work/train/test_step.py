@@ -31,7 +31,7 @@ from jobs.schema import WeightDecayOn
 from tests.support.composing import one
 from tests.support.real_run import events, losses, make_run, printed, steps, train
 from tests.support.tiny_data import ALPACA, huggingface_tokenizer, tokenizer_config, write_json
-from tests.support.training import assert_equal, rewind
+from tests.support.training import assert_equal, long, rewind
 from tests.support.waiting import limit_s
 
 SINGLE = ("parallelism=single", "ranks_per_node=1")
@@ -332,3 +332,26 @@ def test_each_step_and_data_parallel_rank_drops_other_activations_and_tensor_par
     first, second = (file.read_text().split() for file in sorted(seen.iterdir()))
     assert len(set(first)) == len(set(second)) == 3
     assert len({*first, *second}) == (6 if differ else 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("job.batching=packed", "data=docstrings", "data.bpe_vocab_size=300", "data.too_long=truncate"),
+        long(("model.mlp=LLaMAMoE", "model.experts=4", "model.experts_per_token=2")),
+        long(("job=finetune_lora", "data=random", "job.epochs=null", "job.lora.dropout=0.1", "job.warmup_steps=0")),
+        long(("engine.compile=true", "engine.activation_checkpointing=full")),
+    ],
+    ids=lambda overrides: overrides[0],
+)
+def test_a_deterministic_run_resumes_with_the_same_bits(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    given = (*SINGLE, "job.steps=6", "job.checkpoint_every_steps=3", "job.keep_checkpoints=2", "job.precision=float32")
+    run = make_run(tmp_path, *given, *overrides, "engine.deterministic=true")
+    assert train(run) == [0], printed(run)
+    whole = [(row["loss"], row["gradient_norm"]) for row in steps(run)]
+    rewind(run, 3)
+    assert train(run) == [0], printed(run)
+    assert [(row["loss"], row["gradient_norm"]) for row in steps(run)] == whole
+    assert [event["deterministic"] for event in events(run, "started")] == [True, True]
+    assert not torch.are_deterministic_algorithms_enabled()
