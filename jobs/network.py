@@ -16,6 +16,12 @@ SOCKETS = "NET/Socket"
 """NCCL's name of TCP sockets."""
 GLOO = "TCP over "
 """gloo's transport, before the name of the interface."""
+GPU_DIRECT = "/GDRDMA"
+"""The end of NCCL's name of a transport whose adapter reads and writes the memory of GPUs itself."""
+GPU_DIRECT_ADVICE = (
+    "The memory of GPUs is copied through the host's: load nvidia_peermem, or a kernel and driver with DMA-BUF, on "
+    "every node, and see NCCL_NET_GDR_LEVEL."
+)
 LINKS = {"RoCE": Transport.roce, "IB": Transport.infiniband}
 """The link of an adapter, as NCCL logs it after its port."""
 REMEDIES = {
@@ -57,6 +63,7 @@ def mismatch(network: Network, transports: Sequence[str], devices: Sequence[str]
         return None
     return (
         other_transport(network, between_nodes, devices)
+        or without_gpu_direct(network, between_nodes)
         or other_adapters(network, devices)
         or other_interface(network, between_nodes, devices)
     )
@@ -77,6 +84,22 @@ def other_transport(network: Network, transports: Sequence[str], devices: Sequen
         f"network.transport={asked.name} was asked for, and collectives between nodes use {found}. {REMEDIES[asked]}; "
         "or set network=default to run with what there is."
     )
+
+
+def without_gpu_direct(network: Network, transports: Sequence[str]) -> str | None:
+    """Return what sends without GPUDirect where it was asked for."""
+    others = [each for each in transports if not each.endswith(GPU_DIRECT)]
+    if not network.gpu_direct or not others:
+        return None
+    return (
+        f"network.gpu_direct=true was asked for, and collectives between nodes use {', '.join(others)}. "
+        f"{GPU_DIRECT_ADVICE} Or set network.gpu_direct=false to run with what there is."
+    )
+
+
+def copies_through_host(transports: Sequence[str]) -> bool:
+    """Return whether RDMA adapters of GPUs sent through the host's memory."""
+    return any(each.startswith("NET/IB") and not each.endswith(GPU_DIRECT) for each in transports)
 
 
 def other_adapters(network: Network, devices: Sequence[str]) -> str | None:

@@ -1035,6 +1035,9 @@ class Network:
     transport: Transport | None = None
     """Transport that is required: sets NCCL_IB_DISABLE, with tcp also NCCL_NET. A run that finds another one after its
     first step ends with the reason; null: NCCL's choice."""
+    gpu_direct: bool = False
+    """Require that RDMA adapters read and write the memory of GPUs themselves (GPUDirect RDMA). A run that finds RDMA
+    without it ends with the reason; false: copies through the host's memory are allowed."""
     adapters: list[str] = field(default_factory=list)
     """RDMA adapters that each node uses, and no others, such as [mlx5_0,mlx5_1] (NCCL_IB_HCA); empty: all."""
     gb_per_s: Positive | None = None

@@ -9,7 +9,7 @@ from typing import Any
 from jobs.doctor.nodes import is_emulated, listed
 from jobs.doctor.outliers import SLOW, Pairs, slow_nodes, slow_pairs
 from jobs.doctor.report import Finding, Verdict
-from jobs.network import SOCKETS
+from jobs.network import GPU_DIRECT_ADVICE, SOCKETS, copies_through_host
 from jobs.runtime.transport import SOCKETS_ADVICE
 from jobs.schema import Run
 
@@ -77,8 +77,10 @@ def outliers(pairs: Pairs) -> Iterator[Finding]:
 
 
 def transport(backend: str, transports: set[str]) -> Finding:
-    """Report the transports of the measurements; sockets under nccl are a warning."""
+    """Report the transports of the measurements; sockets under nccl, and RDMA without GPUDirect, are warnings."""
     found = f"{backend}: {listed(sorted(transports)) or 'unknown'}"
     if any(each.startswith(SOCKETS) for each in transports):
         return Finding("transport", found, Verdict.warning, SOCKETS_ADVICE)
+    if copies_through_host(sorted(transports)):
+        return Finding("transport", found, Verdict.warning, GPU_DIRECT_ADVICE)
     return Finding("transport", found)

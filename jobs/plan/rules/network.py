@@ -12,6 +12,8 @@ from jobs.schema import Network, Run, Transport
 ADAPTER = re.compile(r"[A-Za-z][\w.-]*(:\d+)?", re.ASCII)
 # The kernel's limit, less the end of the string; NCCL gives the other characters a meaning.
 INTERFACE = re.compile(r"[^\s/,:=^\0]{1,15}")
+# The values of keys that ask for nothing, where these are not null.
+UNSET = {"network.adapters": "[]", "network.gpu_direct": "false"}
 # The dynamic linker reads these when the process starts, which is before a rank sets them.
 LINKER = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 
@@ -52,7 +54,7 @@ def transport_has_a_backend(run: Run) -> str | None:
     if network.transport not in {None, Transport.tcp}:
         return f"network.transport={network.transport.name}: {where}. Set network=tcp, or network=default."
     if names := of_adapters(network):
-        return f"{names[0]} has no effect: {where}. Set {names[0]}={'[]' if names[0].endswith('adapters') else 'null'}."
+        return f"{names[0]} has no effect: {where}. Set {names[0]}={UNSET.get(names[0], 'null')}."
     return None
 
 
@@ -63,6 +65,11 @@ def settings_fit_transport(run: Run) -> str | None:
         return (
             f"network.plugin={network.plugin} takes the place of the sockets of network.transport=tcp. Set "
             "network.plugin=null, or network=roce."
+        )
+    if network.transport is Transport.tcp and network.gpu_direct:
+        return (
+            "network.gpu_direct=true needs RDMA adapters, and network.transport=tcp uses sockets. Set "
+            "network.gpu_direct=false, or network=roce."
         )
     if network.transport is Transport.infiniband and network.gid_index is not None:
         return (
@@ -82,18 +89,27 @@ def variables_agree(run: Run) -> str | None:
                 f"{section}.{name}={given[name]} contradicts {name}={own[name]}, which other keys of network set. "
                 f"Leave it out; for none, set {section}={{}}, or set network=default."
             )
-        if "NCCL_DEBUG" in given and run.network.transport is not None:
+        if "NCCL_DEBUG" in given and (asked := asked_for(run.network)) is not None:
+            key, value, nothing = asked
             return (
-                f"{section}.NCCL_DEBUG replaces the log from which network.transport={run.network.transport.name} is "
-                f"checked. Leave it out; for none, set {section}={{}}, or set network.transport=null."
+                f"{section}.NCCL_DEBUG replaces the log from which {key}={value} is checked. Leave it out; for none, "
+                f"set {section}={{}}, or set {key}={nothing}."
             )
     return None
+
+
+def asked_for(network: Network) -> tuple[str, str, str] | None:
+    """Return a key that requires a transport, its value, and that which asks for nothing."""
+    if network.transport is not None:
+        return "network.transport", network.transport.name, "null"
+    return ("network.gpu_direct", "true", UNSET["network.gpu_direct"]) if network.gpu_direct else None
 
 
 def of_adapters(network: Network) -> list[str]:
     """Return the keys that are set and that only RDMA reads."""
     given = {
         "network.adapters": bool(network.adapters),
+        "network.gpu_direct": network.gpu_direct,
         "network.gid_index": network.gid_index is not None,
         "network.plugin": network.plugin is not None,
     }
@@ -105,12 +121,10 @@ def of_adapters(network: Network) -> list[str]:
 
 def nothing_is_between_nodes(run: Run) -> str | None:
     """Warn of a transport on one node, where GPUs do not use it."""
-    if run.network.transport is not None and run.nodes == 1 and has_gpus(run):
-        return (
-            f"network.transport={run.network.transport.name} is between nodes, and nodes=1: it changes nothing, and is "
-            "not checked."
-        )
-    return None
+    if run.nodes > 1 or not has_gpus(run) or (asked := asked_for(run.network)) is None:
+        return None
+    key, value, _ = asked
+    return f"{key}={value} is between nodes, and nodes=1: it changes nothing, and is not checked."
 
 
 RULES: tuple[Rule, ...] = (names_are_complete, transport_has_a_backend, settings_fit_transport, variables_agree)

@@ -155,6 +155,12 @@ ROCE, SOCKET = (["NET/IB/GDRDMA", "P2P/CUMEM"], ["mlx5_0:1/RoCE", "mlx5_1:1/RoCE
         ({"transport": Transport.tcp}, (["NET/IB", "NET/Socket"], ["mlx5_0:1/IB"]), "use NET/IB, NET/Socket, on mlx5"),
         ({"adapters": ["mlx5_0"]}, ROCE, "NCCL uses mlx5_0:1, mlx5_1:1: with mlx5_1:1 as well. Set network.adapters"),
         ({"adapters": ["mlx5_0", "mlx5_1", "mlx5_10"]}, ROCE, "without mlx5_10. Set network.adapters to names that"),
+        ({"gpu_direct": True}, ROCE, None),
+        ({"gpu_direct": True}, (["NET/AWS Libfabric/GDRDMA"], []), None),
+        ({"gpu_direct": False}, (["NET/IB"], ["mlx5_0:1/IB"]), None),
+        ({"gpu_direct": True}, (["NET/IB", "NET/IB/GDRDMA", "SHM"], ["mlx5_0:1/IB"]),
+         "network.gpu_direct=true was asked for, and collectives between nodes use NET/IB. The memory of GPUs is copied"),
+        ({"gpu_direct": True}, SOCKET, "nodes use NET/Socket. The memory of GPUs is copied through the host's: load"),
         ({"interface": "hsn1"}, SOCKET, "network.interface=hsn1 was asked for, and sockets use hsn0. Set"),
         ({"interface": "eth1"}, (["TCP over eth0"], []), "interface=eth1 was asked for, and sockets use eth0. Set"),
     ],
@@ -244,6 +250,18 @@ def test_a_report_warns_of_tcp_sockets_between_nodes_with_what_to_look_at(tmp_pa
     assert row["transport"] == "NET/Socket, P2P/CUMEM"
     message = f"Between the nodes of 1 run (run) NCCL sent by NET/Socket. {SOCKETS_ADVICE} Run slurmscale doctor"
     assert message in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize(("ways", "doubted"), [(["NET/IB", "NET/IB/GDRDMA"], True), (["NET/IB/GDRDMA", "SHM"], False)])
+def test_a_report_warns_of_adapters_that_do_not_reach_the_memory_of_gpus(
+    ways: list[str], doubted: bool, tmp_path: Path
+) -> None:
+    that_sent_by(tmp_path, *ways)
+    assert len(rows(tmp_path)) == 1
+    message = (
+        "Between the nodes of 1 run (run) NCCL sent by RDMA without GPUDirect, usually at a third of the bandwidth"
+    )
+    assert (message in (tmp_path / "report.md").read_text()) == doubted
 
 
 @pytest.mark.parametrize(
