@@ -159,7 +159,7 @@ ROCE, SOCKET = (["NET/IB/GDRDMA", "P2P/CUMEM"], ["mlx5_0:1/RoCE", "mlx5_1:1/RoCE
         ({"gpu_direct": True}, (["NET/AWS Libfabric/GDRDMA"], []), None),
         ({"gpu_direct": False}, (["NET/IB"], ["mlx5_0:1/IB"]), None),
         ({"gpu_direct": True}, (["NET/IB", "NET/IB/GDRDMA", "SHM"], ["mlx5_0:1/IB"]),
-         "network.gpu_direct=true was asked for, and collectives between nodes use NET/IB. The memory of GPUs is copied"),
+         "gpu_direct=true was asked for, and collectives between nodes use NET/IB. The memory of GPUs is copied"),
         ({"gpu_direct": True}, SOCKET, "nodes use NET/Socket. The memory of GPUs is copied through the host's: load"),
         ({"interface": "hsn1"}, SOCKET, "network.interface=hsn1 was asked for, and sockets use hsn0. Set"),
         ({"interface": "eth1"}, (["TCP over eth0"], []), "interface=eth1 was asked for, and sockets use eth0. Set"),
