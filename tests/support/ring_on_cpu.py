@@ -15,6 +15,7 @@ import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.distributed.tensor import DTensor, Shard
@@ -88,5 +89,5 @@ def train(directory: RunDir) -> list[int | None]:
 def rank(directory: Path, rank: int, world: int, start: str) -> None:
     """One rank, to which the CPU's kernels are known, and which needs no GPU."""
     _attention.custom_ops.update(HANDLERS)
-    vars(workload)["refuse_unusable_gpu"] = lambda _run, _rank: None
+    patch.object(workload, "prepare_gpu").start()
     real_run.rank(directory, rank, world, start)
