@@ -50,6 +50,7 @@ def warnings(digest: Digest) -> list[str]:
         networks_unknown,
         sockets_between_nodes,
         rdma_without_gpu_direct,
+        ranks_far_from_gpus,
         batch_differs,
         planned,
     )
@@ -213,6 +214,19 @@ def rdma_without_gpu_direct(runs: list[RunResult]) -> list[str]:
     return [
         f"Between the nodes of {plural(len(over), 'run')} ({listed(over, 3)}) NCCL sent by RDMA without GPUDirect, "
         f"usually at a third of the bandwidth or less. {GPU_DIRECT_ADVICE} network.gpu_direct=true requires it."
+    ]
+
+
+def ranks_far_from_gpus(runs: list[RunResult]) -> list[str]:
+    """Report runs whose scheduler bound ranks to cores of another NUMA node than that of their GPU."""
+    far = {run.name: len(ranks) for run in runs if (ranks := as_list(run.started.get("far_from_gpu")))}
+    if not far:
+        return []
+    name, count = next(iter(far.items()))
+    return [
+        f"In {plural(len(far), 'run')} ({listed(list(far), 3)}) ranks were bound to cores of another NUMA node than "
+        f"their GPU's ({plural(count, 'rank')} of {name}): launches and copies cross sockets. Let the scheduler bind the "
+        "nearest cores (sbatch --gpus-per-task, --gpu-bind=closest), or none (--cpu-bind=none): ranks then choose them."
     ]
 
 

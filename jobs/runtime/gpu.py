@@ -24,6 +24,7 @@ from jobs.schema import Precision, Run
 
 # Least driver of each major version of CUDA (NVIDIA's table "CUDA Toolkit and minimum required driver version").
 LEAST_DRIVERS = {13: 580, 12: 525, 11: 450}
+PCI = Path("/sys/bus/pci/devices")
 # Builds for later CUDA have no kernels for GPUs before this capability; CUDA 12.6 is the last one for those.
 CUDA_13_CAPABILITY = (7, 5)
 
@@ -81,16 +82,26 @@ def refuse_own_gpu_only(run: Run) -> None:
         )
 
 
-def stay_near(device: torch.device, pci: Path = Path("/sys/bus/pci/devices")) -> None:
+def stay_near(device: torch.device, pci: Path = PCI) -> None:
     """Run this process on those of its cores that share a NUMA node with its GPU, if there are any."""
+    if near := cores_near(device, pci) & os.sched_getaffinity(0):
+        os.sched_setaffinity(0, near)
+
+
+def is_far(device: torch.device, pci: Path = PCI) -> bool:
+    """Return whether a scheduler bound this process to cores none of which shares a NUMA node with its GPU."""
+    near = cores_near(device, pci) if device.type == "cuda" else set()
+    return bool(near) and not near & os.sched_getaffinity(0)
+
+
+def cores_near(device: torch.device, pci: Path) -> set[int]:
+    """Return the cores that share a NUMA node with a GPU; none where the kernel does not list them."""
     found: Any = torch.cuda.get_device_properties(device)  # its stub lacks the PCI address
     address = f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
     try:
-        near = cores((pci / address / "local_cpulist").read_text()) & os.sched_getaffinity(0)
+        return cores((pci / address / "local_cpulist").read_text())
     except OSError:
-        return
-    if near:
-        os.sched_setaffinity(0, near)
+        return set()
 
 
 def cores(text: str) -> set[int]:

@@ -22,7 +22,7 @@ from jobs.network import mismatch
 from jobs.ranks import Rank, node_name
 from jobs.runtime.checkpoint_directory import take_over
 from jobs.runtime.exchange import gather
-from jobs.runtime.gpu import own_index, stay_near
+from jobs.runtime.gpu import is_far, own_index, stay_near
 from jobs.runtime.machine import boot_id, cpu_name
 from jobs.runtime.store import met_at
 from jobs.runtime.transport import gloo_transports, read_nccl
@@ -117,16 +117,20 @@ def forget_memory_of_startup(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def nodes_of_run(planned: int) -> dict[str, Any]:
-    """Return the node names in rank order, their machines, and whether nodes are emulated: on fewer machines."""
-    here = (node_name(), boot_id())
+def nodes_of_run(planned: int, device: torch.device | None = None) -> dict[str, Any]:
+    """Return the node names in rank order, their machines, whether nodes are emulated, and ranks far from their GPUs.
+
+    Emulated nodes are on fewer machines than planned.
+    """
+    here = (node_name(), boot_id(), device is not None and is_far(device))
     # engine=litgpt has no process group for one process.
     places = gather(here) if dist.is_initialized() else [here]
-    machines = {boot for _, boot in places}
+    machines = {boot for _, boot, _ in places}
     return {
-        "nodes": list(dict.fromkeys(name for name, _ in places)),
+        "nodes": list(dict.fromkeys(name for name, *_ in places)),
         "machines": sorted(machines),
         "emulated_nodes": len(machines) < planned,
+        "far_from_gpu": [rank for rank, (*_, far) in enumerate(places) if far],
     }
 
 

@@ -78,7 +78,7 @@ class Recorder:
 
     def started(self, device: torch.device, data: str, **more: str) -> None:
         """Record the start, after all ranks have met and before the first step. All ranks call it."""
-        nodes = nodes_of_run(self.run.nodes)
+        nodes = nodes_of_run(self.run.nodes, device)
         forget_memory_of_startup(device)
         self.loop_started = self.startup.ends()
         storage_io.begin(StoragePhase.train)

@@ -15,7 +15,7 @@ from jobs.errors import ConfigError
 from jobs.plan.legality import warnings
 from jobs.ranks import Rank
 from jobs.run import prepare_for_torch
-from jobs.runtime.gpu import refuse_own_gpu_only, refuse_unusable_gpu, stay_near
+from jobs.runtime.gpu import is_far, refuse_own_gpu_only, refuse_unusable_gpu, stay_near
 from tests.support.composing import one
 from tests.support.real_run import events, make_run, printed, train
 
@@ -144,9 +144,14 @@ def test_a_rank_stays_on_the_cores_next_to_its_gpu(tmp_path: Path, monkeypatch: 
         listed.write_text(f"{here[-1]},100000-100003\n")
         stay_near(torch.device("cuda", 0), tmp_path)
         assert os.sched_getaffinity(0) == {here[-1]}
+        assert not is_far(torch.device("cuda", 0), tmp_path)
         listed.write_text("100000-100003\n")  # a Slurm that binds to other cores decides
         stay_near(torch.device("cuda", 0), tmp_path)
         assert os.sched_getaffinity(0) == {here[-1]}
+        assert is_far(torch.device("cuda", 0), tmp_path)
+        assert not is_far(torch.device("cpu"), tmp_path)
+        listed.unlink()  # a kernel that lists none
+        assert not is_far(torch.device("cuda", 0), tmp_path)
     finally:
         os.sched_setaffinity(0, here)
 

@@ -289,6 +289,13 @@ def test_a_report_warns_of_a_transport_that_was_asked_for_and_that_nothing_recor
     assert "1 run (run) asked for a transport between nodes, and NCCL's log" in (tmp_path / "report.md").read_text()
 
 
+def test_a_report_warns_of_ranks_on_cores_far_from_their_gpus(tmp_path: Path) -> None:
+    finished_run(tmp_path, a_run(nodes=2), far_from_gpu=[1, 3])
+    assert len(rows(tmp_path)) == 1
+    message = "In 1 run (run) ranks were bound to cores of another NUMA node than their GPU's (2 ranks of run)"
+    assert message in (tmp_path / "report.md").read_text()
+
+
 @pytest.mark.parametrize("ways", ["NET/Socket", None, 7, {"a": 1}, [["NET/Socket"], None]])
 def test_an_event_that_anybody_wrote_does_not_break_a_report(ways: object, tmp_path: Path) -> None:
     directory = finished_run(tmp_path, a_run(nodes=2))
