@@ -225,7 +225,7 @@ def ranks_far_from_gpus(runs: list[RunResult]) -> list[str]:
     name, count = next(iter(far.items()))
     return [
         f"In {plural(len(far), 'run')} ({listed(list(far), 3)}) ranks were bound to cores of another NUMA node than "
-        f"their GPU's ({plural(count, 'rank')} of {name}): launches and copies cross sockets. Let the scheduler bind the "
+        f"their GPU's ({plural(count, 'rank')} of {name}): launches and copies cross sockets. Let the scheduler bind "
         "nearest cores (sbatch --gpus-per-task, --gpu-bind=closest), or none (--cpu-bind=none): ranks then choose them."
     ]
 
