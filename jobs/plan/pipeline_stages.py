@@ -7,6 +7,7 @@ import itertools
 from jobs.layout import pipeline_stages_of, pipeline_stages_per_rank
 from jobs.parallelism import StageSplit
 from jobs.plan.cost import embedding_parameters, layer_parameters, norm_parameters
+from jobs.plan.predict.once import once
 from jobs.schema import ActivationCheckpointing, Model, Run
 
 
@@ -17,6 +18,7 @@ def pipeline_stage_layers(run: Run) -> list[range]:
     return [range(end - count, end) for count, end in zip(counts, ends, strict=True)]
 
 
+@once
 def checkpointed_layers(run: Run) -> frozenset[int]:
     """Return the layers whose activations are computed again: the first ones of each pipeline stage.
 

@@ -340,8 +340,9 @@ def run_of_layer(run: Run, number: int) -> Run:
 def run_of_kind(run: Run, *, dense: bool, again: bool) -> Run:
     """Return a run that has only dense first layers, or only others, which are checkpointed or not."""
     mode = run.engine.activation_checkpointing if again else ActivationCheckpointing.none
-    engine = replace(run.engine, activation_checkpointing=mode, checkpointed_layers=None)
-    return run_with_layers(replace(run, engine=engine), dense=dense)
+    if mode is not run.engine.activation_checkpointing or run.engine.checkpointed_layers is not None:
+        run = replace(run, engine=replace(run.engine, activation_checkpointing=mode, checkpointed_layers=None))
+    return run_with_layers(run, dense=dense)
 
 
 def recomputed(run: Run, x: Tokens) -> int:
