@@ -33,7 +33,8 @@ def over_power(
 ) -> str | None:
     """Return a sentence if readings are missing for a second of a run, or a second is above a limit; else None.
 
-    A log is a node. Moments are in seconds since the epoch.
+    Of the seconds in which a run begins and ends those count that have readings. A log is a node. Moments are in
+    seconds since the epoch.
     """
     needed = int(nodes or 1)
     if len(logs) < needed:
@@ -45,15 +46,18 @@ def over_power(
         return "has an end that is not within 100 days after its start, so no power is that of the run"
     seconds = np.arange(math.floor(begin_s), math.ceil(end_s))
     powers_w = [power_of(log, seconds) for log in logs]
+    # A meter that starts with the run may first read in the second after the one in which both began.
+    whole = (seconds >= begin_s) & (seconds + 1 <= end_s)
     for log, power_w in zip(logs, powers_w, strict=True):
-        if (unread := int(np.isnan(power_w).sum())) > 0:
+        missing = np.isnan(power_w)
+        if (unread := int((missing if missing.all() else missing & whole).sum())) > 0:
             return f"{log.name} has no reading for {unread} of {len(seconds)} seconds of the run"
-    checked = [("all nodes together", np.sum(powers_w, axis=0), limits.total_w)]
+    checked = [("all nodes together", np.nansum(powers_w, axis=0), limits.total_w)]
     checked += [(log.name, power_w, limits.node_w) for log, power_w in zip(logs, powers_w, strict=True)]
     for what, power_w, limit_w in checked:
         if limit_w is not None and (over := int((power_w > limit_w).sum())):
             return (
-                f"took {power_w.max():,.0f} W ({what}), and the contest allows {limit_w:,.0f} W: "
+                f"took {np.nanmax(power_w):,.0f} W ({what}), and the contest allows {limit_w:,.0f} W: "
                 f"{over} of {len(seconds)} seconds are above it"
             )
     return None

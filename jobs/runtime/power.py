@@ -20,7 +20,6 @@ from jobs.runtime import node_use
 from jobs.runtime.node_use import amd_gpus, number_in, text_in
 from jobs.runtime.nvidia import nvidia_gpus
 
-EVERY_S = 1.0
 SHORTEST_S = 0.05
 COLUMNS = "time,device,power_w"
 MICRO = 1e-6
@@ -90,7 +89,7 @@ class PowerLog:
         readings(known)
         # RAPL's counters grow every millisecond.
         self.stopped.wait(SHORTEST_S)
-        found, begun_s, number = readings(known), time.monotonic(), 0
+        found = readings(known)
         if not found:
             print(
                 "cluster.record_power: this node shows no power (NVML, amdgpu, or readable counters of RAPL). Put the "
@@ -108,9 +107,8 @@ class PowerLog:
                 log.flush()
                 if is_last:
                     return
-                number += 1
-                # Every full second from the beginning on: what a reading takes does not add up.
-                self.stopped.wait(max(0.0, begun_s + number * EVERY_S - time.monotonic()))
+                # In the middle of every second of the clock: a reading that comes late on a busy node is still in it.
+                self.stopped.wait(max(0.0, int(now_s) + 1.5 - time.time()))
                 # The time until the end has a reading too.
                 is_last = self.stopped.is_set()
                 found = readings(known)

@@ -68,3 +68,20 @@ def test_moments_of_a_meter_may_be_texts_with_their_zone(tmp_path: Path) -> None
     assert over_power([file], BEGIN_S, END_S, PowerLimits(800, None), nodes=1) is None
     assert "took 700 W" in str(over_power([file], BEGIN_S, END_S, PowerLimits(600, None), nodes=1))
     assert "100 days" in str(over_power([file], BEGIN_S, BEGIN_S + 1e9, PowerLimits(600, None), nodes=1))
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "missing"),
+    [(0.9, 7.1, ""), (0.0, 7.0, "1 of 7 seconds"), (0.9, 9.1, "2 of 10 seconds"), (0.2, 0.9, "1 of 1 seconds")],
+)
+def test_a_meter_that_starts_with_the_run_need_not_read_in_a_second_that_the_run_does_not_fill(
+    begin: float, end: float, missing: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "power-n0.csv"
+    # From the second after the first one on, and to the seventh.
+    rows = (f"{BEGIN_S + i + 0.5},700" for i in (1, 2, 3, 4, 5, 6))
+    file.write_text("time,power_w\n" + "\n".join(rows) + "\n" + f"{BEGIN_S + 30},700\n")
+    found = over_power([file], BEGIN_S + begin, BEGIN_S + end, PowerLimits(800, None), nodes=1)
+    assert (found is None) if not missing else (found is not None and f"has no reading for {missing}" in found)
+    if found is None:
+        assert over_power([file], BEGIN_S + begin, BEGIN_S + end, PowerLimits(600, None), nodes=1) is not None
