@@ -356,7 +356,10 @@ def recomputed(run: RunResult, work: Work) -> float | None:
 
 
 def checkpointed_share(run: RunResult, work: Work) -> float:
-    """Return the share of layers that full checkpointing computes again: the first ones of each pipeline stage."""
+    """Return the share of layers that full checkpointing computes again: the first ones of each pipeline stage.
+
+    As jobs.plan.pipeline_stages.checkpointed_layers, from the settings alone: stages of unequal length count as equal.
+    """
     count = as_number(run.setting("engine.checkpointed_layers"))
     stages = as_number(run.setting("parallelism.pipeline")) or 1
     if stages > 1:

@@ -49,7 +49,7 @@ def refuse_unusable_gpu(run: Run, rank: Rank) -> None:
 
 
 def prepare_gpu(run: Run, rank: Rank) -> None:
-    """Raise ConfigError if a rank cannot use its GPU (refuse_unusable_gpu); choose its arithmetic."""
+    """Raise ConfigError if a rank cannot use its GPU; set where its kernels are kept, and how they compute."""
     refuse_unusable_gpu(run, rank)
     keep_kernels()
     # As LitGPT's command does before it calls a script (litgpt/__main__.py).
