@@ -85,6 +85,12 @@ def problems_of_layout(run: Run) -> list[str]:
     return next(filter(None, (list(broken(rules, run)) for rules in groups)), [])
 
 
+def problems_of_grid(run: Run) -> list[Problem]:
+    """Return why a run has no rank grid or no batch: a prediction divides by them, whatever the engine can compute."""
+    groups = (values.COUNTS, (layout.sharding_is_the_engines,), layout.RULES, batch.RULES)
+    return next(filter(None, (list(broken(rules, run)) for rules in groups)), [])
+
+
 def but_memory(run: Run) -> tuple[tuple[Rule, ...], ...]:
     """Return the rules that come before those of memory, in groups.
 

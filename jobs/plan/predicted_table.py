@@ -20,11 +20,11 @@ def predicted_columns(run: Run) -> dict[str, str]:
 
     The first column is `uncalibrated` where no run of the cluster has confirmed the constants.
     """
-    found = speed(run)
-    if found is None:
-        return work_of(run).predicted_columns(run)
-    held = memory(run)
-    compared = verdict(run, held)
+    own, like = work_of(run).predicted_columns(run), work_of(run).predicted_as(run)
+    if own or like is None or (found := speed(like)) is None:
+        return own
+    held = memory(like)
+    compared = verdict(like, held)
     price, heading = run.cluster.price_per_gpu_hour, f"price ({plain(run.cluster.currency)})"
     sources = [each.basis.partition(":")[0] for each in (found, held)]
     return {
@@ -68,7 +68,8 @@ def predicted_table(runs: list[Run]) -> FittedTable | None:
 
 def step_time_table(runs: list[Run]) -> FittedTable | None:
     """Return the terms of the predicted step time of each run, with their shares; None if no run has one."""
-    found = [(run, predicted) for run in runs if (predicted := speed(run)) is not None]
+    like = [(run, work_of(run).predicted_as(run)) for run in runs]
+    found = [(run, predicted) for run, each in like if each is not None and (predicted := speed(each)) is not None]
     if not found:
         return None
     table = FittedTable()

@@ -145,16 +145,17 @@ def plan_notes(runs: list[Run], samples: Sequence[Samples | None] = ()) -> list[
 
 def memory_notes(run: Run, samples: Samples | None) -> list[str]:
     """Return the predicted memory of a run on GPUs; one that is tight has a warning instead."""
-    if not has_gpus(run) or not work_of(run).is_predicted:
+    like = work_of(run).predicted_as(run)
+    if not has_gpus(run) or like is None:
         return []
-    predicted = memory(run, samples)
-    match verdict(run, predicted):
-        case Verdict.tight:
+    predicted = memory(like, samples)
+    match verdict(like, predicted):
+        case Verdict.tight if like is run:
             return []
         case None:
-            return [in_words(run, predicted)]
+            return [in_words(like, predicted)]
         case known:
-            return [in_words(run, predicted, f"{known.value}, ")]
+            return [in_words(like, predicted, f"{known.value}, ")]
 
 
 def memory_table(runs: list[Run]) -> FittedTable:
@@ -165,7 +166,7 @@ def memory_table(runs: list[Run]) -> FittedTable:
     for column in ("GB", "90 %"):
         table.number(column)
     table.text("source")
-    for run in runs:
+    for run in filter(None, (work_of(each).predicted_as(each) for each in runs)):
         predicted = memory(run)
         rows = {**predicted.terms, "GPU memory": predicted.device}
         for term, size in rows.items():

@@ -111,6 +111,12 @@ def opened(gpus: Callable[[Any], list[NvidiaGpu]]) -> list[NvidiaGpu]:
         return []
 
 
+def gpu_name() -> str | None:
+    """Return the name of the first visible GPU, which torch calls it by too; None without nvidia-smi."""
+    found = nvidia_smi("--query-gpu", ["name"])
+    return found[0]["name"] if found else None
+
+
 def nvidia_smi(query: str, fields: Sequence[str], timeout_s: float = 60.0) -> list[dict[str, str]] | None:
     """Return these fields of each visible GPU as nvidia-smi prints them; None if it is missing or fails."""
     if shutil.which("nvidia-smi") is None:

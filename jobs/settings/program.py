@@ -209,6 +209,25 @@ class Resume:
     """Words that are added to the command of the step that was interrupted; {checkpoint} is the newest checkpoint."""
 
 
+@dataclass(kw_only=True)
+class LikeTraining:
+    """A training by one of our engines that takes as much memory and time as the program: what `plan` predicts for it.
+
+    Its sections have the values of the run where they set nothing. All values have {names}.
+    """
+
+    model: str | None = None
+    """Its model, by a file of `model`, as Llama-3.1-8B or llama31_8b; null: that of the run, which the program uses."""
+    engine: dict[str, str] = field(default_factory=dict)
+    """Keys of `engine`, such as kind."""
+    parallelism: dict[str, str] = field(default_factory=dict)
+    """Keys of `parallelism`, such as tensor."""
+    job: dict[str, str] = field(default_factory=dict)
+    """Keys of `job`, such as precision and steps."""
+    scaling: dict[str, str] = field(default_factory=dict)
+    """Keys of `scaling`, such as global_batch_size; -1 is a micro-batch of each data-parallel rank."""
+
+
 class StopSignal(Enum):
     """Signal by which the program is asked to end."""
 
@@ -248,6 +267,8 @@ class Program:
     """Numbers that are read from its output. A name of the registry, such as tokens_per_s, is that metric."""
     log: TrainingLog | None = None
     """Log of a training, which is read as foreign logs are; null: it trains nothing, or `metrics` say all."""
+    predicted: LikeTraining | None = None
+    """The training whose memory and speed are predicted for it; null: its wall time is predicted from finished runs."""
     merit: str | None = None
     """Metric by which runs are compared; null: the throughput of `log`, else the wall time of all steps."""
     gates: dict[str, Gate] = field(default_factory=dict)

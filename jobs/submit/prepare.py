@@ -220,7 +220,8 @@ def write_run(directory: RunDir, point: Point, samples: Samples | None, facts: d
 
 def plan_of(run: Run, samples: Samples | None = None) -> dict[str, Any]:
     """Return the planned values of a run; unknown ones are absent."""
-    predicted = speed(run, samples)
+    like = work_of(run).predicted_as(run)
+    predicted = None if like is None else speed(like, samples)
     plan = {
         "layout": layout_of(run).record(),
         "ranks": run.ranks,
@@ -230,7 +231,7 @@ def plan_of(run: Run, samples: Samples | None = None) -> dict[str, Any]:
         "parameters": parameters_of(run),
         PARAMETERS_TRAINED.name: trained_parameters(run),
         "gpu_hours_limit": gpu_hours_limit(run),
-        "memory": memory(run, samples).record() if has_gpus(run) and work_of(run).is_predicted else None,
+        "memory": memory(like, samples).record() if like is not None and has_gpus(run) else None,
         "speed": None if predicted is None else predicted.record(),
         kind_of(run): work_of(run).predicted_record(run),
         "warnings": warnings(run, samples),

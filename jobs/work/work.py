@@ -130,6 +130,10 @@ class Work(ABC):
         """Return its own columns of the plan."""
         return {}
 
+    def predicted_as(self, run: Run) -> Run | None:
+        """Return the run of a language model whose memory and speed are predicted for this run; None if none are."""
+        return run if self.is_predicted else None
+
     def predicted_columns(self, run: Run) -> dict[str, str]:
         """Return its own predicted numbers by heading, of work without optimizer steps."""
         return {}

@@ -25,6 +25,8 @@ SERVER = ("address", "port", "url", "urls", "addresses")
 """Facts of a server by its step, such as {servers.decode.url}; `urls` and `addresses` are those of all processes."""
 CHECKPOINT = "checkpoint"
 """Name of the newest checkpoint in `resume.arguments`."""
+SECTIONS = ("engine", "parallelism", "job", "scaling")
+"""Sections of `program.predicted`, which are those of a run."""
 DERIVED = frozenset(("grid_rows", "grid_columns"))
 """The most square grid of the ranks; no more rows than columns."""
 
@@ -47,6 +49,12 @@ def texts(program: Program) -> Iterator[tuple[str, str]]:
         yield from ((f"program.log.facts.{name}", text) for name, text in program.log.facts.items())
         if program.log.file is not None:
             yield "program.log.file", program.log.file
+    if program.predicted is not None:
+        if program.predicted.model is not None:
+            yield "program.predicted.model", program.predicted.model
+        for section in SECTIONS:
+            given = getattr(program.predicted, section)
+            yield from ((f"program.predicted.{section}.{key}", text) for key, text in given.items())
     if program.directory is not None:
         yield "program.directory", program.directory
     if program.resume is not None:

@@ -22,6 +22,7 @@ from jobs.rendezvous import announce, await_file, listen
 from jobs.rundir import append_event, read_events
 from jobs.runtime import storage_io
 from jobs.runtime.machine import StopRequest, boot_id, cpu_name, process_start
+from jobs.runtime.nvidia import gpu_name
 from jobs.schema import Run
 from jobs.visitors import first_line, hear
 from jobs.work.program.link import Link, pause
@@ -137,7 +138,7 @@ def record_start(run: Run, lease: Lease, hosts: Sequence[Mapping[str, Any]]) -> 
     append_event(
         lease.run, "started", attempt=attempt, restart=restart_count(), from_step=0, ranks=run.ranks,
         job_id=scheduled_job_id(), nodes=nodes, machines=sorted(machines), emulated_nodes=len(machines) < run.nodes,
-        device="cuda" if run.cluster.gpus else "cpu", device_name=None if run.cluster.gpus else cpu_name(),
+        device="cuda" if run.cluster.gpus else "cpu", device_name=gpu_name() if run.cluster.gpus else cpu_name(),
     )  # fmt: skip
     return attempt
 

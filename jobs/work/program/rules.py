@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Set
+from dataclasses import fields
 from pathlib import PurePosixPath
 
 from jobs import metrics as m
@@ -295,6 +296,20 @@ def files_stay_inside(run: Run) -> str | None:
     return None
 
 
+def predicted_has_keys(run: Run) -> str | None:
+    """Require keys that the sections of a training have."""
+    like = program_of(run).predicted
+    for section in () if like is None else names.SECTIONS:
+        known = [each.name for each in fields(getattr(run, section))]
+        for name in getattr(like, section):
+            if name not in known:
+                return (
+                    f"program.predicted.{section}.{name}: there is no key {section}.{name}."
+                    f"{did_you_mean(nearest_names(name, known))} `slurmscale explain {section}` lists the keys."
+                )
+    return None
+
+
 VALUES: tuple[Rule, ...] = (
     program_is_the_work,
     steps_are_commands,
@@ -306,4 +321,5 @@ VALUES: tuple[Rule, ...] = (
     metrics_have_sources,
     merit_is_a_metric,
     files_stay_inside,
+    predicted_has_keys,
 )

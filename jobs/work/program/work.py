@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from jobs import metrics as m
 from jobs.errors import ConfigError
+from jobs.layout import accumulation, layout_of
+from jobs.parallelism import TABLE_AXES
 from jobs.plan.rules.rehearsal import ENDING
 from jobs.schema import Engine, Job, Objective, Run
 from jobs.settings.program import ParameterType, StartMode
@@ -121,6 +123,13 @@ class ProgramWork(Work):
         text = json.dumps([own, values, machine], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def predicted_as(self, run: Run) -> Run | None:
+        """Return the training that the program declares to be like it."""
+        from jobs.work.program.like_training import like_training
+
+        found = like_training(run)
+        return found if isinstance(found, Run) else None
+
     def predicted_columns(self, run: Run) -> dict[str, str]:
         """Return the wall time that a calibration predicts from finished runs of the same settings."""
         from jobs.plan.predicted_table import with_interval
@@ -150,6 +159,8 @@ class ProgramWork(Work):
             nodes, kind = nodes_of(run, name), "step" if step.ready is None else "server"
             where = "" if len(nodes) == run.nodes else f", {in_words(nodes)}"
             yield f"{kind} {name}", f"{text_of(step.command, values)} ({PROCESSES[step.start]}{where})"
+        if run.program.predicted is not None:
+            yield "predicted", in_training_words(run)
         if (found := measured_time(run)) is not None:
             yield "wall time", found if isinstance(found, str) else f"predicted from {found.basis}"
         if run.program.resume is None:
@@ -203,6 +214,21 @@ def measured_time(run: Run) -> WholeTime | str | None:
     from jobs.plan.predict.whole_runs import whole_time
 
     return whole_time(run)
+
+
+def in_training_words(run: Run) -> str:
+    """Return the training whose memory and speed are predicted, or why none is."""
+    from jobs.work.program.like_training import like_training
+
+    found = like_training(run)
+    if isinstance(found, str):
+        return found
+    axes = ", ".join(f"{axis.heading} {degree}" for axis in TABLE_AXES if (degree := layout_of(found).degree(axis)) > 1)
+    return (
+        f"memory and speed are those of engine={found.engine.kind.name} with {found.model.name}, "
+        f"{found.parallelism.strategy.name}{axes and f', {axes}'}, micro-batch {found.job.micro_batch_size} x "
+        f"{accumulation(found)} = {found.global_batch_size} (program.predicted); what further options change is not in them"
+    )
 
 
 def texts_in(value: object) -> Iterator[str]:

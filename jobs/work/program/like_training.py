@@ -1,0 +1,66 @@
+"""The training by one of our engines whose memory and speed are predicted for a program (program.predicted)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar, cast
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from jobs.layout import data_degree
+from jobs.plan.choices import file_of
+from jobs.plan.predict.once import once
+from jobs.schema import Model, Run
+from jobs.work.program import names
+from jobs.work.program.words import text_of
+
+Section = TypeVar("Section")
+EACH_RANK = -1
+"""Global batch of a micro-batch of each data-parallel rank, as trainers write it."""
+
+
+@once
+def like_training(run: Run) -> Run | str:
+    """Return the training that takes as much memory and time as the program of a run, or why there is none."""
+    from jobs.plan.legality import problems_of_grid
+
+    assert run.program is not None
+    like = run.program.predicted
+    if like is None:
+        return "unknown: the program declares no training that is like it (program.predicted)"
+    known = names.known_values(run)
+    try:
+        sections = {
+            name: with_keys(getattr(run, name), {key: text_of(text, known) for key, text in getattr(like, name).items()})
+            for name in names.SECTIONS
+        }
+        model = run.model if like.model is None else named_model(text_of(like.model, known))
+    except (OmegaConfBaseException, ValueError) as error:
+        return f"unknown: {str(error).splitlines()[0]}"
+    found = replace(
+        # What does not fit is said, not refused: the program may know better.
+        replace(run, gpu=replace(run.gpu, memory_check=False), model=model, program=None, tune=None, contest=None),
+        **sections,
+    )
+    found.job.train = True
+    if found.scaling.global_batch_size == EACH_RANK:
+        found.scaling.global_batch_size = found.job.micro_batch_size * data_degree(found)
+    wrong = problems_of_grid(found)
+    return f"unknown: engine={found.engine.kind.name} could not train it: {wrong[0]}" if wrong else found
+
+
+def with_keys(section: Section, texts: Mapping[str, str]) -> Section:
+    """Return a section of a run with other values of some keys, each converted from its text."""
+    return cast(Section, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(section), dict(texts))))
+
+
+def named_model(name: str) -> Model:
+    """Return the model of a name, as a program or conf/model spells it. Raise ValueError for an unknown one."""
+    from jobs.plan.model_file import file_name, read_model_file
+
+    file = file_of(f"model/{file_name(name)}")
+    if file is None:
+        raise ValueError(f"there is no file model/{file_name(name)}.yaml of the model {name}")
+    return read_model_file(file)

@@ -1,0 +1,91 @@
+"""Memory and speed of a program that declares which training by one of our engines is like it (program.predicted)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jobs.cli import main
+from jobs.submit.prepare import plan_of
+from tests.support.composing import one, refusal
+
+MACHINE = ("cluster=xe9680_h100", "nodes=2")
+TITAN = ("job=program", "program=torchtitan", *MACHINE, "job.sequence_length=4096")
+CASES = {
+    "torchtitan shards, divides matrices and takes a micro-batch of each rank": (
+        (*TITAN, "program.params.tensor=2", "program.params.config=llama3.1-8b", "job.micro_batch_size=2"),
+        ("model=llama31_8b", "parallelism=fsdp_full", "parallelism.tensor=2", "job.micro_batch_size=2",
+         "scaling.global_batch_size=16", "engine.loss=whole", "engine.activation_checkpointing=selective"),
+    ),
+    "Megatron-LM has keys of ours": (
+        ("job=program", "program=megatron_lm", *MACHINE, "job.sequence_length=4096", "model=llama2_13b",
+         "parallelism=tp_pp", "program.params.global_batch_size=64"),
+        ("model=llama2_13b", "parallelism=tp_pp", "engine=nemo", "engine.overlap_communication=false",
+         "scaling.global_batch_size=64"),
+    ),
+    "Megatron-Bridge has a recipe of a model": (
+        ("job=program", "program=megatron_bridge", *MACHINE, "job.sequence_length=4096", "program.params.model=mistral_7b",
+         "program.params.tensor=4", "program.params.context=2", "job.micro_batch_size=1"),
+        ("model=mistral_7b", "parallelism=ddp", "parallelism.tensor=4", "parallelism.context=2", "engine=nemo",
+         "scaling.global_batch_size=128", "job.micro_batch_size=1"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_program_is_predicted_as_the_training_that_it_declares(case: str) -> None:
+    of_program, of_training = CASES[case]
+    ours = one("data=random", "job.precision=bfloat16", "job.sequence_length=4096", *MACHINE, *of_training, "job.steps=50")
+    program, training = plan_of(one(*of_program).run), plan_of(ours.run)
+    assert program["memory"] == training["memory"]
+    assert program["speed"] == training["speed"]
+
+
+def test_the_plan_says_which_training_it_predicts_and_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *TITAN, "program.params.tensor=2"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"torchtitan-n2x8 +uncalibrated +fits ", printed)
+    assert "memory and speed are those of engine=native with llama3_8b, fsdp, TP 2, micro-batch 2 x 1 = 16" in printed
+    # The program may know better than the prediction: nothing is refused.
+    assert main(["plan", *TITAN, "program.params.config=llama31_405b"]) == 0
+    assert "uncalibrated: does not fit, predicted " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("program.params.config=llama3_9b", "there is no file model/llama3_9b.yaml of the model llama3_9b"),
+        ("program.params.global_batch_size=7", "engine=native could not train it: GBS 7 is not a multiple of MBS 2 x DP 16"),
+        ("program.params.tensor=3", "engine=native could not train it: "),
+    ],
+)
+def test_what_cannot_be_predicted_has_a_reason_and_runs_all_the_same(
+    capsys: pytest.CaptureFixture[str], override: str, reason: str
+) -> None:
+    assert main(["plan", *TITAN, override]) == 0
+    assert f"predicted (torchtitan-n2x8): unknown: {reason}" in capsys.readouterr().out
+    assert "speed" not in plan_of(one(*TITAN, override).run)
+
+
+def test_keys_that_no_training_has_are_refused_and_values_that_a_key_cannot_have_are_a_reason(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = {"name": "mine", "steps": {"train": {"command": "true {model.name} {params.split}"}},
+               "params": {"split": "two"}}  # fmt: skip
+    chosen = ("job=program", "program=mine", *MACHINE, "model=llama3_8b", "parallelism=ddp")
+
+    def declare(**predicted: dict[str, str]) -> None:
+        (site / "mine.yaml").write_text(yaml.safe_dump({**program, "predicted": predicted}))
+
+    declare(parallelism={"tensors": "{params.split}"})
+    assert "program.predicted.parallelism.tensors: there is no key parallelism.tensors. Did you mean tensor?" in refusal(
+        *chosen[:-1]
+    )
+    declare(parallelism={"tensor": "{params.splits}"})
+    assert "program.predicted.parallelism.tensor: {params.splits} has no value. Did you mean" in refusal(*chosen[:-1])
+    declare(parallelism={"tensor": "{params.split}"})
+    assert main(["plan", *chosen[:-1]]) == 0
+    assert "unknown: Value 'two' of type 'str' could not be converted to Integer" in capsys.readouterr().out
