@@ -11,6 +11,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from jobs.layout import data_degree
 from jobs.plan.choices import file_of
+from jobs.plan.legality import problems_of_grid
+from jobs.plan.model_file import file_name, read_model_file
 from jobs.plan.predict.once import once
 from jobs.schema import Model, Run
 from jobs.work.program import names
@@ -24,18 +26,14 @@ EACH_RANK = -1
 @once
 def like_training(run: Run) -> Run | str:
     """Return the training that takes as much memory and time as the program of a run, or why there is none."""
-    from jobs.plan.legality import problems_of_grid
-
     assert run.program is not None
     like = run.program.predicted
     if like is None:
         return "unknown: the program declares no training that is like it (program.predicted)"
     known = names.known_values(run)
+    texts = {name: {key: text_of(text, known) for key, text in getattr(like, name).items()} for name in names.SECTIONS}
     try:
-        sections = {
-            name: with_keys(getattr(run, name), {key: text_of(text, known) for key, text in getattr(like, name).items()})
-            for name in names.SECTIONS
-        }
+        sections = {name: with_keys(getattr(run, name), given) for name, given in texts.items()}
         model = run.model if like.model is None else named_model(text_of(like.model, known))
     except (OmegaConfBaseException, ValueError) as error:
         return f"unknown: {str(error).splitlines()[0]}"
@@ -58,8 +56,6 @@ def with_keys(section: Section, texts: Mapping[str, str]) -> Section:
 
 def named_model(name: str) -> Model:
     """Return the model of a name, as a program or conf/model spells it. Raise ValueError for an unknown one."""
-    from jobs.plan.model_file import file_name, read_model_file
-
     file = file_of(f"model/{file_name(name)}")
     if file is None:
         raise ValueError(f"there is no file model/{file_name(name)}.yaml of the model {name}")

@@ -12,7 +12,7 @@ from typing import Any
 from jobs.plan.rules.rule import value_at
 from jobs.rundir import RunDir
 from jobs.schema import Run
-from jobs.settings.program import ParameterType, Program, Step
+from jobs.settings.program import LikeTraining, ParameterType, Program, Step
 from jobs.work.program.words import names_in, text_of
 
 STARTED = frozenset(("run_directory", "directory", "main_address", "main_port", "hostfile", "python", "restart"))
@@ -50,16 +50,21 @@ def texts(program: Program) -> Iterator[tuple[str, str]]:
         if program.log.file is not None:
             yield "program.log.file", program.log.file
     if program.predicted is not None:
-        if program.predicted.model is not None:
-            yield "program.predicted.model", program.predicted.model
-        for section in SECTIONS:
-            given = getattr(program.predicted, section)
-            yield from ((f"program.predicted.{section}.{key}", text) for key, text in given.items())
+        yield from texts_of_training(program.predicted)
     if program.directory is not None:
         yield "program.directory", program.directory
     if program.resume is not None:
         yield "program.resume.arguments", program.resume.arguments
         yield "program.resume.file", program.resume.file
+
+
+def texts_of_training(like: LikeTraining) -> Iterator[tuple[str, str]]:
+    """Yield every text of the training that predicts a program, with its key."""
+    if like.model is not None:
+        yield "program.predicted.model", like.model
+    for section in SECTIONS:
+        given = getattr(like, section)
+        yield from ((f"program.predicted.{section}.{key}", text) for key, text in given.items())
 
 
 def used_names(program: Program) -> set[str]:
