@@ -61,6 +61,19 @@ def whole_time_s(run: RunResult) -> float | None:
     return run.values.get(m.PROGRAM_TIME)
 
 
+def queue_wait_s(run: RunResult) -> float | None:
+    """Return the wait of a finished run's job in the queue.
+
+    None for one of a job that many runs share, of an array that starts few of its tasks at once, and of several
+    submissions.
+    """
+    shared = lookup(run.config, "launcher.kind") not in {"slurm", "pbs"}
+    throttled = lookup(run.config, "launcher.max_running") is not None
+    if shared or throttled or run.values.get(m.UNSUBMITTED_TIME):
+        return None
+    return run.values.get(m.QUEUE_TIME) or None
+
+
 class Quantity(NamedTuple):
     """A predicted quantity, and its place in plan.json."""
 

@@ -13,7 +13,7 @@ from typing import Any
 from jobs.answers import FileAnswer
 from jobs.errors import ConfigError
 from jobs.layout import tensor_stays_in_nodes
-from jobs.plan.predict.calibration import Fit, key_of, record, shortened, site_directory, write_calibration
+from jobs.plan.predict.calibration import Fit, key_of, queue_of, record, shortened, site_directory, write_calibration
 from jobs.plan.predict.fit import DISTURBED, FAULT, STEP_TIME, Candidates, Quantity, Sample, choose, fitted, memory_of
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.memory import memory_work
@@ -36,6 +36,8 @@ class MeasuredRun:
     """Peak of tensors of the rank with the most."""
     whole_time_s: float | None = None
     """Wall time of all steps of a program."""
+    wait_s: float | None = None
+    """Time in the queue, of a job for this run alone."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def calibrate_on(
     by_key: dict[tuple[str, str], list[MeasuredRun]] = {}
     for each in measured:
         # A CPU's rates are not known, so there is no work in seconds to fit to.
-        if each.run.gpu.name != "none" and each.whole_time_s is None:
+        if each.run.gpu.name != "none" and each.whole_time_s is None and measures_speed(each):
             by_key.setdefault(key_of(each.run), []).append(each)
     lines, fits = [], []
     for (gpu, engine), runs in sorted(by_key.items()):
@@ -91,16 +93,20 @@ def calibrate_on(
         fits.append({"gpu": gpu, "engine": engine, **found.record})
     whole = whole_runs(measured)
     lines += [f"{each['name']}: wall times of {counted(len(each['times']))}" for each in whole]
-    if not fits and not whole:
+    queues = queue_waits(measured)
+    for queue in queues:
+        waits, partition = len(queue["times"]), f", partition {queue['partition']}" if queue["partition"] else ""
+        lines.append(f"{queue['cluster']}{partition}: {waits} wait{'s' * (waits > 1)} in the queue")
+    if not fits and not whole and not queues:
         raise ConfigError(
             "No finished run on a known GPU, and none of a program: a calibration needs measured step times or memory, "
-            "and peak and memory bandwidth of the GPU (gpu=NAME, see conf/gpu), or the wall time of a program. Pass "
-            "sweeps, run directories or tables of such runs."
+            "and peak and memory bandwidth of the GPU (gpu=NAME, see conf/gpu), the wall time of a program, or a wait "
+            "in a queue. Pass sweeps, run directories or tables of such runs."
         )
     # That of a run that counted.
-    cluster = next(each.run.cluster.name for each in measured if each.run.gpu.name != "none" or each.whole_time_s)
+    cluster = next(x.run.cluster.name for x in measured if x.run.gpu.name != "none" or x.whole_time_s or x.wait_s)
     path = output or site_directory() / "calibration" / f"{as_file_name(cluster)}-{today.isoformat()}.yaml"
-    write_calibration(path, fits, whole)
+    write_calibration(path, fits, whole, queues)
     return FileAnswer(str(path), "\n".join([*lines, f"{path}: set cluster.calibration={path}"]))
 
 
@@ -111,6 +117,22 @@ def whole_runs(measured: Sequence[MeasuredRun]) -> list[dict[str, Any]]:
         if each.whole_time_s is not None and (digest := work_of(each.run).settings_digest(each.run)) is not None:
             row = {"name": each.run.model.name, "digest": digest, "times": []}
             found.setdefault(digest, row)["times"].append([each.run.nodes, shortened(each.whole_time_s)])
+    return list(found.values())
+
+
+def measures_speed(measured: MeasuredRun) -> bool:
+    """Return True if step time or memory of a run was measured."""
+    return measured.step_time_s is not None or measured.memory_bytes is not None
+
+
+def queue_waits(measured: Sequence[MeasuredRun]) -> list[dict[str, Any]]:
+    """Return the waits of jobs by cluster and partition, as the file of a calibration contains them."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for each in measured:
+        if each.wait_s is not None:
+            cluster, partition = queue_of(each.run)
+            row = {"cluster": cluster, "partition": partition, "times": []}
+            found.setdefault((cluster, partition), row)["times"].append([each.run.nodes, shortened(each.wait_s)])
     return list(found.values())
 
 

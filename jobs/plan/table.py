@@ -13,6 +13,7 @@ from jobs.parallelism import AXES, SHARD_PARTS, TABLE_AXES
 from jobs.plan.cost import checkpoint_bytes, gpu_hours_limit, parameters_of, priced, trained_parameters
 from jobs.plan.legality import warnings
 from jobs.plan.predict.memory import memory, source_of
+from jobs.plan.predict.queue import QueueWait, queue_wait
 from jobs.plan.predict.speed import speed
 from jobs.plan.rules import sbatch_variables
 from jobs.plan.rules.memory import Verdict, gigabytes, in_words, verdict
@@ -128,6 +129,7 @@ def plan_notes(runs: list[Run], samples: Sequence[Samples | None] = ()) -> list[
     for run, read in zip(runs, samples or [None] * len(runs), strict=True):
         stops = [("stop", sentence) for sentence in (*stop_notes(run), *restart_notes(run, read))]
         stops += [("spares", sentence) for sentence in spare_notes(run)]
+        stops += [("queue", sentence) for sentence in queue_notes(run)]
         networks = [("network", sentence) for sentence in network_notes(run)]
         networks += [("precision", sentence) for sentence in precision_notes(run)]
         memories = [("memory", sentence) for sentence in memory_notes(run, read)] if len(runs) <= MOST_FITTING else []
@@ -192,6 +194,26 @@ def restart_notes(run: Run, samples: Samples | None) -> list[str]:
         return []
     word = found.basis.partition(":")[0]
     return [f"{word}: predicted to need {count} starts of wall_time_min={run.wall_time_min}, each from a checkpoint"]
+
+
+def queue_notes(run: Run) -> list[str]:
+    """Return how long a run may wait in the queue, by the waits of earlier jobs."""
+    found = queue_wait(run)
+    if not isinstance(found, QueueWait):
+        return [] if found is None else [found]
+    least, most = found.sizes
+    of = f"{found.count} jobs on {least if least == most else f'{least} to {most}'} node{'s' * (most > 1)}"
+    few = f"the longest waited {in_time(found.longest_s)}"
+    tail = few if found.most_s is None else f"nine of ten at most {in_time(found.most_s)}"
+    return [f"of {of}, half waited at most {in_time(found.median_s)}, {tail}"]
+
+
+def in_time(seconds: float) -> str:
+    """Return a time in the unit that a person would use."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.2g} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def spare_notes(run: Run) -> list[str]:

@@ -35,6 +35,8 @@ QUANTILE = 2.132
 """Student's t at 95 % with FREEDOM degrees."""
 WHOLE = "programs"
 """Key of the wall times of whole runs in the file of a calibration."""
+QUEUES = "queues"
+"""Key of the waits of jobs in the file of a calibration."""
 STEP = 1e-3
 """Step of numerical derivatives, in logarithms."""
 
@@ -116,6 +118,18 @@ def calibrated_times(run: Run) -> Mapping[str, list[tuple[int, float]]]:
     return read_calibration(file_of(run.cluster.calibration)).times
 
 
+def calibrated_waits(run: Run) -> list[tuple[int, float]] | None:
+    """Return the measured waits in the queue of a run's partition: (nodes, seconds); None without a calibration."""
+    if run.cluster.calibration is None:
+        return None
+    return read_calibration(file_of(run.cluster.calibration)).waits.get(queue_of(run), [])
+
+
+def queue_of(run: Run) -> tuple[str, str]:
+    """Return what a wait is of: cluster and partition."""
+    return run.cluster.name, run.cluster.partition or ""
+
+
 def key_of(run: Run) -> tuple[str, str]:
     """Return what a calibration is of: GPU and engine."""
     return run.gpu.name, run.engine.kind.name
@@ -138,6 +152,8 @@ class CalibrationFile(NamedTuple):
     """Calibrations by GPU and engine."""
     times: Mapping[str, list[tuple[int, float]]]
     """Wall times of whole runs, (nodes, seconds), by the digest of their settings."""
+    waits: Mapping[tuple[str, str], list[tuple[int, float]]]
+    """Waits of jobs in a queue, (nodes, seconds), by cluster and partition."""
 
 
 @cache
@@ -146,7 +162,9 @@ def read_calibration(path: Path) -> CalibrationFile:
     try:
         found: Any = read_yaml(path)
         fits = {(str(each["gpu"]), str(each["engine"])): parsed(each) for each in found["fits"]}
-        return CalibrationFile(fits, {str(each["digest"]): parsed_times(each) for each in found.get(WHOLE, [])})
+        times = {str(each["digest"]): parsed_times(each) for each in found.get(WHOLE, [])}
+        waits = {(str(each["cluster"]), str(each["partition"])): parsed_times(each) for each in found.get(QUEUES, [])}
+        return CalibrationFile(fits, times, waits)
     except (OSError, ValueError) as error:
         why = reason(error)
     except (KeyError, TypeError, AttributeError) as error:
@@ -167,7 +185,7 @@ def parsed(found: Mapping[str, Any]) -> Calibration:
 
 
 def parsed_times(found: Mapping[str, Any]) -> list[tuple[int, float]]:
-    """Return the wall times of some settings; raise KeyError, TypeError or ValueError for other values."""
+    """Return wall times, or waits of a queue; raise KeyError, TypeError or ValueError for other values."""
     return [(int(positive("nodes", nodes)), positive("time_s", time_s)) for nodes, time_s in found["times"]]
 
 
@@ -208,9 +226,11 @@ def shortened(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def write_calibration(path: Path, fits: list[dict[str, Any]], whole: list[dict[str, Any]]) -> None:
-    """Write the fits of some GPUs and engines, and wall times of whole runs; refuse to replace a file."""
+def write_calibration(
+    path: Path, fits: list[dict[str, Any]], whole: list[dict[str, Any]], queues: list[dict[str, Any]]
+) -> None:
+    """Write the fits of some GPUs and engines, wall times of whole runs, and waits; refuse to replace a file."""
     if path.exists():
         raise ConfigError(f"{path} exists. Remove it, or set another file with --output FILE.yaml.")
-    content = {"fits": fits, **({WHOLE: whole} if whole else {})}
+    content = {"fits": fits, **({WHOLE: whole} if whole else {}), **({QUEUES: queues} if queues else {})}
     write_output(path, yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=1000))
