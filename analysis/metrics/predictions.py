@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
 from analysis.untrusted import as_number, lookup
 from jobs import metrics as m
+from jobs.metrics import Metric
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,19 @@ def step_time_s(run: RunResult) -> float | None:
 
     Emulated nodes share devices, and another device than the configured one has other rates.
     """
+    return run.values.get(m.STEP_TIME_MEDIAN) if ran_as_planned(run) else None
+
+
+def ran_as_planned(run: RunResult) -> bool:
+    """Return True if a run was on the GPUs that its prediction is for, each of a node its own."""
     planned = lookup(run.config, "gpu.device_name")
-    if planned is None or run.started.get("device_name") != planned or run.started.get("emulated_nodes"):
-        return None
-    return run.values.get(m.STEP_TIME_MEDIAN)
+    named = planned is not None and run.started.get("device_name") == planned
+    return named and not run.started.get("emulated_nodes")
+
+
+def of_server(metric: Metric) -> Callable[[RunResult], float | None]:
+    """Return the function that finds a measurement of a server under the planned load; a search has others too."""
+    return lambda run: run.values.get(metric) if ran_as_planned(run) and not run.loads else None
 
 
 def whole_time_s(run: RunResult) -> float | None:
@@ -89,8 +100,13 @@ class Quantity(NamedTuple):
 QUANTITIES = (
     Quantity("Memory", "GB", 1e9, "memory", "allocated_bytes", tensor_peak_bytes),
     Quantity("Step time", "s", 1, "speed", m.STEP_TIME.name, step_time_s),
+    Quantity("Output rate", "1/s", 1, "serve", "output_tokens_per_s", of_server(a.OUTPUT_TOKENS_PER_S)),
+    Quantity("Time to first token", "ms", 1e-3, "serve", "time_to_first_token_s",
+             of_server(a.TIME_TO_FIRST_TOKEN["median"])),
+    Quantity("Time per output token", "ms", 1e-3, "serve", "time_per_output_token_s",
+             of_server(a.TIME_PER_OUTPUT_TOKEN["median"])),
     Quantity("Wall time", "s", 1, "program", m.PROGRAM_TIME.name, whole_time_s),
-)
+)  # fmt: skip
 
 
 def compared(run: RunResult) -> list[Compared]:

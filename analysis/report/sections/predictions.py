@@ -11,7 +11,7 @@ HEADING = "Predicted and measured"
 NOTE = (
     "predicted before the run (plan.json), with its interval of 90 %. Memory is the peak of tensors that the rank with "
     "the most measured; that of a CPU is of a process, so it is left out. Step times are medians of the steady steps, "
-    "on the GPU that the run was configured for."
+    "on the GPU that the run was configured for. Those of servers are medians of the requests of one load."
 )
 HEADINGS = ("Run", "Quantity", "Predicted", "Interval", "Measured", "Measured / predicted", "Prediction")
 

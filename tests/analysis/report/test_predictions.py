@@ -10,8 +10,11 @@ import pytest
 
 from analysis.formatting import ABSENT
 from analysis.load.discover import read_runs
+from analysis.metrics.predictions import compared
+from analysis.parsers import log_metrics as a
 from analysis.report.digest import Digest
 from analysis.report.sections.predictions import predictions_section
+from analysis.run import RunResult
 from jobs.data.batches import TokensOfSample
 from jobs.runtime.steps import Samples
 from jobs.submit.prepare import plan_of
@@ -55,6 +58,29 @@ def test_the_report_compares_with_the_peak_and_the_steps_of_the_configured_gpu(t
     assert rows["far", steps][2:] == ["0.5000", "0.250", "outside the interval; calibrated: y"]
     for name in ("other", "cpu"):
         assert rows[name, steps][2:] == [ABSENT, ABSENT, "calibrated: y"]
+
+
+def test_a_server_is_compared_by_its_rate_and_its_latencies_but_not_after_a_search(tmp_path: Path) -> None:
+    plan = plan_of(one("job=serve", "engine=vllm", "cluster=xe9680_h100", "model=llama3_8b", "job.init_from=x").run)
+    measured = {
+        a.OUTPUT_TOKENS_PER_S: 1200.0,
+        a.TIME_TO_FIRST_TOKEN["median"]: 0.25,
+        a.TIME_PER_OUTPUT_TOKEN["median"]: 8e-3,
+    }
+    started = {"event": "started", "device": "cuda", "device_name": "Test GPU"}
+    run = RunResult(
+        tmp_path / "served", {"gpu": {"device_name": "Test GPU"}}, plan=plan, events=(started,), state="served",
+        reason="served", values=measured,
+    )  # fmt: skip
+    rows = {each.quantity: (each.unit, each.measured) for each in compared(run) if each.measured is not None}
+    assert rows == {
+        "Output rate": ("1/s", 1200.0),
+        "Time to first token": ("ms", pytest.approx(250)),
+        "Time per output token": ("ms", pytest.approx(8)),
+    }
+    assert all(each.low is not None and each.basis.startswith("uncalibrated") for each in compared(run))
+    searched = replace(run, loads=[run])
+    assert all(each.measured is None for each in compared(searched))
 
 
 def test_the_plan_of_a_run_on_gpus_has_its_predictions_and_one_on_cpus_has_none() -> None:
