@@ -19,6 +19,8 @@ JOB = re.compile(r"^(\d+)(?:\.[\w.-]+)?$", re.MULTILINE)
 # Operands of one qstat: a command line has room for more, and servers answer in seconds.
 MOST_ASKED = 500
 NO_HISTORY = re.compile(r"histor", re.IGNORECASE)
+# By Getopt::Long of Slurm's wrapper, and by getopt of Torque.
+NO_JSON = re.compile(r"Unknown option: F|invalid option -- '?F")
 ELSEWHERE = (
     "Log in to the login node of the cluster (or load its PBS module), or set launcher=local cluster=local to run "
     "here, launcher=pbs_script to write scripts for later."
@@ -32,6 +34,12 @@ def require() -> None:
     try:
         server()
     except SubmitError as error:
+        if NO_JSON.search(str(error)):
+            slurm = "Slurm is here: set launcher=slurm" if shutil.which("sbatch") else "Set launcher=pbs_script"
+            raise SubmitError(
+                "launcher=pbs needs PBS Pro or OpenPBS. The qstat of this machine has no option -F: it is Torque's, or "
+                f"what Slurm brings for users of Torque (slurm-torque). {slurm}."
+            ) from error
         raise SubmitError(f"launcher=pbs: no PBS server answers here ({error}). {ELSEWHERE}") from error
 
 

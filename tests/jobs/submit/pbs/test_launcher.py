@@ -316,6 +316,28 @@ def test_without_qsub_the_user_learns_where_to_go(
 
 
 @pytest.mark.parametrize(
+    ("has_slurm", "remedy"), [(True, "Slurm is here: set launcher=slurm."), (False, "Set launcher=pbs_script.")]
+)
+def test_the_qstat_that_slurm_brings_for_users_of_torque_is_no_pbs(
+    has_slurm: bool, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # What qstat of Debian's slurm-wlm-torque 22.05.8 printed for `qstat -B -f -F json`.
+    usage = "Unknown option: F\nUsage:\n    qstat [-f] [-a|-i|-r] [-n [-1]] [-G|-M] [-u user_list] [-? | --help]"
+    programs = {"qstat": f"echo '{usage}' >&2\nexit 2", "qsub": "exit 1", **({"sbatch": "exit 1"} if has_slurm else {})}
+    (tmp_path / "bin").mkdir()
+    for name, script in programs.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert main(["submit", *given(tmp_path / "runs", "name=one")]) == 2
+    assert printed_words(capsys).endswith(
+        "launcher=pbs needs PBS Pro or OpenPBS. The qstat of this machine has no option -F: it is Torque's, or what "
+        f"Slurm brings for users of Torque (slurm-torque). {remedy}"
+    )
+    assert not files(tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
     ("refuses", "words"),
     [
         ("touch {where}/full", "PBS accepts no more of your jobs now (would exceed complex's per-user limit of jobs"),
