@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.layout import Layout, layout_of
 from jobs.lookup import imported, rules_of
 from jobs.metrics import StoragePhase
-from jobs.schema import EngineKind, Objective, Run
+from jobs.schema import Engine, EngineKind, Objective, Run
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 KINDS: Mapping[str, str] = {each.name: each.metadata["work"] for each in fields(Run) if "work" in each.metadata}
 """The section that a run has -> the folder of its kind of work."""
+
+OF_EVERY_WORK = {"kind", "hang_timeout_s", "cpu_threads_per_rank", "profile", "server"}
+"""Keys of `engine` that every kind of work reads, or that have rules of their own."""
 
 Entry = Callable[[Run, "Lease", "Rank"], None]
 """The work of a rank, from its start to its recorded end."""
@@ -53,6 +56,8 @@ class Work(ABC):
     """The function of a rank, MODULE:NAME: torch takes seconds to import, and NeMo twenty."""
     not_read: Mapping[str, str] = {}
     """Keys of other sections that it does not read, with the only values that they may have."""
+    reads_of_engine: frozenset[str] | None = None
+    """Keys of `engine` that it reads besides OF_EVERY_WORK; None if it trains, so that the engine knows them."""
     meaningless: tuple[str, ...] = ()
     """Settings of `job` that mean nothing to it, although every run has them; reports leave them out."""
     paths: tuple[str, ...] = ()
@@ -65,6 +70,14 @@ class Work(ABC):
     def unread(self, run: Run | DictConfig) -> dict[str, str]:
         """Return the sections and keys that it does not read, each with what it reads instead."""
         return {}
+
+    def unread_of_engine(self) -> dict[str, str]:
+        """Return the keys of `engine` that it does not read, but for those that `not_read` refuses, with the reason."""
+        if self.reads_of_engine is None:
+            return {}
+        names = {each.name for each in fields(Engine)} - OF_EVERY_WORK - self.reads_of_engine
+        unread = {f"engine.{name}" for name in names} - self.not_read.keys()
+        return dict.fromkeys(unread, "it is a key of training a language model")
 
     def not_read_because(self, run: Run, key: str, value: str, remedy: str) -> str:
         """Return the refusal of a key that it does not read."""

@@ -21,6 +21,7 @@ class Evaluate(LanguageModelWork):
     not_read: Mapping[str, str] = {
         "stages.serve": "null", "engine.gradients": "float32", "engine.checkpointed_layers": "null",
     }  # fmt: skip
+    reads_of_engine = frozenset({"loss", "tf32", "deterministic"})
     has_batch = True
     first_phase = StoragePhase.validate
 

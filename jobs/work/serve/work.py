@@ -33,6 +33,7 @@ class Serve(LanguageModelWork):
     entry_point = "jobs.work.serve.serve:serve"
     rules = "jobs.work.serve.rules"
     not_read = NOT_READ
+    reads_of_engine = frozenset()
     first_phase = None
 
     def unread(self, run: object) -> dict[str, str]:

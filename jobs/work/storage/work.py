@@ -31,6 +31,8 @@ class Storage(Work):
     entry_point = "jobs.work.storage.measure:storage_test"
     rules = "jobs.work.storage.rules"
     not_read = NOT_READ
+    # Types of a checkpoint's tensors.
+    reads_of_engine = frozenset({"parameters"})
     paths = ("storage.path", "storage.data.path")
 
     def unread(self, run: Run | DictConfig) -> dict[str, str]:
