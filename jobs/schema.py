@@ -832,6 +832,8 @@ class Gpu:
     """Bandwidth of the device's memory; `plan` predicts no step time without it."""
     link_gb_per_s: float | None = None
     """Bandwidth in one direction to the other GPUs of the node: NVLink or Infinity Fabric, else PCIe."""
+    power_w: float | None = None
+    """Largest power of the board; `plan` predicts no energy without it."""
 
 
 class ContainerRuntime(Enum):

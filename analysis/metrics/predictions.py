@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from analysis.metrics.energy import GPU
 from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
 from analysis.untrusted import as_number, lookup
@@ -60,6 +61,14 @@ def ran_as_planned(run: RunResult) -> bool:
     return named and not run.started.get("emulated_nodes")
 
 
+def gpu_energy_kwh(run: RunResult) -> float | None:
+    """Return the energy of the GPUs of all ranks, if nothing else was read."""
+    read = run.energy
+    if read is None or not read.complete or not ran_as_planned(run):
+        return None
+    return read.energy_j / 3.6e6 if all(GPU in each for each in read.devices) else None
+
+
 def of_server(metric: Metric) -> Callable[[RunResult], float | None]:
     """Return the function that finds a measurement of a server under the planned load; a search has others too."""
     return lambda run: run.values.get(metric) if ran_as_planned(run) and not run.loads else None
@@ -100,6 +109,7 @@ class Quantity(NamedTuple):
 QUANTITIES = (
     Quantity("Memory", "GB", 1e9, "memory", "allocated_bytes", tensor_peak_bytes),
     Quantity("Step time", "s", 1, "speed", m.STEP_TIME.name, step_time_s),
+    Quantity("Energy of the GPUs", "kWh", 1, "speed", "energy_kwh", gpu_energy_kwh),
     Quantity("Output rate", "1/s", 1, "serve", "output_tokens_per_s", of_server(a.OUTPUT_TOKENS_PER_S)),
     Quantity("Time to first token", "ms", 1e-3, "serve", "time_to_first_token_s",
              of_server(a.TIME_TO_FIRST_TOKEN["median"])),

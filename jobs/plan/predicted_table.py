@@ -7,7 +7,7 @@ from jobs.console import plain
 from jobs.fitted_table import FittedTable
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.memory import memory
-from jobs.plan.predict.speed import speed
+from jobs.plan.predict.speed import POWER_SHARE, speed
 from jobs.plan.rules.memory import verdict
 from jobs.schema import Run
 from jobs.work.work import work_of
@@ -85,3 +85,20 @@ def step_time_table(runs: list[Run]) -> FittedTable | None:
             table.add_row("" if i else plain(run.name or ""), term.replace("_", " "), shown(seconds), share, "")
         table.add_row("", "step time", shown(predicted.step_time_s.point), "", predicted.basis)
     return table
+
+
+def energy_lines(runs: list[Run]) -> list[str]:
+    """Return a line on the predicted energy of each run whose hours and GPU's power are known."""
+    like = [(run, work_of(run).predicted_as(run)) for run in runs]
+    found = [(run, each, speed(each)) for run, each in like if each is not None]
+    return [
+        f"energy ({run.name}): uncalibrated: the GPUs take {with_interval(predicted.energy_kwh)} kWh, {shares()} of "
+        f"{each.gpu.power_w:g} W each; nodes and cooling take more"
+        for run, each, predicted in found
+        if predicted is not None and predicted.energy_kwh is not None
+    ]
+
+
+def shares() -> str:
+    """Return the mean power over the largest as text."""
+    return f"{POWER_SHARE.point:g} ({POWER_SHARE.low:g} to {POWER_SHARE.high:g})"

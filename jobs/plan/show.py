@@ -15,7 +15,7 @@ from jobs.plan.configuration_files import composing
 from jobs.plan.mesh import WIDTH, draw
 from jobs.plan.overrides import single
 from jobs.plan.pipeline_stages import held_layers
-from jobs.plan.predicted_table import predicted_table, step_time_table
+from jobs.plan.predicted_table import energy_lines, predicted_table, step_time_table
 from jobs.plan.table import memory_table, plan_notes, plan_table
 from jobs.schema import Run
 from jobs.work.work import work_of
@@ -65,6 +65,8 @@ def show(
         out.print("\npredicted memory of the GPU with the most:", memory_table(runs), sep="\n")
         if (terms := step_time_table(runs)) is not None:
             out.print("\npredicted step time of the pipeline rank with the most work:", terms, sep="\n")
+        for line in energy_lines(runs):
+            out.print(line)
     unset = dict.fromkeys(key for point in points for key in point.unset)
     if unset:
         out.print(f"to submit, set also {' '.join(f'{key}=VALUE' for key in unset)}")

@@ -37,6 +37,10 @@ START_S = Interval(90, 30, 300)
 """Time from the start of the processes to the first step: imports, process groups, weights. An estimate, so wide."""
 BACKGROUND_STALL = 0.06
 """Part of a checkpoint's time that stops training if it is written in the background (tests/README.md, Checkpoints)."""
+POWER_SHARE = Interval(0.75, 0.45, 1.0)
+"""Mean power of a GPU in training over the largest of its board. A node of eight H100 took 0.76 of its rating in
+intensive training, and never more than 0.82 (https://arxiv.org/abs/2506.14551, https://arxiv.org/abs/2412.08602). One
+that waits for its network takes less."""
 DIGITS = 6
 """Decimals of seconds in plan.json."""
 
@@ -59,6 +63,8 @@ class Speed:
     """Optimizer steps; None if their number depends on the data."""
     stops_s: Interval
     """Time of the start and of checkpoints."""
+    board_w: float | None
+    """Largest power of a GPU; None if it is not known."""
     basis: str
     """Calibration of its constants, as text."""
 
@@ -101,6 +107,14 @@ class Speed:
         """Return the hours of all GPUs."""
         return None if (hours := self.hours) is None else hours.scaled(self.work.ranks)
 
+    @property
+    def energy_kwh(self) -> Interval | None:
+        """Return the energy of all GPUs from start to end; None if hours or power are not known."""
+        if self.board_w is None or (hours := self.gpu_hours) is None:
+            return None
+        energy, share = hours.scaled(POWER_SHARE.point * self.board_w / 1000), POWER_SHARE.scaled(1 / POWER_SHARE.point)
+        return energy.widened(energy.point * share.low, energy.point * share.high)
+
     def record(self) -> dict[str, object]:
         """Return the prediction as plan.json contains it."""
         return {
@@ -109,6 +123,7 @@ class Speed:
             "terms_s": {term: round(size, DIGITS) for term, size in vars(self.terms).items()},
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu.record(DIGITS),
             **({} if self.hours is None else {"hours": self.hours.record(DIGITS)}),
+            **({} if self.energy_kwh is None else {"energy_kwh": self.energy_kwh.record(DIGITS)}),
         }
 
 
@@ -138,6 +153,7 @@ def speed(run: Run, samples: Samples | None = None) -> Speed | None:
         peak_share=model_flops(timed) / peak,
         steps=steps,
         stops_s=stops_s(run, steps or 0),
+        board_w=run.gpu.power_w,
         basis=basis(fit, UNCALIBRATED),
     )
 

@@ -10,6 +10,7 @@ import pytest
 
 from analysis.formatting import ABSENT
 from analysis.load.discover import read_runs
+from analysis.metrics.energy import Energy
 from analysis.metrics.predictions import compared
 from analysis.parsers import log_metrics as a
 from analysis.report.digest import Digest
@@ -81,6 +82,27 @@ def test_a_server_is_compared_by_its_rate_and_its_latencies_but_not_after_a_sear
     assert all(each.low is not None and each.basis.startswith("uncalibrated") for each in compared(run))
     searched = replace(run, loads=[run])
     assert all(each.measured is None for each in compared(searched))
+
+
+def test_the_energy_of_all_gpus_is_compared_if_it_was_read_and_nothing_else_was(tmp_path: Path) -> None:
+    plan = plan_of(one("cluster=xe9680_h100", "model=llama3_8b", "parallelism=fsdp_full", *STEPS).run)
+    hours, energy = plan["speed"]["hours"]["point"], plan["speed"]["energy_kwh"]
+    assert energy["point"] == pytest.approx(hours * 8 * 0.7 * 0.75, rel=1e-3)
+    assert energy["low"] < 0.6 * energy["point"] < 1.3 * energy["point"] < energy["high"]
+    run = RunResult(
+        tmp_path / "run", {"gpu": {"device_name": "Test GPU"}}, plan=plan,
+        events=({"event": "started", "device": "cuda", "device_name": "Test GPU"},),
+    )  # fmt: skip
+    gpus = Energy(3.6e6, covered_s=100, interval_s=100, devices=("n0 GPU 0",), left_out=(), expected=1)
+
+    def measured(read: Energy | None) -> float | None:
+        (found,) = (each for each in compared(replace(run, energy=read)) if each.quantity == "Energy of the GPUs")
+        return found.measured
+
+    assert measured(gpus) == 1
+    assert measured(None) is None
+    assert measured(replace(gpus, expected=2)) is None
+    assert measured(replace(gpus, devices=("n0 meter",))) is None
 
 
 def test_the_plan_of_a_run_on_gpus_has_its_predictions_and_one_on_cpus_has_none() -> None:
