@@ -455,7 +455,8 @@ class Engine:
     """Compute by deterministic kernels only, so that a repeated or resumed run on the same GPUs has the same bits;
     slower, and an operation without such a kernel ends the run."""
     float8: bool = False
-    """Multiply in float8 in all linear layers but the head, by torchao; needs such GPUs, and `compile` (native)."""
+    """Multiply in float8 in all linear layers but the head, on GPUs that can: by torchao with `compile` (native), or by
+    Transformer Engine (nemo)."""
     kernels: Kernels = Kernels.torch
     """GPU kernels of norms, rotary embedding and SwiGLU (native)."""
     liger_kernels: list[LigerKernel] = field(default_factory=lambda: list(LigerKernel))

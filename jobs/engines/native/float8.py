@@ -9,8 +9,8 @@ from litgpt.model import GPT
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from jobs.engines.native.rules import FLOAT8_CAPABILITY
 from jobs.errors import ConfigError
+from jobs.plan.rules.float8 import FLOAT8_CAPABILITY
 
 HEAD = "lm_head"
 

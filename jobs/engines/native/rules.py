@@ -6,7 +6,9 @@ from jobs.layout import data_degree, degree_of, degree_product, frees_weights, h
 from jobs.parallelism import DP_SHARD, MODEL_AXES, SHARD_GROUP_AXES, Schedule, Sharding, Strategy
 from jobs.plan.cost import parameters, trained_parameters
 from jobs.plan.pipeline_stages import layer_counts
+from jobs.plan.rules import float8
 from jobs.plan.rules.batch import one_stage_a_rank
+from jobs.plan.rules.float8 import GPU_OF_THIS_MACHINE, OFF
 from jobs.plan.rules.native_only import typed
 from jobs.plan.rules.rule import Rule
 from jobs.schema import (
@@ -25,10 +27,6 @@ from jobs.schema import (
 )
 
 SPLIT_BACKWARD = (Schedule["InterleavedZeroBubble"], Schedule["ZBVZeroBubble"])
-# Ada and Hopper are the first NVIDIA GPUs with float8 matrix units:
-# https://docs.nvidia.com/cuda/cublas (8-bit floating point data types: "compute capability 8.9, 9.0 and above").
-FLOAT8_CAPABILITY = (8, 9)
-GPU_OF_THIS_MACHINE = "if this machine has one, set its type (gpu=h100_sxm or another)"
 
 
 def split_backward_finds_what_it_needs(run: Run) -> str | None:
@@ -353,53 +351,27 @@ def matrices_in_4_bits_are_whole(run: Run) -> str | None:
 
 
 def float8_has_its_hardware(run: Run) -> str | None:
-    """Require for float8: bfloat16, sides that are multiples of 16 (torch._scaled_mm), no TP, a GPU since 2022.
+    """Require for float8 what every engine needs, no TP, no experts, and no frozen weights.
 
     And compilation, which fuses the casts and scales: in kernels of their own they cost more than float8 saves.
     """
     if not run.engine.float8:
         return None
-    model, gpu, off = run.model, run.gpu, "Set engine.float8=false"
     if not run.engine.compile:
         return (
             "engine.float8=true without engine.compile=true is slower than bfloat16: every cast and scale is a kernel "
-            f"of its own. {off}, or engine.compile=true."
+            f"of its own. {OFF}, or engine.compile=true."
         )
-    if run.job.precision is not Precision.bfloat16:
-        return (
-            f"engine.float8=true replaces bfloat16 matrix products, and job.precision={run.job.precision.name}. "
-            f"{off}, or job.precision=bfloat16."
-        )
-    sizes = {
-        "hidden_size": model.hidden_size,
-        model.inner_size_key: model.inner_size,
-        "heads x head_size": model.heads * model.head_size,
-        "(heads + 2 x kv_heads) x head_size": (model.heads + 2 * model.kv_heads) * model.head_size,
-    }
-    for key, size in sizes.items():
-        if size % 16:
-            return (
-                f"engine.float8=true requires matrices whose sides are multiples of 16, but model {key}={size} "
-                f"({model.name}) is not. {off}."
-            )
-    if model.experts:
-        return f"engine.float8=true does not run with experts ({model.name}). {off}, or choose a dense model."
     if run.parallelism.tensor > 1:
         return (
             f"engine.float8=true multiplies whole matrices, and parallelism.tensor={run.parallelism.tensor} shards "
-            f"them. {off}, or parallelism.tensor=1."
+            f"them. {OFF}, or parallelism.tensor=1."
         )
-    if not run.job.trains_all_weights:
-        return f"engine.float8=true does not run with frozen weights (job={run.job.name}). {off}, or job=finetune_full."
-    least = float(".".join(map(str, FLOAT8_CAPABILITY)))
-    if not has_gpus(run):
-        return f"engine.float8=true needs GPUs, and cluster={run.cluster.name} has none. {off}; {GPU_OF_THIS_MACHINE}."
-    if gpu.device_name is not None and (gpu.compute_capability or 0.0) < least:
-        return (
-            f"engine.float8=true needs an NVIDIA GPU of compute capability {least} or more, which {gpu.name} is not. "
-            f"{off}."
-        )
-    return None
+    if (wrong := float8.model_is_suitable(run)) is not None:
+        return wrong
+    if run.model.experts:
+        return f"engine.float8=true does not run with experts ({run.model.name}). {OFF}, or choose a dense model."
+    return float8.all_weights_train(run) or float8.gpu_is_suitable(run)
 
 
 # --- warnings ------------------------------------------------------------------------------------------------

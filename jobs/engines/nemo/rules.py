@@ -5,6 +5,7 @@ from __future__ import annotations
 from jobs.engines.litgpt.rules import arithmetic_is_litgpts
 from jobs.layout import accumulation, pipeline_stages_per_rank, sequence_parallel
 from jobs.parallelism import Schedule, Strategy
+from jobs.plan.rules import float8
 from jobs.plan.rules.batch import batch_to_set, one_stage_a_rank
 from jobs.plan.rules.native_only import prompts_are_native, quantized_bases_are_native
 from jobs.plan.rules.rule import Rule, divisors, either
@@ -185,6 +186,13 @@ def adapters_are_of_whole_matrices(run: Run) -> str | None:
     )
 
 
+def float8_is_possible(run: Run) -> str | None:
+    """Require for float8, which Transformer Engine computes, a model and a GPU that have it."""
+    if not run.engine.float8:
+        return None
+    return float8.model_is_suitable(run) or float8.all_weights_train(run) or float8.gpu_is_suitable(run)
+
+
 RULES: tuple[Rule, ...] = (
     arithmetic_is_litgpts,
     weights_are_replicated,
@@ -199,6 +207,7 @@ RULES: tuple[Rule, ...] = (
     gradients_are_wide_or_the_arithmetics,
     float16_is_not_scaled,
     model_is_dense_and_serial,
+    float8_is_possible,
     tensor_divides_adapters,
     adapters_are_of_whole_matrices,
 )

@@ -26,6 +26,8 @@ from jobs.engines.nemo.train import refuse_old_nemo
 from jobs.errors import ConfigError
 from jobs.layout import accumulation, data_degree
 from jobs.plan.compose import compose
+from jobs.plan.predict.speed import speed
+from jobs.plan.predict.states import states
 from jobs.rundir import RunDir, load_run, read_records
 from jobs.runtime.transport import gloo_transports
 from jobs.submit.commands import submit
@@ -504,3 +506,27 @@ def test_the_published_runs_compose_and_can_be_looked_at_before_they_are_submitt
     assert "#SBATCH --gpus-per-node=8" in shown
     frozen = load_run(next(tmp_path.glob("*/*/config.yaml")))
     assert (frozen.model, frozen.parallelism, frozen.job) == (run.model, run.parallelism, run.job)
+
+
+def test_float8_without_transformer_engine_ends_before_the_first_step(nemo: Nemo, tmp_path: Path) -> None:
+    run = make_run(tmp_path, *NEMO, *ONE)
+    # No rule of this machine, which has no GPU, lets it start; a node that lacks the package would.
+    config = run.config.read_text()
+    run.config.write_text(config.replace("float8: false", "float8: true"))
+    assert load_run(run.config).engine.float8
+    assert nemo.train(run) != [0]
+    assert "engine.float8=true needs Transformer Engine on the nodes. Use NVIDIA's NeMo container" in printed(run)
+    assert not steps(run)
+
+
+def test_float8_of_nemo_is_planned_under_tensor_and_pipeline_parallelism() -> None:
+    common = ("engine=nemo", "cluster=xe9680_h100", "nodes=2", "model=llama2_13b", "data=random", "parallelism=tp_pp",
+              "job.precision=bfloat16", "engine.activation_checkpointing=full", "job.sequence_length=4096",
+              "scaling.global_batch_size=128")  # fmt: skip
+    (wide,), (narrow,) = (compose([*common, f"engine.float8={value}"], multirun=False) for value in ("false", "true"))
+    slow, fast = (speed(point.run) for point in (wide, narrow))
+    assert slow is not None
+    assert fast is not None
+    assert fast.point_s < 0.9 * slow.point_s
+    # A matrix and its transpose in float8 are as large as one in bfloat16.
+    assert states(narrow.run).weights == states(wide.run).weights
