@@ -38,7 +38,7 @@ if ranks > 1:
 torch.manual_seed(0)
 model = torch.nn.Sequential(*(torch.nn.Linear(768, 768) for _ in range(4)))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-batch = torch.randn(256, 512)
+batch = torch.randn(256, 768)
 
 def of_parent():
     ticks = open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()[11:13]
@@ -129,7 +129,7 @@ def as_run(where: Path, ranks: int, steps: int, number: int) -> Timed:
 def output_of(command: list[str], where: Path) -> str:
     """Return what a command prints."""
     environment = os.environ | VARIABLES | {"SLURMSCALE_SITE": str(where / "site")}
-    return subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(command, cwd=where, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def timed(printed: str, steps: int, wall_s: float) -> Timed:
@@ -173,8 +173,8 @@ def main() -> None:
             )
     print(line("steady time as a run / alone", [run.steady_s / own.steady_s for own, run in pairs]))
     print(line("median step as a run / alone", [run.median_s / own.median_s for own, run in pairs]))
-    processor = [run.steady_processor_s / own.steady_processor_s for own, run in pairs]
-    print(line("processor time of the steps as a run / alone", processor))
+    shares = [run.steady_processor_s / own.steady_processor_s for own, run in pairs]
+    print(line("processor time of the steps as a run / alone", shares))
     print(line("share of a processor that torchrun takes", [own.parent for own, _ in pairs]))
     print(line("share of a processor that the rank of slurmscale takes", [run.parent for _, run in pairs]))
     print(
