@@ -124,6 +124,7 @@ mutation: $(VENV)/dev.done
 
 benchmark: $(VENV)/dev.done slurm
 	$(BIN)/python -m tests.benchmarks.submitting
+	$(BIN)/python -m tests.benchmarks.program_overhead
 	$(BIN)/python -m tests.benchmarks.checkpoint
 	$(BIN)/python -m tests.benchmarks.pace
 	$(BIN)/python -m tests.benchmarks.startup

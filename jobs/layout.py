@@ -244,6 +244,15 @@ def has_gpus(run: Run) -> bool:
     return run.cluster.gpus or run.gpu.name != "none"
 
 
+def gpu_limits(run: Run) -> dict[str, float]:
+    """Return the limits at which the GPUs are held, by their keys; empty without one."""
+    limits = {
+        "cluster.gpu_power_limit_w": run.cluster.gpu_power_limit_w,
+        "cluster.gpu_clock_mhz": run.cluster.gpu_clock_mhz,
+    }
+    return {key: value for key, value in limits.items() if value is not None}
+
+
 def padding(run: Run) -> tuple[int, bool]:
     """Return the number whose multiple rows are padded to, and whether a step's micro-batches have equal lengths.
 

@@ -26,9 +26,10 @@ from jobs.lease import Lease
 from jobs.output import outlive_full_disk
 from jobs.ranks import Rank, node_name, this_rank
 from jobs.rundir import RunDir, load_run
-from jobs.runtime import storage_io
+from jobs.runtime import gpu_limits, storage_io
 from jobs.runtime.allocator import use_expandable_segments
 from jobs.runtime.garbage import uncollected_imports
+from jobs.runtime.gpu_limits import gpus_limited
 from jobs.runtime.system import system_recorded
 from jobs.runtime.transport import listen_to_nccl, send_gloo_as_nccl, use_network
 from jobs.runtime.wrapped import start_under_profiler
@@ -100,7 +101,7 @@ def main(run_directory: str) -> None:
         os.environ["OMP_NUM_THREADS"] = str(run.engine.cpu_threads_per_rank)
         if run.ranks > 1:
             use_network(run.network)
-        with system_recorded(run, lease, rank):
+        with gpus_limited(run, rank) as held, system_recorded(run, lease, rank, held):
             if run.ranks > 1:
                 listen_to_nccl(directory.nccl_log(rank.rank))
                 send_gloo_as_nccl()
@@ -138,6 +139,7 @@ def end_when_asked() -> None:
     def end(number: int, _frame: object) -> None:
         line = f"slurmscale: {STOPS[signal.Signals(number)].reason}, before training began: nothing to save\n"
         os.write(STDERR, line.encode())
+        gpu_limits.release()
         os._exit(128 + number)
 
     for number in STOPS:

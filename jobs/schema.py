@@ -1011,6 +1011,12 @@ class Cluster:
     """Program that starts the shell of each node of a PBS job, which starts the ranks of the node."""
     record_power: bool = False
     """Record the power of every node in each second, in power-NODE.csv: of its GPUs, else of its processors (RAPL)."""
+    gpu_power_limit_w: Positive | None = None
+    """Power limit at which each NVIDIA GPU of the run is held while it works (as nvidia-smi -pl); needs root. null: as
+    the GPUs are."""
+    gpu_clock_mhz: Count | None = None
+    """Clock at which each NVIDIA GPU of the run is locked while it works (as nvidia-smi -lgc); needs root. null: as the
+    GPUs are."""
     python: str | None = None
     """Python command on the nodes (in the container, if any); null: the Python that submits."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from jobs.answers import FileAnswer
 from jobs.errors import ConfigError
-from jobs.layout import tensor_stays_in_nodes
+from jobs.layout import gpu_limits, tensor_stays_in_nodes
 from jobs.plan.predict.calibration import Fit, key_of, queue_of, record, shortened, site_directory, write_calibration
 from jobs.plan.predict.fit import DISTURBED, FAULT, STEP_TIME, Candidates, Quantity, Sample, choose, fitted, memory_of
 from jobs.plan.predict.interval import Interval
@@ -81,10 +81,12 @@ def calibrate_on(
         raise ConfigError(f"--most {most}: fit to 1 run or more, 5 identify most constants. Set --most 5.")
     by_key: dict[tuple[str, str], list[MeasuredRun]] = {}
     for each in measured:
-        # A CPU's rates are not known, so there is no work in seconds to fit to.
-        if each.run.gpu.name != "none" and each.whole_time_s is None and measures_speed(each):
+        # A CPU's rates are not known, so there is no work in seconds to fit to; limits make a GPU another one.
+        if each.run.gpu.name != "none" and measures_speed(each) and not gpu_limits(each.run):
             by_key.setdefault(key_of(each.run), []).append(each)
-    lines, fits = [], []
+    limited = sum(bool(gpu_limits(each.run)) and measures_speed(each) for each in measured)
+    lines = [f"{counted(limited)} left out: their GPUs were limited (cluster.gpu_...)"] if limited else []
+    fits = []
     for (gpu, engine), runs in sorted(by_key.items()):
         found = calibrated(runs, f"on {gpu} by {engine}, {today.isoformat()}", most)
         if found is None:

@@ -38,7 +38,8 @@ UNITS = {
     "_mb": "MB",
     "_kb": "KB",
     "_s": "seconds",
-    "power_w": "W",
+    "_mhz": "MHz",
+    "_w": "W",
 }
 
 # Types whose values are texts.

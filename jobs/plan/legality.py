@@ -15,6 +15,7 @@ from jobs.plan.rules import (
     calibration,
     container,
     contest,
+    gpu_limits,
     layout,
     memory,
     network,
@@ -39,6 +40,7 @@ LARGEST_GLOBAL_BATCH = 16_384
 VALUES: tuple[Rule, ...] = (
     *values.OTHERS,
     *network.RULES,
+    *gpu_limits.RULES,
     *calibration.RULES,
     *profile.RULES,
     *contest.RULES,
@@ -51,6 +53,7 @@ WARNINGS: tuple[Rule, ...] = (
     *layout.WARNINGS,
     *values.WARNINGS,
     *network.WARNINGS,
+    *gpu_limits.WARNINGS,
     *profile.WARNINGS,
     *contest.WARNINGS,
     *calibration.WARNINGS,

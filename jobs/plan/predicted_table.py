@@ -90,11 +90,11 @@ def step_time_table(runs: list[Run]) -> FittedTable | None:
 def energy_lines(runs: list[Run]) -> list[str]:
     """Return a line on the predicted energy of each run whose hours and GPU's power are known."""
     like = [(run, work_of(run).predicted_as(run)) for run in runs]
-    found = [(run, each, speed(each)) for run, each in like if each is not None]
+    found = [(run, speed(each)) for run, each in like if each is not None]
     return [
         f"energy ({run.name}): uncalibrated: the GPUs take {with_interval(predicted.energy_kwh)} kWh, {shares()} of "
-        f"{each.gpu.power_w:g} W each; nodes and cooling take more"
-        for run, each, predicted in found
+        f"{predicted.board_w:g} W each; nodes and cooling take more"
+        for run, predicted in found
         if predicted is not None and predicted.energy_kwh is not None
     ]
 

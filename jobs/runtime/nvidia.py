@@ -81,11 +81,12 @@ class NvidiaGpu:
 
 def nvidia_gpus() -> list[NvidiaGpu]:
     """Return the GPUs that the driver shows to this process."""
+    return opened(all_gpus) if DEVICE.exists() else []
 
-    def all_of_them(nvml: Any) -> list[NvidiaGpu]:
-        return [NvidiaGpu(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())]
 
-    return opened(all_of_them) if DEVICE.exists() else []
+def all_gpus(nvml: Any) -> list[NvidiaGpu]:
+    """Return the GPUs of an NVML that is open, in its order."""
+    return [NvidiaGpu(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())]
 
 
 def gpu_of_rank(device: torch.device) -> NvidiaGpu | None:

@@ -12,7 +12,7 @@ import platform
 import re
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +24,7 @@ from jobs.lease import Lease
 from jobs.output import own_directory
 from jobs.ranks import Rank, node_name
 from jobs.rundir import RunDir, write_json
+from jobs.runtime.gpu_limits import Held
 from jobs.runtime.machine import cpu_name
 from jobs.runtime.nvidia import nvidia_smi
 from jobs.schema import Run
@@ -38,7 +39,7 @@ PROGRAM_LIMIT_S = 10.0
 LAST_WAIT_S = 2.0
 GIB_IN_KIB = 1 << 20
 MIB_IN_GB = (1 << 20) / 1e9
-NVIDIA_FIELDS = ("name", "memory.total", "power.limit", "clocks.max.sm", "driver_version")
+NVIDIA_FIELDS = ("name", "memory.total", "power.limit", "clocks.max.sm", "driver_version", "uuid")
 # /sys/class/infiniband/*/hca_type, by the numbers of NVIDIA's adapters (pci.ids, vendor 15b3).
 MELLANOX = {
     "MT4115": "ConnectX-4", "MT4117": "ConnectX-4 Lx", "MT4119": "ConnectX-5", "MT4121": "ConnectX-5 Ex",
@@ -68,14 +69,17 @@ MOUNT = re.compile(r"\\(\d{3})")
 
 
 @contextmanager
-def system_recorded(run: Run, lease: Lease, rank: Rank) -> Iterator[None]:
-    """Record the system of this node beside what this context does; only the first rank of a node does."""
+def system_recorded(run: Run, lease: Lease, rank: Rank, held: Sequence[Held]) -> Iterator[None]:
+    """Record the system of this node beside what this context does; only the first rank of a node does.
+
+    GPUs that the run holds at a limit are recorded with it, and as they were before.
+    """
     if rank.local_rank:
         yield
         return
     # Now: a rank sets variables of its own later.
     environment = dict(os.environ)
-    writing = threading.Thread(target=write, args=(run, lease, rank, environment), name="system", daemon=True)
+    writing = threading.Thread(target=write, args=(run, lease, rank, environment, held), name="system", daemon=True)
     writing.start()
     try:
         yield
@@ -83,11 +87,11 @@ def system_recorded(run: Run, lease: Lease, rank: Rank) -> Iterator[None]:
         writing.join(LAST_WAIT_S)
 
 
-def write(run: Run, lease: Lease, rank: Rank, environment: Mapping[str, str]) -> None:
+def write(run: Run, lease: Lease, rank: Rank, environment: Mapping[str, str], held: Sequence[Held]) -> None:
     """Write the record of this node; a directory that cannot be written costs the record only."""
     server = run.engine.server
     other_python = server.python if server is not None and run.serving is not None else None
-    facts = facts_of_node(places(lease.run, run), environment, other_python, run.cluster.container)
+    facts = facts_of_node(places(lease.run, run), environment, other_python, run.cluster.container, held)
     number = rank.rank // run.ranks_per_node
     record = {"node": node_name(), "number": number, **facts}
     with suppress(OSError, RunDirError, ValueError):
@@ -114,6 +118,7 @@ def facts_of_node(
     environment: Mapping[str, str] = os.environ,
     server_python: str | None = None,
     container: str | None = None,
+    held: Sequence[Held] = (),
 ) -> dict[str, Any]:
     """Return the facts of this node by their names in system_facts.TITLES; those that cannot be found are absent."""
     facts: dict[str, Callable[[], Any]] = {
@@ -133,7 +138,7 @@ def facts_of_node(
         "container": lambda: container_of(environment, container),
         "file_systems": lambda: file_systems(paths),
         "environment": lambda: variables(environment),
-        **gpu_facts(),
+        **gpu_facts(held),
     }
     found = {}
     for name, fact in facts.items():
@@ -192,14 +197,17 @@ def operating_system() -> str:
 # --- GPUs ----------------------------------------------------------------------------------------------------------
 
 
-def gpu_facts() -> dict[str, Callable[[], Any]]:
+def gpu_facts(held: Sequence[Held]) -> dict[str, Callable[[], Any]]:
     """Return the facts about the GPUs that the drivers show to the job."""
     nvidia = nvidia_smi("--query-gpu", NVIDIA_FIELDS, PROGRAM_LIMIT_S) or []
+    before = {each.uuid: {"power.limit": str(each.before_w)} for each in held if each.before_w is not None}
+    nvidia = [each | before.get(each.get("uuid", ""), {}) for each in nvidia]
     amd = sorted(file.parent for file in SYS.glob("class/drm/card*/device/mem_info_vram_total"))
     of_nvidia, of_amd = [each.get("driver_version", "") for each in nvidia][:1], text_of(SYS / "module/amdgpu/version")
     return {
         "gpus": lambda: [*map(nvidia_gpu, nvidia), *map(amd_gpu, amd)],
         "gpu_driver": lambda: "NVIDIA " + of_nvidia[0] if of_nvidia else of_amd and f"amdgpu {of_amd}",
+        "gpu_limits": lambda: list(map(str, held)),
     }
 
 

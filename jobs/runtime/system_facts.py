@@ -20,6 +20,7 @@ TITLES: Mapping[str, str] = {
     "memory_gib": "Memory (GiB)",
     "gpus": "GPUs",
     "gpu_driver": "GPU driver",
+    "gpu_limits": "Limits of the GPUs",
     "adapters": "Network adapters",
     "os": "Operating system",
     "kernel": "Kernel",
@@ -32,7 +33,7 @@ TITLES: Mapping[str, str] = {
     "environment": "Environment",
 }
 """The name of each fact in a record -> its title, in the order of a table."""
-OF_A_RUN = frozenset(TITLES[name] for name in ("container", "file_systems", "environment"))
+OF_A_RUN = frozenset(TITLES[name] for name in ("gpu_limits", "container", "file_systems", "environment"))
 """Titles of facts that a run brings: they make no other kind of node."""
 MOST_ITEMS = 60
 LONGEST_ITEM = 300

@@ -34,6 +34,7 @@ from jobs.metrics import SUSPENDED_TIME
 from jobs.output import open_to_append, own_directory, write_file
 from jobs.ranks import Rank, node_name, restart_count
 from jobs.rundir import RunDir, append_event
+from jobs.runtime.gpu_limits import release
 
 BEAT_S = 5.0
 # On a shared file system another node sees a heartbeat with a delay.
@@ -142,7 +143,7 @@ class Watchdog:
     def end(self) -> None:
         """Write the traces, let one rank record which rank lagged, and end this process."""
         hang = self.directory.hangs / f"restart-{restart_count()}"
-        for duty in (self.beat, partial(self.write_traces, hang), partial(self.record_lagging, hang)):
+        for duty in (self.beat, partial(self.write_traces, hang), partial(self.record_lagging, hang), release):
             try:
                 duty()
             except Exception:  # noqa: BLE001 (an error of one duty must not prevent the next, nor the end)

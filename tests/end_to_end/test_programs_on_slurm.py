@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from jobs.cli import main
 from jobs.run_events import run_events
 from jobs.rundir import SweepDir
 from tests.end_to_end.test_slurm import job_ids
+from tests.support import nvml
 from tests.support.cli import printed
 from tests.support.waiting import wait_until
 
@@ -132,3 +135,23 @@ def test_servers_on_two_nodes_answer_a_load_and_attempts_take_turns_in_an_array(
     ((entry,),) = (board.entries for board in leaderboards(read_runs([sweep.path])))
     assert entry.ratios == [2.0, 2.0, 2.0]
     assert entry.verdict is Verdict.tie, "pairs that are all equal prove nothing"
+
+
+def test_a_cancelled_run_gives_its_gpus_back_what_they_had(
+    chosen: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = tmp_path / "nvml/gpus.json"
+    gpus.parent.mkdir()
+    shutil.copy(str(nvml.__file__), gpus.parent / "pynvml.py")
+    gpus.write_text(json.dumps(nvml.some_gpus(1)))
+    monkeypatch.setenv("PYTHONPATH", str(gpus.parent))
+    limited = ["gpu=h100_sxm", "cluster.gpu_power_limit_w=300", "cluster.gpu_clock_mhz=1200"]
+    given = [*chosen, *limited, "program.params.count=python3 count.py", "ranks_per_node=1"]
+    assert main(["submit", *given]) == 0, printed(capsys)
+    sweep = SweepDir(tmp_path / "s")
+    (run,) = sweep.runs()
+    log = run.program_log("count", 0)
+    wait_until(lambda: log.exists() and "from 0" in log.read_text())
+    assert json.loads(gpus.read_text())[0]["limit_mw"] == 300_000
+    assert main(["cancel", str(sweep.path)]) == 0, printed(capsys)
+    wait_until(lambda: json.loads(gpus.read_text())[0]["history"][2:] == [["locked", None], ["limit_mw", 700_000]])

@@ -153,7 +153,7 @@ def speed(run: Run, samples: Samples | None = None) -> Speed | None:
         peak_share=model_flops(timed) / peak,
         steps=steps,
         stops_s=stops_s(run, steps or 0),
-        board_w=run.gpu.power_w,
+        board_w=min(filter(None, (run.gpu.power_w, run.cluster.gpu_power_limit_w)), default=None),
         basis=basis(fit, UNCALIBRATED),
     )
 

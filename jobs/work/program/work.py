@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs import metrics as m
 from jobs.errors import ConfigError
-from jobs.layout import accumulation, layout_of
+from jobs.layout import accumulation, gpu_limits, layout_of
 from jobs.parallelism import TABLE_AXES
 from jobs.plan.rules.rehearsal import ENDING
 from jobs.schema import Engine, Job, Objective, Run
@@ -119,7 +119,7 @@ class ProgramWork(Work):
         values = {name: value for name, value in names.known_values(run).items() if name not in OF_SIZE}
         program = asdict(run.program)
         own = {key: program[key] for key in ("name", "steps", "params", "env", "files", "directory", "inputs")}
-        machine = (run.cluster.name, run.gpu.name, run.ranks_per_node)
+        machine = (run.cluster.name, run.gpu.name, run.ranks_per_node, *gpu_limits(run).items())
         text = json.dumps([own, values, machine], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

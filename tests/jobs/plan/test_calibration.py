@@ -247,6 +247,14 @@ def test_a_gpu_of_any_name_is_calibrated(tmp_path: Path) -> None:
     assert "rtx_pro_6000, engine=nemo:" in calibrate_on([replace(first, run=run)], tmp_path / "c.yaml", TODAY).text
 
 
+def test_runs_with_limited_gpus_teach_nothing_about_others(tmp_path: Path) -> None:
+    (first, second, *_) = measured_runs()
+    limited = replace(first.run, cluster=replace(first.run.cluster, gpu_power_limit_w=300.0))
+    text = calibrate_on([replace(first, run=limited), second], tmp_path / "c.yaml", TODAY).text
+    assert text.startswith("1 run left out: their GPUs were limited (cluster.gpu_...)")
+    assert [each["name"] for each in read_yaml(tmp_path / "c.yaml")["fits"][0]["runs"]] == [second.name]
+
+
 def test_wrong_files_and_runs_are_refused_in_words(tmp_path: Path) -> None:
     file = tmp_path / "wrong.yaml"
     file.write_text("fits: [{gpu: a, engine: nemo, step_time: {constants: {matrix_share: 1}}}]\n", encoding="utf-8")
