@@ -355,7 +355,7 @@ class Seat:
         """
         try:
             for server in self.servers:
-                server.piece.check()
+                server.check()
             if self.begun is None:
                 return None
             name, own = self.begun
