@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
+from fnmatch import fnmatchcase
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -225,6 +227,12 @@ def nearest_keys(name: str) -> list[str]:
 def in_section(key: str, section: str) -> bool:
     """Return whether a key lies directly in a section; "" is the first level."""
     return key.rpartition(".")[0] == section
+
+
+def is_among(key: str, patterns: Sequence[str]) -> bool:
+    """Return whether a key, or a section that it is in, is one of some patterns."""
+    sections = itertools.accumulate(key.split("."), lambda left, right: f"{left}.{right}")
+    return any(fnmatchcase(each, pattern) for each in sections for pattern in patterns)
 
 
 def did_you_mean(names: list[str]) -> str:
