@@ -397,6 +397,21 @@ def test_an_interrupted_program_saves_and_goes_on_where_it_was(site: Path, tmp_p
     assert found.attempts == 2
 
 
+def test_a_checkpoint_whose_writing_was_interrupted_is_not_continued(site: Path, tmp_path: Path) -> None:
+    resume = {"file": "saved-*", "complete": "state.json", "arguments": "{checkpoint}"}
+    program(site, steps={"go": {"command": "echo from"}}, params={}, parameters={}, files={}, metrics={}, gates={},
+            merit=None, resume=resume)  # fmt: skip
+    run = made(tmp_path)
+    for name in ("saved-10", "saved-20", "saved-30"):
+        (run.work / name).mkdir(parents=True)
+        if name != "saved-30":
+            (run.work / name / "state.json").touch()
+    for seconds, name in enumerate(("saved-10", "saved-20", "saved-30")):
+        os.utime(run.work / name, (seconds, seconds))
+    finished(run)
+    assert run.program_log("go", 0).read_text() == f"from {run.work}/saved-20\n"
+
+
 def test_the_environment_of_a_process_has_its_place_and_nothing_of_ours(
     site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
