@@ -258,6 +258,30 @@ def test_the_page_shows_what_each_change_gained_on_the_way_to_the_best_attempt(t
     assert found.figure is not None
 
 
+def test_a_package_has_an_artifact_description_under_the_headings_of_the_conference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    a_repeat(tmp_path / "camp", "baseline", 1, 10.0, role="baseline")
+    pairs(tmp_path / "camp", "packed", FASTER)
+    assert main(["package", "camp", "packed", "--layout", "sc"]) == 0
+    page = (tmp_path / "package-camp-packed/ARTIFACT.md").read_text()
+    claim = (tmp_path / "package-camp-packed/README.md").read_text().partition("baseline\n\n")[2].partition("\n")[0]
+    assert claim.startswith("1.249 (time of the baseline / time of the attempt, 95 % interval")
+    headings = [line.lstrip("# ") for line in page.splitlines() if line.startswith("#")]
+    assert headings[9:16] == [
+        "Expected Reproduction Time (in Minutes)", "Artifact Setup (incl. Inputs)", "Hardware", "Software",
+        "Datasets / Inputs", "Installation and Deployment", "Artifact Execution",
+    ]  # fmt: skip
+    assert f"* C1: packed of camp. {claim}" in page
+    assert "* 1 node, 1 rank" in page
+    assert "* Data: random" in page
+    assert "Execution: 1 for the runs themselves." in page
+    assert "ARTIFACT.md" in (tmp_path / "package-camp-packed/SHA256SUMS").read_text()
+    assert main(["package", "camp", "packed", "--output", "plain"]) == 0
+    assert not (tmp_path / "plain/ARTIFACT.md").exists()
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_fewer_than_three_pairs_are_never_a_win_however_fast(count: int, tmp_path: Path) -> None:
     pairs(tmp_path, "lucky", [(10.0, 5.0), (10.2, 5.0)][:count])
