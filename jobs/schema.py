@@ -1250,6 +1250,10 @@ class Contest:
     """Largest difference from the baseline's loss, as a share of it."""
     loss_spreads: NotNegative = 3.0
     """Largest difference in standard deviations of the baseline's repeats; the larger of both limits counts."""
+    runs: Count | None = None
+    """First runs of each configuration whose mean is its official score, as MLPerf has it; null: no such score."""
+    dropped: NoneOrMore = 0
+    """Fastest runs, and slowest runs, that the score leaves out; as many may not count, and are the slowest ones."""
 
 
 class Objective(Enum):

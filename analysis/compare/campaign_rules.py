@@ -18,11 +18,13 @@ from analysis.metrics.power import PowerLimits, over_power
 from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
 from analysis.scaling.groups import RATES
-from analysis.untrusted import as_number
+from analysis.untrusted import as_list, as_number
 from jobs import metrics as m
 from jobs.metrics import Better, Metric
+from jobs.plan.keys import is_among
 from jobs.rundir import RunDir
 from jobs.schema import Contest, Counted
+from jobs.work.program.words import names_in
 
 # Settings that every run of a campaign shares: the model, the rules, and what a program is judged by.
 SAME = ("model.", "contest.", *(f"program.{part}" for part in ("metrics.", "gates.", "merit", "log.", "inputs.")))
@@ -53,6 +55,10 @@ class Rules:
     floor: bool
     """A slower trial counts as the baseline."""
     power: PowerLimits
+    runs: int | None
+    """Runs whose mean is the official score of a configuration; None without such a score."""
+    dropped: int
+    """Fastest runs, and slowest runs, that the score leaves out."""
 
     @classmethod
     def of(cls, run: RunResult) -> Rules:
@@ -62,7 +68,7 @@ class Rules:
             known = as_number(run.setting(f"contest.{key}"))
             return default if known is None else known
 
-        limit = as_number(run.setting("contest.wall_time_min"))
+        limit, runs = (as_number(run.setting(f"contest.{key}")) for key in ("wall_time_min", "runs"))
         counted = Counted.__members__.get(str(run.setting("contest.counted")), Contest.counted)
         is_program = run.setting("program.name") is not None
         return cls(
@@ -74,6 +80,8 @@ class Rules:
             None if limit is None else int(limit),
             run.setting("contest.floor") is True,
             PowerLimits(*(as_number(run.setting(f"contest.{key}")) for key in ("power_w", "node_power_w"))),
+            None if runs is None else int(runs),
+            int(value("dropped", Contest.dropped)),
         )
 
     @property
@@ -164,9 +172,20 @@ def did_the_task(run: RunResult, baseline: Baseline) -> str | None:
 
 
 def input_hashes(run: RunResult) -> dict[str, Any]:
-    """Return the SHA-256 of each input of a program, from its latest start; empty for other runs."""
+    """Return the SHA-256 of each input of a program that an attempt must keep, from its latest start.
+
+    A tier of the contest may allow the parameter that names an input, as the script of a speedrun.
+    """
     found = [event.get("sha256") for event in run.events if event["event"] == "inputs"]
-    return found[-1] if found and isinstance(found[-1], dict) else {}
+    hashes = found[-1] if found and isinstance(found[-1], dict) else {}
+    tiers = run.setting("contest.tiers")
+    allowed = [str(key) for keys in (tiers.values() if isinstance(tiers, Mapping) else ()) for key in as_list(keys)]
+    paths = {name: str(run.setting(f"program.inputs.{name}.path")) for name in hashes}
+    return {
+        name: sha256
+        for name, sha256 in hashes.items()
+        if not any(is_among(f"program.{used}", allowed) for used in names_in([paths[name]]))
+    }
 
 
 def did_the_work(run: RunResult, baseline: Baseline) -> str | None:

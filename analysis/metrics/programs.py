@@ -13,6 +13,7 @@ import math
 import re
 import statistics
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from analysis.parsers.base import POSITIVE_UNITS
 from analysis.parsers.search import NOT_TEXT, blocks
 from analysis.untrusted import as_number, moment, printed_number
 from jobs import metrics as m
-from jobs.files import DOCUMENT_BYTES, parse_json, read_bytes, read_lines, read_tail, reason
+from jobs.files import DOCUMENT_BYTES, opened, parse_json, read_bytes, read_lines, read_tail, reason
 from jobs.metrics import Better, Metric
 from jobs.rundir import BATCH_STARTED, RunDir
 from jobs.schema import Run
@@ -230,13 +231,31 @@ def why_missing(file: Path, declared: ProgramMetric, count: int) -> str:
     if declared.where is not None and (missed := nearest_miss(file, declared)):
         return missed
     if declared.json is not None:
-        return f"{file} has no number at {declared.json}"
+        return f"{file} has no number at {declared.json}{nearest_part(file, declared.json)}"
     if declared.csv is not None:
-        return f"{file} has no number in a column {declared.csv}"
+        with opened(file) as table:
+            heading = table.readline(TAIL_BYTES).decode(errors="replace").strip()
+        return f"{file} has no number in a column {declared.csv}; its first line is {heading[:LONGEST_SHOWN]!r}"
     if texts := matches(file, declared.pattern or ""):
         return f"{file} has no number where {declared.pattern} matches, but {texts[-1][:LONGEST_SHOWN]!r}"
     near = nearest_line(file, declared.pattern or "")
     return f"no line of {file} matches {declared.pattern}; " + (f"the nearest is: {near}" if near else "it is empty")
+
+
+def nearest_part(file: Path, path: str) -> str:
+    """Return what the last document of a file has in place of the first missing part of a path, as a clause."""
+    document, names = deque(documents(file), maxlen=1).pop(), path.split(".")
+    for count in range(len(names), -1, -1):
+        found = at(document, ".".join(names[:count])) if count else document
+        if isinstance(found, Mapping):
+            parts = ", ".join(map(str, found))
+        elif isinstance(found, list):
+            parts = f"0 to {len(found) - 1}" if found else "nothing"
+        else:
+            continue
+        place = ".".join(names[:count]) or "the document"
+        return f"; {place} has {parts[:LONGEST_SHOWN]}"
+    return ""
 
 
 def nearest_miss(file: Path, declared: ProgramMetric) -> str | None:

@@ -28,6 +28,7 @@ from analysis.compare.campaign import (
 )
 from analysis.compare.campaign_budget import accounts
 from analysis.compare.expectations import Expected, of_entry
+from analysis.compare.score import score_of
 from analysis.compare.waterfall import Stage, stages
 from analysis.formatting import ABSENT, csv_cell, percent, shown, significant, title, without_unit
 from analysis.intervals import CONFIDENCE
@@ -136,7 +137,8 @@ def headings(board: Leaderboard) -> list[str]:
     """Return the headings of the leaderboard: with what is compared, and with the loss where one was reported."""
     compared = "Time (s)" if board.rules.counted is not None else title(board.rules.metric)
     tier, loss = ["Tier"] if has_tiers(board) else [], ["Loss"] if has_loss(board) else []
-    return ["Attempt", *tier, "Rank", compared, "Ratio", "95 % interval", "n", *loss, "Verdict"]
+    score = ["Score"] if board.rules.runs is not None else []
+    return ["Attempt", *tier, "Rank", compared, *score, "Ratio", "95 % interval", "n", *loss, "Verdict"]
 
 
 def has_tiers(board: Leaderboard) -> bool:
@@ -163,7 +165,8 @@ def leader_rows(board: Leaderboard) -> list[list[str]]:
     runs = board.baseline.runs
     loss = [median_words(map(board.rules.loss, runs))] if has_loss(board) else []
     tier = [""] if has_tiers(board) else []
-    baseline = ["baseline", *tier, str(faster + 1), compared(board, runs), "1", "", str(len(runs)), *loss, ""]
+    times = [compared(board, runs), *score_cell(board, None)]
+    baseline = ["baseline", *tier, str(faster + 1), *times, "1", "", str(len(runs)), *loss, ""]
     return [*rows[:faster], baseline, *rows[faster:]]
 
 
@@ -176,6 +179,7 @@ def leader_row(board: Leaderboard, entry: Entry) -> list[str]:
         *([tier_of(entry.trial)] if has_tiers(board) else []),
         ABSENT if entry.rank is None else str(entry.rank),
         compared(board, used),
+        *score_cell(board, entry),
         f"{entry.ratio.middle:.3f}" if entry.ratio is not None and counts else ABSENT,
         interval_words(entry.interval if counts else None),
         str(len(entry.ratios)),
@@ -191,7 +195,17 @@ def interval_words(interval: tuple[float, float] | None) -> str:
 
 def compared(board: Leaderboard, runs: Iterable[RunResult]) -> str:
     """Return the median of what is compared, in the unit of the heading."""
-    value = middle(map(board.rules.value, runs))
+    return in_unit(board, middle(map(board.rules.value, runs)))
+
+
+def score_cell(board: Leaderboard, entry: Entry | None) -> list[str]:
+    """Return the official score of a trial, or of the baseline for None; empty if the contest has none."""
+    found = score_of(board, entry)
+    return [] if found is None else [in_unit(board, found.value)]
+
+
+def in_unit(board: Leaderboard, value: float | None) -> str:
+    """Return a value of what is compared, in the unit of the heading."""
     return ABSENT if value is None else significant(value / board.rules.metric.display.size, RATIO_DIGITS)
 
 
@@ -324,6 +338,7 @@ def records(board: Leaderboard) -> list[dict[str, Any]]:
             "counted": board.rules.counted.name if board.rules.counted else board.rules.metric.name,
             "counted_time_s": middle(map(board.rules.value, entry.trial.used)) if board.rules.counted else None,
             "counted_value": middle(map(board.rules.value, entry.trial.used)),
+            "official_score": score.value if (score := score_of(board, entry)) else None,
             "judged_loss": middle(board.rules.loss(run) for run in entry.trial.used),
             **{metric.name: median(entry.trial.used, metric) for metric in (*m.ATTEMPT_METRICS, *WORK)},
             "changed_against_baseline": changed(entry.trial.first, baseline),

@@ -8,6 +8,7 @@ from analysis.compare.campaign_rules import Rules
 from analysis.compare.expectations import of_entry
 from analysis.compare.proxy import Bias
 from analysis.compare.published import figures_for
+from analysis.compare.score import score_of
 from analysis.formatting import percent, plural, significant
 from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN, NORMALITY
 from analysis.report.sensitivity import sensitivity, unseen_below
@@ -85,7 +86,8 @@ def notes(board: Leaderboard) -> list[str]:
         )
     found = [f"Budget: {'; '.join(each.words for each in budget)}."] if budget else []
     found += (
-        expected_words(board)
+        score_words(board)
+        + expected_words(board)
         + text
         + referee_words(board)
         + proxy_words(board)
@@ -93,6 +95,20 @@ def notes(board: Leaderboard) -> list[str]:
         + transports(board)
     )
     return found + (published_words(board.baseline.run) if board.baseline else [])
+
+
+def score_words(board: Leaderboard) -> list[str]:
+    """Return what the official score is, and who has none: one sentence, or none."""
+    if (count := board.rules.runs) is None:
+        return []
+    named = {"baseline": None} | {entry.trial.name: entry for entry in board.entries}
+    found = {name: score_of(board, entry) for name, entry in named.items()}
+    without = "; ".join(f"{name} has none: {each.because}" for name, each in found.items() if each and each.because)
+    out = f" without the {dropped} fastest and the {dropped} slowest" if (dropped := board.rules.dropped) else ""
+    return [
+        f"Score: the contest's own, the mean of the first {plural(count, 'run')} of a configuration{out}; it has no "
+        f"interval, and decides no verdict{f'. {without}' if without else ''}."
+    ]
 
 
 def referee_words(board: Leaderboard) -> list[str]:

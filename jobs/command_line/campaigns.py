@@ -150,7 +150,7 @@ def packaged(options: argparse.Namespace) -> tuple[PackageAnswer, int]:
     """Write the package of an attempt."""
     from jobs.explore.campaign.package import package as write
 
-    return write(options.campaign, options.attempt, options.output), 0
+    return write(options.campaign, options.attempt, options.output, options.layout), 0
 
 
 def repeated(options: argparse.Namespace) -> tuple[RerunAnswer, int]:
@@ -294,6 +294,11 @@ COMMANDS = (
             Argument("attempt", metavar="NAME", help="name of the attempt"),
             Argument(
                 "--output", type=given_path, metavar="DIR", help="directory to write (default: package-CAMPAIGN-NAME)"
+            ),
+            Argument(
+                "--layout",
+                choices=("sc",),
+                help="sc: add ARTIFACT.md, an artifact description and evaluation as the SC conference asks for",
             ),
         ),
         heading=HEADING,

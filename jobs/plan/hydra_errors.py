@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from jobs.errors import ConfigError
 from jobs.files import YAML_BYTES, read_bytes
 from jobs.plan.choices import chosen, place_of, set_one_of, site_file
-from jobs.plan.keys import GROUPS, did_you_mean, is_text, keys, nearest_keys
+from jobs.plan.keys import GROUPS, did_you_mean, is_text, keys, keys_of, nearest_keys, section_of
 from jobs.plan.synonyms import meant, nearest_names
 from jobs.visible import HIDDEN, visible
 
@@ -29,10 +29,11 @@ def hydra_refusals(overrides: list[str]) -> Iterator[None]:
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error, overrides)) from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError, OSError) as error:
+        quotes = "Texts with a colon, #, {, [ or a backslash need single quotes. " * isinstance(error, yaml.YAMLError)
         raise ConfigError(
             f"A configuration file cannot be used: {place_of_text(error, overrides)}{' '.join(str(error).split())}. "
-            f"Correct it; your own files are in SLURMSCALE_SITE={os.environ.get('SLURMSCALE_SITE', '(not set)')}, and "
-            "cluster/generic_slurm.yaml is a pattern."
+            f"{quotes}Correct it; your own files are in SLURMSCALE_SITE="
+            f"{os.environ.get('SLURMSCALE_SITE', '(not set)')}, and cluster/generic_slurm.yaml is a pattern."
         ) from error
 
 
@@ -145,12 +146,12 @@ def what_to_set(key: str, given: str = "") -> str:
     """
     if usual := meant(f"{key}={given}"):
         return f". Set {' '.join(usual)}."
+    if (kind := section_of(key)) is not None:
+        names = [each.name for each in keys_of(kind) if "." not in each.name]
+        return f". It is a section: set {key}.KEY=VALUE with one of {', '.join(names)}."
     known = keys().get(key)
     if known is None:
         return f". {null_in_quotes(key)}" if is_text(key.partition("[")[0]) else ""
-    if known.is_section:
-        names = [name.removeprefix(f"{key}.") for name in keys() if name.startswith(f"{key}.")]
-        return f". It is a section: set {key}.KEY=VALUE with one of {', '.join(n for n in names if '.' not in n)}."
     if get_origin(known.kind) is list:
         return f". It is a list: set {key}=[A,B]."
     if get_origin(known.kind) is dict:

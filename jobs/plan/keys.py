@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
+from fnmatch import fnmatchcase
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -129,6 +131,14 @@ def keys_of(owner: type, prefix: str = "") -> Iterator[Key]:
             yield from keys_of(kind, f"{prefix}{name}.")
 
 
+def section_of(name: str) -> type | None:
+    """Return the class of a section, also of one by name, such as program.metrics.NAME; None for another key."""
+    if (key := known_key(name)) is not None:
+        return key.kind if key.is_section else None
+    mapping = mapping_of(name)
+    return mapping.entry if mapping is not None and mapping.name == name.rpartition(".")[0] else None
+
+
 def known_key(name: str) -> Key | None:
     """Return the key of a name, also of a key in a section by name, such as program.metrics.NAME.pattern; else None."""
     if name in keys():
@@ -206,6 +216,8 @@ def nearest_keys(name: str) -> list[str]:
     section, _, last = name.rpartition(".")
     if usual := meant(last):
         return usual
+    if section not in keys() and (kind := section_of(section)) is not None:
+        return difflib.get_close_matches(name, [key.name for key in keys_of(kind, f"{section}.")], n=3)
     if same := [key for key in keys() if key.rpartition(".")[2] == last]:
         depth = min(key.count(".") for key in same)
         return [key for key in same if key.count(".") == depth][:3]
@@ -216,6 +228,12 @@ def nearest_keys(name: str) -> list[str]:
 def in_section(key: str, section: str) -> bool:
     """Return whether a key lies directly in a section; "" is the first level."""
     return key.rpartition(".")[0] == section
+
+
+def is_among(key: str, patterns: Sequence[str]) -> bool:
+    """Return whether a key, or a section that it is in, is one of some patterns."""
+    sections = itertools.accumulate(key.split("."), lambda left, right: f"{left}.{right}")
+    return any(fnmatchcase(each, pattern) for each in sections for pattern in patterns)
 
 
 def did_you_mean(names: list[str]) -> str:

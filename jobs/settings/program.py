@@ -205,6 +205,9 @@ class Resume:
 
     file: str
     """Pattern of its checkpoints, relative to the working directory; the newest one counts."""
+    complete: str | None = None
+    """File that the program writes last into a checkpoint, which is a directory: one without it was interrupted, and
+    the newest one before counts; null: each counts."""
     arguments: str = ""
     """Words that are added to the command of the step that was interrupted; {checkpoint} is the newest checkpoint."""
 

@@ -1,6 +1,7 @@
 """`slurmscale package CAMPAIGN ATTEMPT`: a directory of texts by which somebody else can check and repeat an attempt.
 
 README.md        what changed, why it is the same task, the evidence, the speed-up over the baseline
+ARTIFACT.md      with --layout sc the same as an artifact description and evaluation
 campaign.yaml    baseline and attempt as overrides, for `slurmscale rerun`
 claim.json       the ratios of the pairs, and what they are ratios of
 site/            the choices of the site's own directory (SLURMSCALE_SITE) that the overrides may name
@@ -27,6 +28,7 @@ from analysis.report.leaderboard_text import RATIO_DIGITS, counted_words, verdic
 from analysis.run import RunResult, hardware
 from jobs.answers import PackageAnswer
 from jobs.errors import ConfigError, RunDirError
+from jobs.explore.campaign.artifact import appendix
 from jobs.explore.campaign.campaign import recorded
 from jobs.files import file_names, read_tail, read_text, reason
 from jobs.output import own_directory, write_file
@@ -41,8 +43,8 @@ LONGEST_LOG_BYTES = 1 << 20
 CLAIM, ATTEMPTS, SUMS = "claim.json", "campaign.yaml", "SHA256SUMS"
 
 
-def package(campaign: Path, name: str, output: Path | None) -> PackageAnswer:
-    """Write the package of an attempt, print its path, and return what was written.
+def package(campaign: Path, name: str, output: Path | None, layout: str | None = None) -> PackageAnswer:
+    """Write the package of an attempt, print its path, and return what was written; with layout `sc` an appendix, too.
 
     Raise RunDirError for an attempt that the campaign lacks or that does not count, ConfigError for a directory that
     exists.
@@ -63,6 +65,9 @@ def package(campaign: Path, name: str, output: Path | None) -> PackageAnswer:
     if place.exists():
         raise ConfigError(f"{place} exists. Remove it, or choose another directory: --output DIR")
     texts = dict(contents(board, entry))
+    if layout is not None:
+        changed = changes(entry.trial.first, board.baseline.run) or ["nothing"]
+        texts["ARTIFACT.md"] = appendix(board, entry, claim_in_words(board, entry), sameness(board, entry), changed)
     hidden = {path: redact(text) for path, text in texts.items()}
     sums = {path: hashlib.sha256(text.encode()).hexdigest() for path, text in hidden.items()}
     hidden[SUMS] = "".join(f"{digest}  {path}\n" for path, digest in sums.items())
@@ -146,11 +151,8 @@ def claim_of(board: Leaderboard, entry: Entry) -> dict[str, Any]:
 def readme(board: Leaderboard, entry: Entry) -> str:
     """Return the four answers of an attempt: what changed, why it is the same task, evidence, speed-up."""
     assert board.baseline is not None
-    ratio = entry.ratio
-    assert ratio is not None
     baseline, name = board.baseline.run, entry.trial.name
     rows = [headings(board), leader_row(board, entry)]
-    interval = f", 95 % interval {entry.interval[0]:.3f} to {entry.interval[1]:.3f}" if entry.interval else ""
     note = SweepDir(board.path).note
     lines = [
         f"# {name} of {board.path.name}",
@@ -174,8 +176,7 @@ def readme(board: Leaderboard, entry: Entry) -> str:
         "",
         "## Speed-up over the baseline",
         "",
-        f"{ratio.middle:.3f} ({board.rules.ratio_in_words}{interval}, n = {len(entry.ratios)} pairs that ran in "
-        f"turns): {verdict_words(entry, floor=board.rules.floor)}.",
+        claim_in_words(board, entry),
         "",
         "## Check and repeat it",
         "",
@@ -184,6 +185,16 @@ def readme(board: Leaderboard, entry: Entry) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def claim_in_words(board: Leaderboard, entry: Entry) -> str:
+    """Return the speed-up of an attempt over the baseline as a sentence."""
+    assert entry.ratio is not None
+    interval = f", 95 % interval {entry.interval[0]:.3f} to {entry.interval[1]:.3f}" if entry.interval else ""
+    return (
+        f"{entry.ratio.middle:.3f} ({board.rules.ratio_in_words}{interval}, n = {len(entry.ratios)} pairs that ran in "
+        f"turns): {verdict_words(entry, floor=board.rules.floor)}."
+    )
 
 
 def pairs_of(board: Leaderboard, entry: Entry) -> Iterator[list[str]]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 
 from jobs.errors import ConfigError
-from jobs.plan.keys import key_of
+from jobs.plan.keys import is_among, key_of
 
 CODE = "code"
 """Stands for changed code among the keys of a tier."""
@@ -34,9 +32,3 @@ def tier_of(changes: Sequence[str], tiers: Mapping[str, Sequence[str]], *, chang
             )
         reached = max(reached, found)
     return names[reached]
-
-
-def is_among(key: str, patterns: Sequence[str]) -> bool:
-    """Return whether a key, or a section that it is in, is one of some patterns."""
-    sections = itertools.accumulate(key.split("."), lambda left, right: f"{left}.{right}")
-    return any(fnmatchcase(each, pattern) for each in sections for pattern in patterns)

@@ -97,6 +97,21 @@ def target_is_counted(run: Run) -> str | None:
     return f"contest.target_loss={run.contest.target_loss:g} is not read. Set contest.counted=target."
 
 
+def score_keeps_a_run(run: Run) -> str | None:
+    """Require more runs for the official score than it leaves out."""
+    rules = run.contest
+    if rules is None or not rules.dropped:
+        return None
+    if rules.runs is None:
+        return f"contest.dropped={rules.dropped} is not read. Set contest.runs=NUMBER, the runs of a score."
+    if rules.runs <= 2 * rules.dropped:
+        return (
+            f"contest.runs={rules.runs} leaves no run without the {rules.dropped} fastest and {rules.dropped} slowest "
+            f"(contest.dropped). Set contest.runs={2 * rules.dropped + 1} or more."
+        )
+    return None
+
+
 def service_units_have_a_price(run: Run) -> str | None:
     """Require the price of a node-hour where a budget counts service units."""
     if run.budget.service_units is not None and run.cluster.service_units_per_node_hour is None:
@@ -123,6 +138,7 @@ RULES: tuple[Rule, ...] = (
     time_limit_is_the_contests,
     all_weights_are_trained,
     target_is_counted,
+    score_keeps_a_run,
     service_units_have_a_price,
 )
 WARNINGS: tuple[Rule, ...] = (run_is_a_rehearsal,)

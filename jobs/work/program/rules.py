@@ -15,7 +15,7 @@ from jobs.plan.keys import did_you_mean
 from jobs.plan.rules.rule import Rule, either
 from jobs.plan.synonyms import nearest_names
 from jobs.schema import Run
-from jobs.settings.program import Parameter, ParameterType, Program, ProgramMetric, Where
+from jobs.settings.program import Limits, Parameter, ParameterType, Program, ProgramMetric, Where
 from jobs.work.program import names
 from jobs.work.program.names import program_of
 from jobs.work.program.words import names_in, text_of
@@ -25,6 +25,11 @@ METRIC_NAME = re.compile(r"[a-z][a-z0-9_]*")
 SERVER_NAME = re.compile(r"[A-Za-z]\w*", re.ASCII)
 WHOLE = re.compile(r"[1-9][0-9]{0,6}")
 SHA_256 = re.compile(r"[0-9a-f]{64}")
+QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
+# Text outside of quotation marks that only a shell reads: operators, variables, a home directory.
+OF_SHELL = re.compile(r"(?:^|(?<=\s))(?:&&|\|\|?|&|\d?>\S*|<<?<?|~/\S*)(?=\s|$)|;(?=\s|$)|\$\(?\w+\)?")
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
+PLACE_IN_LIST = re.compile(r"\[(\d+)\]")
 SOURCES = ("pattern", "json", "csv")
 
 
@@ -51,6 +56,8 @@ def steps_are_commands(run: Run) -> str | None:
             f"job={run.job.name} starts a program, and none is chosen. Set program={either(choices('program'))}, or "
             "the name of your own file program/NAME.yaml in the directory SLURMSCALE_SITE."
         )
+    if program.name in {"", "none"}:
+        return "program.name is not set, and tables and figures contain it. Set name: NAME in the file of the program."
     for name, step in program.steps.items():
         key = f"program.steps.{name}"
         if not FILE_NAME.fullmatch(name):
@@ -61,6 +68,16 @@ def steps_are_commands(run: Run) -> str | None:
             return f"{key}.command={step.command}: {error}. Close the quotation mark, also in the words of parameters."
         if not words:
             return f"{key}.command is empty. Set the command of the step, or remove the step."
+        if variable := ASSIGNMENT.fullmatch(words[0]):
+            return (
+                f"{key}.command begins with {words[0]}, which a shell would read, and none does. Set "
+                f"{key}.env.{variable[1]}={variable[2]}, and begin with the program."
+            )
+        if of_shell := OF_SHELL.search(QUOTED.sub("_", step.command)):
+            return (
+                f"{key}.command contains {of_shell[0]}, which a shell would read, and none does. Write "
+                f"bash -c '...' around it, or quotation marks around {of_shell[0]} to pass it on as it is."
+            )
     return None
 
 
@@ -83,11 +100,24 @@ def servers_come_first(run: Run) -> str | None:
                 f"{key}.time_limit_min: a server runs until the last step has ended. Set {key}.ready.within_min, the "
                 "time until it is ready, and the time limit of the other steps."
             )
+        if step.ready.line is None and not knows_its_port(program, name):
+            return (
+                f"{key} never gets its {{port}}, at which it has to listen to be ready. Use {{port}} in its command or "
+                f"env, or set {key}.ready.line, a line that it prints."
+            )
         if step.ready.line is not None and step.ready.path is not None:
             return f"{key}.ready has path and line; it needs one of them, or neither. Set {key}.ready.path=null."
         if step.ready.line is not None and (wrong := wrong_pattern(step.ready.line, groups=0)):
             return f"{key}.ready.line={step.ready.line}: {wrong}"
     return None
+
+
+def knows_its_port(program: Program, name: str) -> bool:
+    """Return True if the command or the variables of a server, or a file, contain its port."""
+    step = program.steps[name]
+    own = {"port"} | {f"servers.{name}.{fact}" for fact in ("port", "url", "urls", "addresses")}
+    texts = (step.command, *step.env.values(), *program.env.values(), *program.files.values())
+    return not own.isdisjoint(names_in(texts))
 
 
 def nodes_suffice(run: Run) -> str | None:
@@ -152,7 +182,7 @@ def parameters_are_used(run: Run) -> str | None:
     for name in program.params:
         if f"params.{name}" not in used:
             others = [other for other in known if f"params.{other}" in used]
-            which = f"Its parameters are {', '.join(others)}." if others else "It has no parameters."
+            which = f"Its parameters are {', '.join(others)}." if others else "No {params.NAME} is in its texts."
             return (
                 f"program.params.{name}: program={program.name} does not use it."
                 f"{did_you_mean(nearest_names(name, others))} {which}"
@@ -172,9 +202,17 @@ def wrong_parameters(program: Program) -> Iterator[str]:
             yield f"program.parameters.{name}: there is no program.params.{name}. Set its value, or remove the text."
             continue
         text, key = program.params[name], f"program.params.{name}"
+        is_number = about.type in {ParameterType.integer, ParameterType.number}
+        if wrong := crossed(about):
+            yield f"program.parameters.{name}{wrong}"
+        elif about.in_words and not is_number:
+            yield (
+                f"program.parameters.{name} is {about.in_words}, and its type is {about.type.value}. Set "
+                f"program.parameters.{name}.type=integer or number."
+            )
         if about.one_of and text not in about.one_of:
             yield f"{key}={text} is not allowed. Set {key}={either(about.one_of)}."
-        if about.type not in {ParameterType.integer, ParameterType.number}:
+        if not is_number:
             continue
         value = number_in(text, about.type)
         if value is None:
@@ -182,6 +220,13 @@ def wrong_parameters(program: Program) -> Iterator[str]:
             yield f"{key}={text} is not {wanted}. Set {key}=NUMBER{in_unit(about)}."
         elif not about.has(value):
             yield f"{key}={text} must be {about.in_words}. Set {key}=NUMBER{in_unit(about)}."
+
+
+def crossed(limits: Limits) -> str | None:
+    """Return what is wrong with limits that no number keeps, beginning with the rest of their key."""
+    if limits.at_least is None or limits.at_most is None or limits.at_least <= limits.at_most:
+        return None
+    return f".at_least={limits.at_least:g} is above its at_most={limits.at_most:g}. Exchange them."
 
 
 def number_in(text: str, kind: ParameterType) -> float | None:
@@ -217,6 +262,9 @@ def wrong_metrics(program: Program) -> Iterator[str]:
             yield f"{key}.pattern={metric.pattern}: {wrong}"
         elif metric.pattern is None and metric.file is None:
             yield f"{key}.{given[0]} needs a file. Set {key}.file=PATH, relative to the working directory."
+        elif metric.json is not None and PLACE_IN_LIST.search(metric.json):
+            path = PLACE_IN_LIST.sub(r".\1", metric.json).removeprefix(".")
+            yield f"{key}.json={metric.json}: the parts of a path are joined by dots. Set {key}.json={path}."
         elif metric.where is not None and (wrong := wrong_condition(metric, metric.where)):
             yield f"{key}.where{wrong}"
         elif metric.per is not None and (metric.per == name or metric.per not in divisors):
@@ -234,6 +282,8 @@ def wrong_condition(metric: ProgramMetric, where: Where) -> str | None:
     """Return what is wrong with the condition of a metric, beginning with the rest of its key."""
     if not where.in_words:
         return " has no limit. Set its at_least=NUMBER or at_most=NUMBER."
+    if wrong := crossed(where):
+        return wrong
     if metric.pattern is not None and where.of not in re.compile(metric.pattern).groupindex:
         return f".of={where.of}: the pattern has no group of this name. Write (?P<{where.of}>\\S+) into it."
     return None
@@ -274,6 +324,8 @@ def merit_is_a_metric(run: Run) -> str | None:
             return f"{key}.metric={gate.metric}: there is no such metric. Set {key}.metric={either(program.metrics)}."
         elif not gate.in_words:
             return f"{key} has no limit. Set {key}.at_least=NUMBER or {key}.at_most=NUMBER."
+        elif wrong := crossed(gate):
+            return f"{key}{wrong}"
     return None
 
 
@@ -284,6 +336,8 @@ def files_stay_inside(run: Run) -> str | None:
         parts = PurePosixPath(path).parts
         if not parts or PurePosixPath(path).is_absolute() or ".." in parts or "\0" in path:
             return f"program.files: {path!r} is not a path inside the working directory. Choose a relative one."
+        if above := next((str(each) for each in PurePosixPath(path).parents if str(each) in program.files), None):
+            return f"program.files: {above!r} is a file, and {path!r} would be in it. Rename one of them."
     for name in program.env:
         if not VARIABLE.fullmatch(name):
             return f"program.env.{name}: a name of a variable has letters, digits and _. Choose another name."

@@ -355,7 +355,7 @@ class Seat:
         """
         try:
             for server in self.servers:
-                server.piece.check()
+                server.check()
             if self.begun is None:
                 return None
             name, own = self.begun
@@ -423,11 +423,13 @@ def own_code() -> Path:
 
 
 def newest_checkpoint(seat: Seat) -> Path | None:
-    """Return the newest checkpoint of the program; None without one."""
+    """Return the newest complete checkpoint of the program; None without one."""
     resume = program_of(seat.run).resume
     if resume is None:
         return None
     pattern = seat.place / text_of(resume.file, seat.values())
     root = seat.place if pattern.is_relative_to(seat.place) else Path(pattern.anchor)
     found = root.glob(str(pattern.relative_to(root)))
+    if resume.complete is not None:
+        found = (path for path in found if (path / resume.complete).exists())
     return max(found, key=lambda path: path.stat().st_mtime, default=None)

@@ -39,9 +39,21 @@ class Server:
     began: float = field(default_factory=time.monotonic)
     """When it started, by the monotonic clock."""
 
+    def check(self) -> None:
+        """Raise KnownCauseError if it has ended, also by itself and without an error."""
+        if self.piece.ended() and self.piece.process.returncode == 0:
+            raise KnownCauseError(
+                FailureCause.refused,
+                f"step {self.step} on {node_name()} is a server, and ended with exit code 0 before the last step did; "
+                f"its output is in {self.piece.log}",
+                advice="Remove an option by which it serves once or goes into the background. If it is no server, "
+                f"remove program.steps.{self.step}.ready.",
+            )
+        self.piece.check()
+
     def is_ready(self) -> bool:
         """Return True if it takes requests. Raise KnownCauseError if it has ended, or another program has its port."""
-        self.piece.check()
+        self.check()
         if self.sign.line is not None:
             return re.search(self.sign.line, self.piece.printed(), re.MULTILINE) is not None
         own = is_answered_by(self.piece.process.pid, self.address, self.port)
@@ -59,7 +71,8 @@ class Server:
     def lateness(self) -> str:
         """Return what it has to do to become ready, as text."""
         if self.sign.line is not None:
-            return f"no line that it printed matches {self.sign.line}"
+            buffered = ", and it printed nothing; `stdbuf -oL` before its command may help" * (not self.piece.printed())
+            return f"no line that it printed matches {self.sign.line}{buffered}"
         if is_answered_by(self.piece.process.pid, self.address, self.port) is None:
             return f"it does not listen at {self.address}, port {self.port} (its {{address}} and {{port}})"
         return f"{url_of(self.address, self.port)}{self.sign.path} does not answer with status 200"

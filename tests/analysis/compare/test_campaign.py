@@ -20,6 +20,7 @@ from rich.console import Console
 
 from analysis.compare.campaign import Entry, Leaderboard, Trial, Verdict, leaderboards, ranked
 from analysis.compare.campaign_budget import ATTEMPTS, NODE_HOURS, accounts
+from analysis.compare.score import score_of
 from analysis.load.discover import read, read_runs
 from analysis.report.content import build
 from analysis.report.leaderboard import print_board
@@ -199,6 +200,44 @@ def test_the_time_to_a_loss_is_compared_and_a_run_that_does_not_reach_it_counts_
     assert "time to the target (first step to the one that reaches the contest's loss" in lead(board)
 
 
+def test_the_official_score_is_the_mean_of_the_first_runs_without_the_fastest_and_the_slowest(tmp_path: Path) -> None:
+    rules = Contest(
+        name="mlperf", source="tests", wall_time_min=60, counted=Counted.target, target_loss=3.5, loss_steps=2, runs=5,
+        dropped=1,
+    )  # fmt: skip
+    run = replace(a_run(steps=4), contest=rules)
+    late, never = (5.0, 4.0, 3.0, 2.0), (5.0, 4.8, 4.6, 4.4)
+    # The target is reached at the third of four steps. The sixth run is not among the first five.
+    for name, times_s, losses in (
+        ("whole", (4.0, 8.0, 5.0, 6.0, 7.0, 0.4), [late] * 6),
+        ("one_fails", (4.0, 8.0, 5.0, 6.0, 7.0), [late, never, late, late, late]),
+        ("two_fail", (4.0, 8.0, 5.0, 6.0, 7.0), [late, never, never, late, late]),
+        ("short", (4.0, 8.0), [late] * 2),
+    ):
+        for number, (time_s, each) in enumerate(zip(times_s, losses, strict=True), start=1):
+            a_repeat(tmp_path, name, number, 8.0 + number / 100, role="baseline", run=run)
+            a_repeat(tmp_path, name, number, time_s, run=run, losses=each)
+    board = leaderboard_of(tmp_path)
+    scores = {entry.trial.name: score_of(board, entry) for entry in board.entries}
+    assert {name: found and found.value for name, found in scores.items()} == {
+        "whole": pytest.approx(0.75 * 6), "one_fails": pytest.approx(0.75 * 6), "two_fail": None, "short": None,
+    }  # fmt: skip
+    found = score_of(board, None)
+    assert found is not None
+    assert found.value == pytest.approx(0.75 * 8.03)
+    assert entry_of(board, "one_fails").verdict is Verdict.invalid, "the verdict is stricter than the score"
+    page = " ".join(shown(board).split())
+    assert (
+        "Score: the contest's own, the mean of the first 5 runs of a configuration without the 1 fastest and the 1 "
+        "slowest; it has no interval, and decides no verdict."
+    ) in page
+    assert "two_fail has none: 2 of 5 runs do not count, and 1 may" in page
+    assert "short has none: 2 of 5 runs" in page
+    assert re.search(r"^baseline .* 6\.022 ", shown(board), re.MULTILINE)
+    pairs(tmp_path / "plain", "packed", NOISE)
+    assert "Score" not in shown(leaderboard_of(tmp_path / "plain"))
+
+
 def test_the_page_shows_what_each_change_gained_on_the_way_to_the_best_attempt(tmp_path: Path) -> None:
     plain = a_run(steps=4)
     large = replace(plain, job=replace(plain.job, micro_batch_size=2))
@@ -217,6 +256,30 @@ def test_the_page_shows_what_each_change_gained_on_the_way_to_the_best_attempt(t
     low, high = map(float, last[2].split(" to "))
     assert low < 6.03 / 4.53 < high
     assert found.figure is not None
+
+
+def test_a_package_has_an_artifact_description_under_the_headings_of_the_conference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    a_repeat(tmp_path / "camp", "baseline", 1, 10.0, role="baseline")
+    pairs(tmp_path / "camp", "packed", FASTER)
+    assert main(["package", "camp", "packed", "--layout", "sc"]) == 0
+    page = (tmp_path / "package-camp-packed/ARTIFACT.md").read_text()
+    claim = (tmp_path / "package-camp-packed/README.md").read_text().partition("baseline\n\n")[2].partition("\n")[0]
+    assert claim.startswith("1.249 (time of the baseline / time of the attempt, 95 % interval")
+    headings = [line.lstrip("# ") for line in page.splitlines() if line.startswith("#")]
+    assert headings[9:16] == [
+        "Expected Reproduction Time (in Minutes)", "Artifact Setup (incl. Inputs)", "Hardware", "Software",
+        "Datasets / Inputs", "Installation and Deployment", "Artifact Execution",
+    ]  # fmt: skip
+    assert f"* C1: packed of camp. {claim}" in page
+    assert "* 1 node, 1 rank" in page
+    assert "* Data: random" in page
+    assert "Execution: 1 for the runs themselves." in page
+    assert "ARTIFACT.md" in (tmp_path / "package-camp-packed/SHA256SUMS").read_text()
+    assert main(["package", "camp", "packed", "--output", "plain"]) == 0
+    assert not (tmp_path / "plain/ARTIFACT.md").exists()
 
 
 @pytest.mark.parametrize("count", [1, 2])

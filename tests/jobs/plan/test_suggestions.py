@@ -286,6 +286,7 @@ ILLEGAL = (
     "experiment=apac_hpc_ai_2024 cluster=xe9680_h100 contest.nodes=0",
     "experiment=apac_hpc_ai_2024 cluster=xe9680_h100 contest.loss_tolerance=-1",
     "experiment=apac_hpc_ai_2024 cluster=xe9680_h100 contest.target_loss=3",
+    "experiment=apac_hpc_ai_2024 cluster=xe9680_h100 contest.runs=2 contest.dropped=1",
     "cluster=xe9680_h100 cluster.service_units_per_node_hour=null budget.service_units=100",
     "campaign.minimum_effect=2 campaign.maximum_pairs=1",
     "experiment=apac_hpc_ai_2024 cluster=xe9680_h100 job.steps=10 job.epochs=null",

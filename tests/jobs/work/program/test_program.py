@@ -14,11 +14,12 @@ import pytest
 import yaml
 
 from analysis.load.run_directory import read_run
+from analysis.metrics.programs import MissingNumberError, program_values
 from analysis.report.report import report
 from jobs import metrics as m
 from jobs.cli import main
 from jobs.failure_causes import FailureCause
-from jobs.rundir import RunDir
+from jobs.rundir import RunDir, load_run
 from tests.support.composing import one, refusal
 from tests.support.real_run import FORK, events, make_run, printed, rank, train
 from tests.support.training import small_disk
@@ -291,6 +292,25 @@ def test_numbers_are_read_from_files_of_the_program(site: Path, tmp_path: Path) 
     }  # fmt: skip
 
 
+def test_a_number_that_is_not_where_it_was_declared_is_reported_with_what_is_there(site: Path, tmp_path: Path) -> None:
+    of = {"definition": "A number.", "unit": "1"}
+    files = {"out.json": '{"results": [{"rate": 2.5}], "n": 1}', "out.csv": "step,energy\n1,-3.5\n"}
+    for metric, there in (
+        ({"json": "result.0.rate", "file": "out.json"}, "no number at result.0.rate; the document has results, n"),
+        ({"json": "results.1.rate", "file": "out.json"}, "no number at results.1.rate; results has 0 to 0"),
+        ({"json": "results.0.speed", "file": "out.json"}, "no number at results.0.speed; results.0 has rate"),
+        ({"csv": "2", "file": "out.csv"}, "no number in a column 2; its first line is 'step,energy'"),
+    ):
+        program(site, steps={"no": {"command": "true"}}, files=files, metrics={"x": {**metric, **of}}, gates={},
+                merit=None, params={}, parameters={})  # fmt: skip
+        run = made(tmp_path, f"name=r{len(there)}")
+        run.work.mkdir()
+        for name, text in files.items():
+            (run.work / name).write_text(text)
+        with pytest.raises(MissingNumberError, match=re.escape(there)):
+            program_values(load_run(run.config), run, {})
+
+
 LONG = """\
 import os, pathlib, signal, sys, time
 done = int(pathlib.Path(sys.argv[1]).read_text()) if len(sys.argv) > 1 else 0
@@ -377,6 +397,21 @@ def test_an_interrupted_program_saves_and_goes_on_where_it_was(site: Path, tmp_p
     assert found.attempts == 2
 
 
+def test_a_checkpoint_whose_writing_was_interrupted_is_not_continued(site: Path, tmp_path: Path) -> None:
+    resume = {"file": "saved-*", "complete": "state.json", "arguments": "{checkpoint}"}
+    program(site, steps={"go": {"command": "echo from"}}, params={}, parameters={}, files={}, metrics={}, gates={},
+            merit=None, resume=resume)  # fmt: skip
+    run = made(tmp_path)
+    for name in ("saved-10", "saved-20", "saved-30"):
+        (run.work / name).mkdir(parents=True)
+        if name != "saved-30":
+            (run.work / name / "state.json").touch()
+    for seconds, name in enumerate(("saved-10", "saved-20", "saved-30")):
+        os.utime(run.work / name, (seconds, seconds))
+    finished(run)
+    assert run.program_log("go", 0).read_text() == f"from {run.work}/saved-20\n"
+
+
 def test_the_environment_of_a_process_has_its_place_and_nothing_of_ours(
     site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -406,11 +441,20 @@ REFUSED = [
     ({"steps": {"a b": {"command": "x"}}}, (), "a name of a step has letters, digits, _ and - only"),
     ({"steps": {"a": {"command": "echo 'x"}}}, (), "No closing quotation. Close the quotation mark"),
     ({"steps": {"a": {"command": " "}}}, (), "program.steps.a.command is empty"),
+    ({"name": ""}, (), "program.name is not set"),
+    ({"steps": {"a": {"command": "cd x && make > log"}}}, (),
+     "program.steps.a.command contains &&, which a shell would read, and none does. Write bash -c '...' around it, or"),
+    ({"steps": {"a": {"command": "make >log"}}}, (), "program.steps.a.command contains >log, which a shell would"),
+    ({"steps": {"a": {"command": "make; ./x"}}}, (), "program.steps.a.command contains ;, which a shell would read"),
+    ({"steps": {"a": {"command": "$HOME/x {params.points}"}}}, (), "program.steps.a.command contains $HOME, which a"),
+    ({"steps": {"a": {"command": "OMP_NUM_THREADS=4 ./x {params.points}"}}}, (),
+     "begins with OMP_NUM_THREADS=4, which a shell would read, and none does. Set program.steps.a.env.OMP_NUM_THREADS"),
     ({"steps": {"a": {"command": "x {params.pionts}"}}}, (), "{params.pionts} has no value. Did you mean params"),
     ({"steps": {"a": {"command": "x {node} {params.points}"}}}, (), "{node} has no value. Did you mean node_rank"),
     ({"files": {"a": "{rank} {params.points}"}}, (), "program.files.a: {rank} has no value"),
     ({"files": {"a": "{parallelism.dp_shard} {params.points}"}}, (), "{parallelism.dp_shard} has no value"),
     ({"files": {"../a": ""}}, (), "program.files: '../a' is not a path inside the working directory"),
+    ({"files": {"a": "{params.points}", "a/b": ""}}, (), "program.files: 'a' is a file, and 'a/b' would be in it."),
     ({"files": {"/etc/a": ""}}, (), "program.files: '/etc/a' is not a path inside the working directory"),
     ({"env": {"A B": "x"}}, (), "program.env.A B: a name of a variable has letters, digits and _"),
     ({}, ("program.params.point=3",), "program.params.point: program=count does not use it. Did you mean points?"),
@@ -419,11 +463,17 @@ REFUSED = [
     ({}, ("program.params.points=many",), "program.params.points=many is not a whole number"),
     ({"parameters": {"points": {"meaning": "X.", "one_of": ["10", "20"]}}}, ("program.params.points=15",),
      "program.params.points=15 is not allowed. Set program.params.points=10 or 20"),
+    ({"parameters": {"points": {"meaning": "X.", "at_least": 1}}}, (),
+     "program.parameters.points is at least 1, and its type is text. Set program.parameters.points.type=integer or"),
+    ({"parameters": {"points": {"meaning": "X.", "type": "number", "at_least": 2, "at_most": 1}}}, (),
+     "program.parameters.points.at_least=2 is above its at_most=1. Exchange them."),
     ({"parameters": {"other": {"meaning": "X."}}}, (), "there is no program.params.other"),
     ({"parameters": {"other": {"meaning": "X.", "type": "words"}}}, (), "there is no program.params.other"),
     ({"metrics": {"x": NUMBER}, "merit": None, "gates": {}}, (), "program.metrics.x has no source; it needs one of"),
     ({"metrics": {"x": {**NUMBER, "json": "a", "csv": "b"}}, "merit": None, "gates": {}}, (), "has json and csv"),
     ({"metrics": {"x": {**NUMBER, "json": "a"}}, "merit": None, "gates": {}}, (), "Set program.metrics.x.file=PATH"),
+    ({"metrics": {"x": {**NUMBER, "json": "a[0].b", "file": "c"}}, "merit": None, "gates": {}}, (),
+     "program.metrics.x.json=a[0].b: the parts of a path are joined by dots. Set program.metrics.x.json=a.0.b."),
     ({"metrics": {"x": {**NUMBER, "pattern": "a"}}, "merit": None, "gates": {}}, (), "it has no group"),
     ({"metrics": {"x": {**NUMBER, "pattern": "a(("}}, "merit": None, "gates": {}}, (), "Correct the regular"),
     ({"metrics": {"x": {**NUMBER, "pattern": "(a)", "where": {"of": "loss", "at_most": 3}}}, "merit": None,
@@ -440,6 +490,11 @@ REFUSED = [
     ({"merit": "relative_error"}, (), "neither a high nor a low relative_error is better"),
     ({"gates": {"g": {"metric": "no", "at_most": 1}}}, (), "program.gates.g.metric=no: there is no such metric"),
     ({"gates": {"g": {"metric": "relative_error"}}}, (), "program.gates.g has no limit"),
+    ({"gates": {"g": {"metric": "relative_error", "at_least": 5, "at_most": 1}}}, (),
+     "program.gates.g.at_least=5 is above its at_most=1. Exchange them."),
+    ({"gates": {"g": None}}, (), "(key: program.gates.g). It is a section: set program.gates.g.KEY=VALUE with one of"),
+    ({"steps": {"a": {"cmd": "x"}}}, (),
+     "program.steps.a.cmd is not a configuration key. Did you mean program.steps.a.command"),
     ({"gates": {"g": {"at_most": 1}}}, (), "program.gates.g needs either a metric or absent"),
     ({"gates": {"g": {"absent": "a("}}}, (), "program.gates.g.absent=a(: "),
     ({"inputs": {"x": {"path": "/x", "locked": "abc"}}}, (), "is not a SHA-256 (64 digits of 0-9 and a-f)"),

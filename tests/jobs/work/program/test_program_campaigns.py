@@ -11,9 +11,13 @@ import pytest
 import yaml
 
 from analysis.compare.campaign import Verdict, leaderboards
+from analysis.compare.campaign_rules import input_hashes
 from analysis.load.discover import read_runs
+from analysis.load.run_directory import read_run
 from jobs.cli import main
 from jobs.metrics import Better
+from jobs.rundir import append_event
+from tests.support.real_run import make_run
 from tests.support.training import small_disk
 
 # Its times do not depend on the machine: what it reports follows from its parameters.
@@ -177,3 +181,13 @@ def test_a_contest_of_a_program_is_a_file_of_rules(tmp_path: Path, capsys: pytes
     assert "Attempt Tier Rank Solve s (s) Ratio" in page
     assert "slow basic 2" in page
     assert "slower *, counts as the baseline" in page
+
+
+def test_an_input_may_differ_only_if_a_tier_allows_the_parameter_that_names_it(tmp_path: Path, site: Path) -> None:
+    (tmp_path / "site/experiment").mkdir()
+    (tmp_path / "site/experiment/solver_cup.yaml").write_text(RULES)
+    inputs = {"mesh": {"path": "mesh.dat"}, "script": {"path": "{params.nb}.py"}}
+    (site / "solver.yaml").write_text(yaml.safe_dump(PROGRAM | {"inputs": inputs}, sort_keys=False))
+    run = make_run(tmp_path, "experiment=solver_cup", small=False)
+    append_event(run, "inputs", sha256={"mesh": "a", "script": "b"})
+    assert input_hashes(read_run(run.path)) == {"mesh": "a"}

@@ -39,6 +39,14 @@ step:0/1385 val_loss:10.8312 train_time:0ms step_avg:0.00ms
 step:1384/1385 train_time:84368ms step_avg:60.96ms
 step:1385/1385 val_loss:3.2791 train_time:84429ms step_avg:60.96ms
 """
+# A record of nanochat's leaderboard, by the words of its scripts.base_train.
+NANOCHAT = """\
+step 12699/12700 (99.99%) | loss: 2.401234 | lrm: 0.05 | dt: 706.11ms | tok/sec: 742,500 | bf16_mfu: 60.00 | total: 149m
+Step 12700 | CORE metric: 0.2626
+Peak memory usage: 70042.11MiB
+Total training time: 149.45m
+Minimum validation bpb: 0.750008
+"""
 
 
 def stand_in(file: Path, text: str) -> Path:
@@ -66,6 +74,8 @@ def values_of(run: RunDir) -> dict[str, float]:
          {"total_tokens_per_s": 5890.8, "output_tokens_per_s": 2254.91, "requests_completed": 2000}),
         ("hoomd", "mpirun", HOOMD, {"time_steps_per_s": 5863.37070963423}),
         ("modded_nanogpt", "python", SPEEDRUN, {"validation_loss": 3.2791, "speedrun_time_s": 84.429}),
+        ("nanochat", "python", NANOCHAT,
+         {"core_metric": 0.2626, "validation_bits_per_byte": 0.750008, "speedrun_time_s": 8967}),
     ],
 )  # fmt: skip
 def test_published_output_is_read(
@@ -73,7 +83,7 @@ def test_published_output_is_read(
 ) -> None:
     stand_in(tmp_path / "program", text)
     (tmp_path / "train_gpt.py").touch()
-    directory = {"modded_nanogpt": "repository", "hoomd": "benchmarks"}
+    directory = {"modded_nanogpt": "repository", "nanochat": "repository", "hoomd": "benchmarks"}
     own = (f"program.params.{directory[program]}={tmp_path}",) if program in directory else ()
     run = make_run(
         tmp_path, "job=program", f"program={program}", f"program.params.{parameter}={tmp_path}/program",

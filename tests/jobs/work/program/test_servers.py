@@ -126,6 +126,8 @@ LOCAL_ONLY = SERVER.replace("(address, int(port))", "('127.0.0.3', int(port))")
         (LOCAL_ONLY, {}, "it does not listen at 127.0.0.1, port"),
         (REFUSES, {"path": "/v1/models"}, "/v1/models does not answer with status 200"),
         (SERVER, {"line": "Application startup complete"}, "no line that it printed matches Application startup"),
+        (SLEEPS, {"line": "up"}, "no line that it printed matches up, and it printed nothing; `stdbuf -oL` before"),
+        ("", {}, "step worker on .* is a server, and ended with exit code 0 before the last step did; its output is"),
     ],
 )  # fmt: skip
 def test_a_server_that_does_not_become_ready_ends_the_run_with_what_is_missing(
@@ -197,6 +199,8 @@ REFUSED = [
     ({"worker-1": {"command": "x", "ready": {}}, "load": {}}, ONE, "program.steps.worker-1: a name of a server has"),
     ({"worker": {"time_limit_min": 3}, "load": {}}, ONE, "program.steps.worker.time_limit_min: a server runs until"),
     ({"worker": {"ready": {"line": "up", "path": "/"}}, "load": {}}, ONE, "steps.worker.ready has path and line; it"),
+    ({"worker": {"command": "{python} -m http.server 8000", "ready": {}}, "load": {}}, ONE,
+     "program.steps.worker never gets its {port}, at which it has to listen to be ready. Use {port} in its command or"),
     ({"worker": {"ready": {"line": "("}}, "load": {}}, ONE, "program.steps.worker.ready.line=(: missing ), unterminat"),
     ({"worker": {"nodes": "{params.workers}x"}, "load": {}}, ONE, "program.steps.worker.nodes=1x is not a whole numb"),
     ({"worker": {}, "load": {"nodes": "0"}}, ONE, "program.steps.load.nodes=0 is not a whole number above 0."),

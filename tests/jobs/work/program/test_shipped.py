@@ -79,6 +79,33 @@ class Data(LightningDataModule):
 LightningCLI(Model, Data)
 """
 
+REPLICA = """\
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+model, _, host, _, port = sys.argv[1:6]
+class Answer(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        print("answered for", model, flush=True)
+        self.do_GET()
+ThreadingHTTPServer((host, int(port)), Answer).serve_forever()
+"""
+REQUESTS = """\
+import json, sys, time, urllib.request
+options = dict(zip(sys.argv[1:-1], sys.argv[2:]))
+requests, began = int(options["--num-prompts"]), time.monotonic()
+for _ in range(requests):
+    urllib.request.urlopen(options["--base-url"] + options["--endpoint"], b"{}").read()
+rate = requests / (time.monotonic() - began)
+rates = {"request_throughput": rate, "request_goodput": rate / 2, "output_throughput": 128 * rate}
+json.dump({"completed": requests, "p99_ttft_ms": 5, "p99_tpot_ms": 2, **rates}, open("result.json", "w"))
+"""
+
 
 @pytest.mark.parametrize("name", options("program"))
 def test_every_shipped_program_is_a_short_file_that_is_planned(name: str) -> None:
@@ -151,6 +178,29 @@ def test_vllm_serves_its_own_load_as_a_program(tmp_path: Path, monkeypatch: pyte
     assert values["output_tokens_per_s"] == pytest.approx(4 * values["requests_per_s"], rel=0.01)
     assert values["good_request_share"] == pytest.approx(1)
     assert values["server_startup_time_s"] > 0
+
+
+def test_nginx_spreads_a_load_over_the_replicas_of_all_nodes(tmp_path: Path) -> None:
+    if shutil.which("nginx") is None:
+        skip_or_fail("nginx is not installed: run tests/install.sh serving")
+    for name, text in {"replica.py": REPLICA, "requests.py": REQUESTS}.items():
+        (tmp_path / name).write_text(text)
+    run = make_run(
+        tmp_path, "job=program", "program=openai_replicas", "nodes=2", "ranks_per_node=1", "program.params.model=tiny",
+        f'program.params.server="{sys.executable} {tmp_path}/replica.py"', "program.params.requests=20",
+        f'program.params.load="{sys.executable} {tmp_path}/requests.py"', small=False,
+    )  # fmt: skip
+    started(run, 2)
+    for replica in range(2):
+        assert run.program_log("replica", replica).read_text().count("answered for tiny\n") == 10
+    found = read_run(run.path)
+    assert found.used, found.reason
+    values = {metric.name: value for metric, value in found.values.items()}
+    assert values["output_tokens_per_s"] == pytest.approx(128 * values["requests_per_s"])
+    assert values["requests_completed"] == 20
+    assert values["good_request_share"] == pytest.approx(0.5)
+    assert values["time_to_first_token_p99_s"] == 0.005
+    assert values["time_per_output_token_p99_s"] == 0.002
 
 
 @pytest.mark.long
