@@ -231,15 +231,17 @@ def choices(precision: str) -> Callable[[Bench], list[Figure]]:
 
 
 def techniques(bench: Bench) -> list[Figure]:
-    """Return speed and memory of one choice at a time: products of float32, optimizers on float32 weights."""
+    """Return speed and memory of one choice at a time: products of float32, optimizers on float32 weights, adapters."""
     fixed = ("experiment=one_gpu", "engine.activation_checkpointing=none", "engine.compile=false")
+    adapters = ("job=finetune_lora", "job.epochs=null", "job.precision=bfloat16", "job.lora.dropout=0,0.1")
     found: list[Figure] = []
-    for name, precision, varied in (
-        ("tf32", "float32", "engine.tf32=false,true"),
-        ("optimizer", "bfloat16", "job.optimizer=adamw,muon"),
+    for name, varied in (
+        ("tf32", ("job.precision=float32", "engine.tf32=false,true")),
+        ("optimizer", ("job.precision=bfloat16", "job.optimizer=adamw,muon")),
+        ("adapters", adapters),
     ):
         less = SMALL if bench.rehearsal else ()
-        runs, _ = bench.submitted(f"techniques-{name}", (*fixed, f"job.precision={precision}", varied, *less))
+        runs, _ = bench.submitted(f"techniques-{name}", (*fixed, *varied, *less))
         found += [figure for run in runs for figure in of_runs(run.name, [run])]
     return found
 

@@ -24,6 +24,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
+from jobs.engines.native.customization.lora import AdaptedLinear
 from jobs.plan.predict.activations import CHEAP_PRODUCT
 
 ATEN = torch.ops.aten
@@ -59,6 +60,10 @@ class SelectiveBlock(Block):  # type: ignore[misc]  # LitGPT publishes no types
 def recompute_cheap(layer: Block) -> None:
     """Apply selective checkpointing to a layer in place, before it is compiled."""
     layer.__class__ = SelectiveBlock
+    for module in layer.modules():
+        if isinstance(module, AdaptedLinear):
+            # What is kept must not be written to.
+            module.copies = True
 
 
 def recompute_all(layer: Block) -> None:
@@ -77,8 +82,9 @@ def selective_contexts() -> Any:
 def keep_expensive(_context: Any, operator: Any, *args: Any, **_kwargs: Any) -> CheckpointPolicy:
     """Return the policy of the selective mode for one operator.
 
-    The product (tokens, inner) x (inner, out) takes 2 x inner operations a result, few in an adapter's B.
+    The product (tokens, inner) x (inner, out) takes 2 x inner operations a result, few in an adapter's B. Only a
+    compiler sees that one as an operator that does not write in place.
     """
-    cheap = operator is ATEN.mm.default and args[0].shape[1] <= CHEAP_PRODUCT
+    cheap = operator is ATEN.addmm.default and args[1].shape[1] <= CHEAP_PRODUCT
     keeps = operator in KEPT and not cheap
     return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE

@@ -11,6 +11,7 @@ from litgpt.model import GPT, LLaMAMLP
 from torch import Tensor
 
 from jobs.engines.native.attention import Attention
+from jobs.engines.native.customization.adapted_mlp import AdaptedLLaMAMLP
 from jobs.engines.native.norm import FusedRMSNorm
 from jobs.engines.native.rotary import Norms, normalized
 from jobs.errors import ConfigError
@@ -46,7 +47,8 @@ def fuse(gpt: GPT, chosen: Collection[LigerKernel]) -> None:
     if LigerKernel.rms_norm in chosen:
         forwards[FusedRMSNorm] = rms_norm
     if LigerKernel.swiglu in chosen:
-        forwards[LLaMAMLP] = swiglu
+        # Backward overwrites gate and up with their gradients, so an adapter keeps what was made of them.
+        forwards |= {LLaMAMLP: swiglu, AdaptedLLaMAMLP: swiglu}
     for module in gpt.modules():
         if type(module) in forwards:
             module.forward = partial(forwards[type(module)], module)

@@ -17,6 +17,12 @@ def without_autocast(x: Tensor) -> AbstractContextManager[object]:
     return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
+def arithmetic(x: Tensor) -> torch.dtype:
+    """Return the type in which matrices multiply a tensor."""
+    autocasts = not x.is_meta and torch.is_autocast_enabled(x.device.type)
+    return torch.get_autocast_dtype(x.device.type) if autocasts else x.dtype
+
+
 def autocast(module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
     """Wrap a module's forward method in autocast to a type of 16 bits, in place."""
     module.forward = torch.autocast(device.type, dtype)(module.forward)

@@ -115,8 +115,8 @@ class NeMo(Engine):
         """
         from jobs.plan.predict.activations import operands
 
-        inputs = (operands(run, run.model.hidden_size, targets) for targets in (QKV, (LoraTarget.mlp,)))
-        gathered = (x.count - x.between) * sum(inputs) * x.width
+        inputs = (operands(run, x, run.model.hidden_size, targets) for targets in (QKV, (LoraTarget.mlp,)))
+        gathered = (x.count - x.between) * sum(inputs)
         gated = 0 if run.model.mlp is Mlp.GptNeoxMLP else 1
         fused = gated * x.count * x.width * run.model.intermediate_size // run.parallelism.tensor
         return super().layer_bytes(run, x) - gathered - fused

@@ -126,19 +126,21 @@ def norms(run: Run, x: Tokens) -> int:
     return before + (0 if run.model.norm_place is NormPlace.before else 2 * norm(run, x))
 
 
-def operands(run: Run, width: int, targets: tuple[LoraTarget, ...], matrices: int = 1) -> int:
-    """Return the numbers of each token that matrices keep of their common input for the gradients of their weights.
+def operands(run: Run, x: Tokens, width: int, targets: tuple[LoraTarget, ...], matrices: int = 1) -> int:
+    """Return the bytes of each token that matrices keep of their common input for the gradients of their weights.
 
-    Frozen matrices keep none. An adapter keeps its input, or with dropout a dropped copy and the mask, and the result
-    of A, which TP does not divide. `targets` are the parts of one matrix that may have adapters.
+    Frozen matrices keep none. Adapters keep their common input, and each the result of its A, which TP does not divide,
+    and with dropout a mask of one byte a number. Those of other engines keep what is left of the input instead.
+    `targets` are the parts of one matrix that may have adapters.
     """
     lora = run.job.lora
     if lora is None:
-        return width if run.job.trains_all_weights else 0
+        return width * x.width if run.job.trains_all_weights else 0
     parts = sum(target in lora.targets for target in targets)
     if not parts:
         return 0
-    return (2 * matrices if lora.dropout else 1) * width + matrices * parts * lora.rank
+    inputs = matrices if lora.dropout and run.engine.kind is not EngineKind.native else 1
+    return (inputs * width + matrices * parts * lora.rank) * x.width + (matrices * width if lora.dropout else 0)
 
 
 def attention(run: Run, x: Tokens) -> int:
@@ -150,7 +152,7 @@ def attention(run: Run, x: Tokens) -> int:
     float32 log-sum-exp per head (https://arxiv.org/abs/2307.08691, algorithm 1). Values are a view of the product qkv,
     which therefore stays whole next to the rotated queries and keys.
     """
-    model, tensor, lora = run.model, run.parallelism.tensor, run.job.lora
+    model, tensor = run.model, run.parallelism.tensor
     if model.latent is not None:
         return latent_attention(run, x, model.latent)
     q, k = (heads * model.head_size // tensor for heads in (model.heads, model.kv_heads))
@@ -160,11 +162,10 @@ def attention(run: Run, x: Tokens) -> int:
     # Normalized queries and keys are rotated into a tensor each, so that repeated keys free theirs.
     rotated = q + (0 if model.norm_qk and repeated else k)
     keys_and_values = (2 * q if repeated else 0) + (q + 2 * k if normalizes_qkv or not repeated else 0)
-    # The closing matrix keeps the same result, but for a dropped copy.
-    shared = 0 if lora and lora.dropout else q
-    result = q + max(0, operands(run, q, (LoraTarget.projection,)) - shared)
-    kept = operands(run, model.hidden_size, QKV) + rotated + keys_and_values + result
-    return x.count * (kept * x.width + statistics_of_heads(run, x) + head_norms(run))
+    # The closing matrix keeps the same result.
+    result = max(q * x.width, operands(run, x, q, (LoraTarget.projection,)))
+    kept = operands(run, x, model.hidden_size, QKV) + (rotated + keys_and_values) * x.width + result
+    return x.count * (kept + statistics_of_heads(run, x) + head_norms(run))
 
 
 def statistics_of_heads(run: Run, x: Tokens) -> int:
@@ -217,26 +218,38 @@ def feed_forward(run: Run, x: Tokens) -> int:
     """Return what the feed-forward keeps: its input, and the operands of its activation function and last product.
 
     Gated: gate, up, silu(gate) and their product; Liger and limited SwiGLU compute silu again. Else: up and gelu(up).
-    Frozen matrices without adapters keep neither their input nor the last operand.
+    Frozen matrices without adapters keep neither their input nor the last operand, of which an adapter keeps none.
     """
     model, mlp = run.model, (LoraTarget.mlp,)
     gated = model.mlp is not Mlp.GptNeoxMLP
     wide = model.inner_size // run.parallelism.tensor
     again = run.engine.kernels is not Kernels.torch or model.swiglu_limit is not None
     inner = (2 if again else 3) if gated else 1
-    inputs = operands(run, model.hidden_size, mlp, matrices=2 if gated else 1)
-    kept = inner * wide + operands(run, wide, mlp)
+    inputs = operands(run, x, model.hidden_size, mlp, matrices=2 if gated else 1)
+    kept = inner * wide * x.width + closing_operands(run, x, wide)
     if model.experts:
         # The router keeps its input, one by scores of all experts in float32. A token is copied to each of its
         # experts, whose results are weighted and added.
         wide = 4 * model.hidden_size if run.job.trains_all_weights else 0
-        router = x.count * (wide if model.router else x.width * operands(run, model.hidden_size, mlp))
-        results = x.count * model.experts_per_token * model.hidden_size
+        router = x.count * (wide if model.router else operands(run, x, model.hidden_size, mlp))
+        results = x.count * x.width * model.experts_per_token * model.hidden_size
         shared = model.shared_size // run.parallelism.tensor
-        of_shared = inner * shared + operands(run, shared, mlp) + (inputs if shared else 0)
-        of_experts = results + rows_of_experts(run, x) * (inputs + kept)
-        return router + x.width * (of_experts + x.count * of_shared)
-    return x.count * x.width * (inputs + kept)
+        of_shared = inner * shared * x.width + closing_operands(run, x, shared) + (inputs if shared else 0)
+        return router + results + rows_of_experts(run, x) * (inputs + kept) + x.count * of_shared
+    return x.count * (inputs + kept)
+
+
+def closing_operands(run: Run, x: Tokens, wide: int) -> int:
+    """Return the bytes of each token that the last product of a feed-forward keeps of its input, of width `wide`.
+
+    Backward of an adapter computes it again (jobs.engines.native.customization.adapted_mlp), but not after Liger's
+    kernel.
+    """
+    kept, engine = operands(run, x, wide, (LoraTarget.mlp,)), run.engine
+    liger = engine.kernels is not Kernels.torch and LigerKernel.swiglu in engine.liger_kernels
+    overwritten = liger and run.model.mlp in {Mlp.LLaMAMLP, Mlp.LLaMAMoE} and run.model.swiglu_limit is None
+    again = run.job.lora is not None and engine.kind is EngineKind.native and not overwritten
+    return kept - wide * x.width if kept and again else kept
 
 
 def rows_of_experts(run: Run, x: Tokens) -> int:
@@ -267,13 +280,13 @@ def layer(run: Run, x: Tokens) -> int:
 def unneeded_by_first_layer(run: Run, x: Tokens) -> int:
     """Return the activations that the first layer need not keep: with adapters, its input has no gradient.
 
-    That is, what comes before its first adapter, and the mask of that one's dropout.
+    That is, what comes before its first adapter.
     """
     lora = run.job.lora
     if lora is None:
         return 0
     if set(QKV) & set(lora.targets):
-        return norm(run, x) + (x.count * x.width * run.model.hidden_size if lora.dropout else 0)
+        return norm(run, x)
     return attention(run, x) + (norm(run, x) if LoraTarget.projection in lora.targets else norms(run, x))
 
 
@@ -281,7 +294,7 @@ def expensive_results(run: Run, x: Tokens) -> int:
     """Return the results of matrix products and attention, which selective checkpointing keeps.
 
     jobs.engines.native.activation_checkpointing.KEPT; those of the closing matrices before TP reduces them. An adapter
-    has one more, of A, and of B if its rank is large.
+    has one more, of A.
     """
     model, tensor, lora = run.model, run.parallelism.tensor, run.job.lora
     q, k = (heads * model.head_size // tensor for heads in (model.heads, model.kv_heads))
@@ -301,7 +314,7 @@ def expensive_results(run: Run, x: Tokens) -> int:
         products += sum(
             weight.copies * (weight.rows // (tensor if weight.split is Split.rows else 1))
             for weight in met
-            if weight.columns != lora.rank or lora.rank > CHEAP_PRODUCT
+            if weight.columns != lora.rank
         )
     return x.count * (products * x.width + 4 * model.heads // tensor)
 
@@ -361,17 +374,14 @@ def recomputed(run: Run, x: Tokens) -> int:
 def cast_weights(run: Run, numbers: Sequence[int], *, head: bool) -> int:
     """Return the 16-bit copies of weights that autocast makes in forward and the products keep: of those trained.
 
-    Grouped products of experts make them again.
+    Grouped products of experts and adapters make them again.
     """
-    if not (in_autocast(run) and has_wide_weights(run)):
+    if not (in_autocast(run) and has_wide_weights(run) and run.job.trains_all_weights):
         return 0
-    tensor, lora, again = run.parallelism.tensor, run.job.lora, has_grouped_products(run)
-    head = head and run.job.trains_all_weights
+    tensor, again = run.parallelism.tensor, has_grouped_products(run)
 
     def of_layer(kind: Model) -> int:
-        if not run.job.trains_all_weights:
-            matrices = adapter_weights(kind, lora) if lora else []
-        elif kind.latent is not None:
+        if kind.latent is not None:
             # TP divides only some of latent attention's. A router by scores of all experts computes in float32.
             matrices = [weight for weight in layer_weights(kind) if weight.columns > 1 and weight.rows != kind.experts]
         else:

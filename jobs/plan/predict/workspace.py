@@ -16,11 +16,11 @@ from jobs.parallelism import SHARD_PARTS, Strategy
 from jobs.plan.predict.activations import (
     WIDTHS,
     Tokens,
+    closing_operands,
     has_grouped_products,
     has_wide_weights,
     in_autocast,
     layer_input,
-    operands,
 )
 from jobs.plan.predict.states import layer_as_stored, shard_ranks, undivided_gradients
 from jobs.plan.predict.weights import (
@@ -61,7 +61,7 @@ def backward_of_layer(run: Run, x: Tokens) -> int:
         # Autocast casts the gradient of the weight up.
         matrix *= 3
     made = 3 if model.mlp is not Mlp.GptNeoxMLP else 2
-    activation = made * inputs - tokens * operands(run, wide, (LoraTarget.mlp,))
+    activation = made * inputs - tokens // x.width * closing_operands(run, x, wide)
     return layer_input(run, x) + max(inputs + matrix + others + gathered, activation) + unpacked_matrix(run, x)
 
 
@@ -76,16 +76,16 @@ def unpacked_matrix(run: Run, x: Tokens) -> int:
 def masks_of_layer(run: Run, x: Tokens) -> int:
     """Return what the dropout before the closing matrix takes next to a layer, where it draws its mask.
 
-    Ones, the mask and one byte per number, of the columns of all TP ranks, while its results do not exist yet. And what
-    the layer does not keep: its input and the matrix's result; gradient, input and result of attention as they are
-    between pairs of matrices.
+    One byte per number of the columns of all TP ranks, the matrix's input, and that with dropout. And what the layer
+    does not keep: its input and the matrix's result; gradient, input and result of attention as they are between pairs
+    of matrices.
     """
     if run.job.lora is None or not run.job.lora.dropout or LoraTarget.mlp not in run.job.lora.targets:
         return 0
     wide = run.model.inner_size // run.parallelism.tensor
-    later = operands(run, wide, (LoraTarget.mlp,)) - wide
-    drawn = (2 * x.width + 1) * run.model.inner_size
-    return x.count * (drawn + (2 * run.model.hidden_size - later) * x.width) + 3 * layer_input(run, x)
+    later = closing_operands(run, x, wide)
+    drawn = run.model.inner_size + 2 * wide * x.width
+    return x.count * (drawn + 2 * run.model.hidden_size * x.width - later) + 3 * layer_input(run, x)
 
 
 def in_layer(run: Run) -> int:

@@ -5,21 +5,25 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from litgpt import lora as litgpt_lora
 from litgpt.config import Config
 from litgpt.scripts.convert_lit_checkpoint import copy_weights_llama
 from litgpt.scripts.merge_lora import merge_lora
+from torch import nn
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from jobs.engines.litgpt.names import litgpt_fields
-from jobs.engines.native.customization.lora import with_adapters
+from jobs.engines.native.customization.lora import AdaptedLinear, adapt_linear, with_adapters
 from jobs.engines.native.weights import values_of
 from jobs.plan.cost import parameters, trained_parameters
 from jobs.plan.predict.states import parameters_held
 from jobs.rundir import RunDir, load_run
-from jobs.schema import LoraTarget, Run
+from jobs.schema import Lora, LoraTarget, Run
 from tests.support.frozen_weights import (
     ONE,
     TOKENS,
@@ -35,9 +39,73 @@ FEW = "job.lora.targets=[query,value,mlp]"
 EXPERTS = ("model.mlp=LLaMAMoE", "model.experts=4", "model.experts_per_token=2")
 
 
+PARTS = ((16, 8, 8), (True, False, True))
+
+
+def adapted(dropout: float, *parts: Any) -> AdaptedLinear:
+    """A frozen matrix in float64 with a bias and an adapter that is not 0."""
+    linear = nn.Linear(24, 32, dtype=torch.float64).requires_grad_(False)
+    adapt_linear(linear, Lora(rank=2, alpha=3, dropout=dropout), torch.float64, *parts)
+    assert isinstance(linear, AdaptedLinear)
+    for parameter in (linear.lora_A, linear.lora_B):
+        nn.init.normal_(parameter)
+    return linear
+
+
 @pytest.fixture(scope="module")
 def single(one_process: Callable[[str], RunDir]) -> RunDir:
     return one_process("lora")
+
+
+# --- one matrix ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("parts", [(), PARTS], ids=["whole", "query and value"])
+def test_gradients_of_an_adapted_matrix_are_those_of_its_equation(dropout: float, parts: Any) -> None:
+    linear = adapted(dropout, *parts)
+    x, dy = torch.randn(2, 5, 24, dtype=torch.float64, requires_grad=True), torch.randn(2, 5, 32, dtype=torch.float64)
+    trained = (x, linear.lora_A, linear.lora_B)
+    state = torch.get_rng_state()
+    kept = torch.ones_like(x) if (mask := linear.kept(x, 1, 0)) is None else mask / (1 - dropout)
+    inner = F.linear(x * kept, linear.lora_A).chunk(2 if parts else 1, -1)
+    results = [F.linear(own, b) for own, b in zip(inner, linear.lora_B.split([16, 8] if parts else 32), strict=True)]
+    change = torch.cat((results[0], torch.zeros(2, 5, 8), results[1]), -1) if parts else results[0]
+    expected = F.linear(x, linear.weight, linear.bias) + 1.5 * change
+    torch.set_rng_state(state)
+    found = linear(x)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(found.mul(1), trained, dy), torch.autograd.grad(expected, trained, dy)
+    )
+
+
+class Counted(AdaptedLinear):
+    """Count how often W is needed."""
+
+    needed = 0
+
+    @property
+    def plain(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        def counted(weight: torch.Tensor) -> torch.Tensor:
+            self.needed += 1
+            return weight
+
+        return counted
+
+
+def test_the_second_half_of_a_zero_bubble_schedule_does_not_need_the_frozen_matrix() -> None:
+    linear, x = adapted(0.3), torch.randn(5, 24, dtype=torch.float64, requires_grad=True)
+    linear.__class__, weights = Counted, [linear.lora_A, linear.lora_B]
+    torch.manual_seed(0)
+    expected = torch.autograd.grad(linear(x * 1).sum(), (x, *weights))
+    torch.manual_seed(0)
+    y = linear(x * 1)
+    (of_x,), groups = stage_backward_input([y], [torch.ones_like(y)], [x], iter(weights))
+    needed = linear.needed
+    stage_backward_weight(iter(weights), groups)
+    assert linear.needed == needed
+    torch.testing.assert_close((of_x, *(weight.grad for weight in weights)), expected)
 
 
 # --- losses --------------------------------------------------------------------------------------------------

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 
 import torch
-import torch.nn.functional as F
 from litgpt.model import GPT
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Shard
 
+from jobs.engines.native.customization.adapted_mlp import ADAPTED
+from jobs.engines.native.customization.adapted_product import AdaptedProduct, Shape
 from jobs.engines.native.customization.nf4 import Nf4Linear
 from jobs.engines.native.load_sharded import full, shard_of
 from jobs.engines.native.model import layers
@@ -29,6 +31,7 @@ from jobs.engines.native.weights import Values, generator_of
 from jobs.schema import QKV, Lora, LoraTarget
 
 ADAPTER = ".lora_"
+Made = Callable[..., Tensor] | None
 
 
 class AdaptedLinear(nn.Linear):
@@ -43,58 +46,91 @@ class AdaptedLinear(nn.Linear):
     lora_A: nn.Parameter  # noqa: N815 (LitGPT's name)
     lora_B: nn.Parameter  # noqa: N815
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return W x + scale * B A dropout(x), (..., in) -> (..., out); under TP of a DTensor."""
-        y, b = super().forward(x), self.lora_B
+    copies: bool = False
+    """W x must stay as it is (jobs.engines.native.customization.adapted_product.Shape)."""
+
+    def forward(self, x: Tensor, made: Made = None, given: Sequence[Tensor] = ()) -> Tensor:
+        """Return W x + scale * B A dropout(x), (..., in) -> (..., out); under TP of a DTensor.
+
+        Backward keeps x, or else what x is made of: x = made(given), on this rank.
+        """
+        b = self.lora_B
+        # Gradients of these go through x.
+        source = made, [each.detach() for each in given]
         if not isinstance(x, DTensor) or not isinstance(b, DTensor):
-            return y + self.change(self.dropped(x, 1, 0), self.lora_A, b, 1)
+            return self.product((x, self.weight, self.bias, self.lora_A, b), self.kept(x, 1, 0), 1, *source)
         # On local tensors, since DTensor cannot split its rows into q, k and v. What every rank holds whole gets
         # gradients that are partial sums.
         mesh, by_rows, partial = b.device_mesh, b.placements[0].is_shard(), [Partial()]
         of_whole, of_split = (partial, None) if by_rows else (None, partial)
-        own, matrices = local(x, of_whole), (local(self.lora_A, of_whole), local(b, of_split))
-        if by_rows:
-            change = self.change(self.dropped(own, 1, 0), *matrices, mesh.size())
-        else:
-            change = self.change(self.dropped(own, mesh.size(), mesh.get_local_rank()), *matrices, 1)
-        return y + DTensor.from_local(change, mesh, [Shard(change.ndim - 1) if by_rows else Partial()], run_check=False)
+        # Every rank has the whole bias of a matrix that is split by columns, and their results are added.
+        adds = self.bias is not None and (by_rows or mesh.get_local_rank() == 0)
+        own, bias = local(x, of_whole), local(self.bias, None) if adds else None
+        kept = self.kept(own, 1, 0) if by_rows else self.kept(own, mesh.size(), mesh.get_local_rank())
+        tensors = own, local(self.weight, None), bias, local(self.lora_A, of_whole), local(b, of_split)
+        y = self.product(tensors, kept, mesh.size() if by_rows else 1, *source)
+        return DTensor.from_local(y, mesh, [Shard(y.ndim - 1) if by_rows else Partial()], run_check=False)
 
-    def change(self, x: Tensor, a: Tensor, b: Tensor, ranks: int) -> Tensor:
-        """Return scale * B A x, by part; `ranks` have a share of the rows of each part."""
-        rows = [part // ranks for part in self.parts]
-        inner = F.linear(x, a).chunk(sum(self.adapted), -1)
-        outer = b.split([part for part, has_one in zip(rows, self.adapted, strict=True) if has_one])
-        found, place = [], 0
-        for part, has_one in zip(rows, self.adapted, strict=True):
-            found.append(F.linear(inner[place], outer[place]) if has_one else inner[0].new_zeros(*x.shape[:-1], part))
-            place += has_one
-        return torch.cat(found, -1) * self.scale if len(found) > 1 else found[0] * self.scale
+    def product(
+        self, tensors: Sequence[Tensor | None], kept: Tensor | None, ranks: int, made: Made, given: Sequence[Tensor]
+    ) -> Tensor:
+        """Return W x + bias + scale * B A x of x, W, bias, A and B; `ranks` have a share of the rows of each part."""
+        scale = self.scale if kept is None else self.scale / (1 - self.dropout)
+        shape = Shape(self.spans(ranks), scale, self.plain, made, self.copies)
+        y: Tensor = AdaptedProduct.apply(*tensors, kept, shape, *given)  # type: ignore[no-untyped-call]  # torch has no types for it
+        return y
 
-    def dropped(self, x: Tensor, ranks: int, place: int) -> Tensor:
-        """Return x after dropout; x is this rank's share of the columns of `ranks`.
+    @property
+    def plain(self) -> Callable[[Tensor], Tensor] | None:
+        """Return what makes W of the parameter; None: that is W."""
+        return None
+
+    def spans(self, ranks: int) -> tuple[tuple[int, int], ...]:
+        """Return the first row of each part with an adapter, and the one after the last; `ranks` share each part."""
+        ends = [end // ranks for end in accumulate(self.parts)]
+        return tuple(
+            (end - part // ranks, end)
+            for part, end, has_one in zip(self.parts, ends, self.adapted, strict=True)
+            if has_one
+        )
+
+    def kept(self, x: Tensor, ranks: int, place: int) -> Tensor | None:
+        """Return which numbers of x dropout keeps, if any are dropped; x is this rank's share of `ranks`' columns.
 
         Every rank of a TP group draws the same numbers for all columns, so that their number does not change which are
         dropped.
         """
         if not self.training or self.dropout == 0:
-            return x
+            return None
         width = x.shape[-1]
-        kept = F.dropout(x.new_ones(*x.shape[:-1], width * ranks), self.dropout)
+        drawn = torch.empty(*x.shape[:-1], width * ranks, dtype=torch.bool, device=x.device).bernoulli_(
+            1 - self.dropout
+        )
         # Backward keeps this rank's columns only; a view would keep all of them.
-        return x * kept.narrow(-1, place * width, width).contiguous()
+        return drawn.narrow(-1, place * width, width).contiguous()
 
     def merged(self, name: str, gpt: GPT, tensor: int) -> Tensor:
         """Return W + scale * B A, in the type and sharding of W; every rank that holds a shard of it calls this."""
         a, b = full(self.lora_A), as_in_litgpt(f"{name}.lora_B", full(self.lora_B), gpt.config, tensor)
-        # The change of the identity's columns is (B A)^T.
-        change = self.change(torch.eye(self.in_features, device=a.device, dtype=torch.float32), a.float(), b.float(), 1)
+        spans = self.spans(1)
+        change = torch.zeros(self.out_features, self.in_features, device=a.device)
+        of_parts = zip(
+            spans, a.float().chunk(len(spans)), b.float().split([end - begin for begin, end in spans]), strict=True
+        )
+        for (begin, end), inner, outer in of_parts:
+            change[begin:end] = outer @ inner * self.scale
         weight = plain_weight(self)
-        rows = grouped_by_rank(f"{name}.weight", change.T.contiguous(), gpt.config, tensor)
+        rows = grouped_by_rank(f"{name}.weight", change, gpt.config, tensor)
         return (weight.float() + shard_of(rows, weight)).to(weight.dtype)
 
 
 class AdaptedNf4Linear(AdaptedLinear, Nf4Linear):
     """A frozen linear layer in 4 bits with an adapter (QLoRA)."""
+
+    @property
+    def plain(self) -> Callable[[Tensor], Tensor]:
+        """Return what makes W of the parameter."""
+        return self.unpack
 
 
 def adapt(gpt: GPT, lora: Lora, dtype: torch.dtype) -> None:
@@ -109,6 +145,7 @@ def adapt(gpt: GPT, lora: Lora, dtype: torch.dtype) -> None:
         if LoraTarget.projection in lora.targets:
             adapt_linear(layer.attn.proj, lora, dtype)
         for module in list(layer.mlp.modules()) if LoraTarget.mlp in lora.targets else ():
+            module.__class__ = ADAPTED.get(type(module), type(module))
             if isinstance(module, nn.Linear):
                 adapt_linear(module, lora, dtype)
 

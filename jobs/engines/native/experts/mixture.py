@@ -28,6 +28,7 @@ from torch.nn import functional as F
 
 from jobs.engines.native.experts.balance import with_balance
 from jobs.engines.native.experts.router import route, use_router
+from jobs.engines.native.mixed_precision import arithmetic
 from jobs.plan.predict.activations import GROUPED_MULTIPLE
 
 Compute = Callable[[Tensor, Tensor], Tensor]
@@ -195,8 +196,7 @@ def grouped_type(layers: list[list[Linear]], rows: Tensor) -> torch.dtype | None
 
     torch has grouped products in bfloat16 only.
     """
-    device = rows.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else rows.dtype
+    dtype = arithmetic(rows)
     fits = all(side % GROUPED_MULTIPLE == 0 for ((weight, _), *_) in layers for side in weight.shape)
     return dtype if dtype is torch.bfloat16 and fits else None
 
