@@ -87,12 +87,18 @@ class History:
         event = self.event_before(job)
         if event is None:
             return ""
-        cause = self.recorded_words(event) if event["event"] == "requeued" else self.slurm_words(job)
+        if event["event"] == "requeued":
+            cause = self.recorded_words(event) + self.words_behind(job)
+        else:
+            cause = self.slurm_words(job)
         if self.waits_for_start(job):
             return f"restarts after {cause}"
         starts = [each for each in self.begins if each["event"] == "started"]
         restarts = restart_of(starts[-1], 0) if starts else 0
-        return f"restart {restarts + (not self.ranks_met)}, after {cause}"
+        if not self.ranks_met:
+            # Ranks of starts in between may never have met.
+            restarts = max(restarts + 1, job_log.restarts(self.log) if self.submission.has_own_job else 0)
+        return f"restart {restarts}, after {cause}"
 
     def recorded_words(self, requeue: Mapping[str, Any]) -> str:
         """Return the cause of a requeue, and the rank to which it happened."""
@@ -102,6 +108,22 @@ class History:
         ]
         who = f" (rank {blamed[-1]['rank']} on {blamed[-1]['node']})" if blamed else ""
         return f"{requeue['cause']}{who}{self.spare_words(requeue)}"
+
+    def words_behind(self, job: JobState) -> str:
+        """Return the node failure behind a requeue of a start whose ranks never met; empty for another one.
+
+        Slurm starts a job that lost a node again, perhaps with the same node as soon as that answers, which then ends
+        what it still had of the job, and with it ranks of the new start.
+        """
+        if not self.submission.has_own_job:
+            return ""
+        met = {restart_of(each, 0) for each in self.begins if each["event"] == "started"}
+        ended = job_log.restarts(self.log) - (not self.waits_for_start(job))
+        before = [restart for restart in met if restart < ended]
+        if ended in met or not before:
+            return ""
+        node = job_log.node_failed_in_start(self.log, max(before))
+        return "" if node is None else f", in a start after a node failure on {node}"
 
     def spare_words(self, requeue: Mapping[str, Any]) -> str:
         """Return the spare nodes of a restart inside the job, and when the run trained again; empty for another one."""

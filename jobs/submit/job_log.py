@@ -50,6 +50,17 @@ def failed_node(file: Path) -> str | None:
     return next(iter(NODE_FAILURE.findall(tail(file))[-1:]), None)
 
 
+def node_failed_in_start(file: Path, restart: int) -> str | None:
+    """Return the node whose failure ended a start, by srun's message after its line; None if srun reported none."""
+    text = tail(file)
+    starts = list(STARTED.finditer(text))
+    for found, following in zip(starts, [*starts[1:], None], strict=True):
+        if int(found[1]) == restart:
+            printed = text[found.end() : following.start() if following else None]
+            return next(iter(NODE_FAILURE.findall(printed)[-1:]), None)
+    return None
+
+
 def not_started(printed: str) -> str | None:
     """Return the reason for which a batch script started no ranks, with the last error that it printed, if any.
 

@@ -634,6 +634,38 @@ def test_the_cause_of_a_restart_stays_while_the_run_goes_on(tmp_path: Path) -> N
     assert runs == (State.running, "restart 2, after killed (rank 1 on node02)")
 
 
+def test_a_rank_that_slurm_kills_when_its_lost_node_comes_back_does_not_hide_the_node_failure(tmp_path: Path) -> None:
+    run = a_submitted(tmp_path, "r", "7")
+    submission = latest_submissions(SweepDir(tmp_path))["r"]
+    log = History(run, submission).log
+    log.parent.mkdir(exist_ok=True)
+    started(run, a_run("r"), attempt=1, restart=0)
+    # As a Slurm 22.05 printed it: the lost node answers again, is given to the job, and ends what it still had of it.
+    log.write_text(
+        "slurmscale: started, restart 0, on node[03-04]\nsrun: error: Node failure on node04\n"
+        "slurmscale: started, restart 1, on node[03-04]\nsrun: error: node04: task 1: Killed\n"
+    )
+    event(run, "failed", rank=1, node="node04", error="Killed", cause="killed", restart=1)
+    event(run, "requeued", cause="killed")
+    words = "after killed (rank 1 on node04), in a start after a node failure on node04"
+    waits = decide(History(run, submission), JobState("PENDING", "BeginTime"))
+    assert waits == (State.queued, f"restarts {words}; BeginTime")
+    with log.open("a") as file:
+        file.write("slurmscale: started, restart 2, on node[03-04]\n")
+    assert decide(History(run, submission), JobState("RUNNING")) == (State.queued, f"restart 2, {words}; starting")
+    started(run, a_run("r"), attempt=2, restart=2)
+    assert decide(History(run, submission), JobState("RUNNING")) == (State.running, f"restart 2, {words}")
+    # A rank that is killed later has no older cause.
+    event(run, "failed", rank=1, node="node04", error="Killed", cause="killed", restart=2)
+    event(run, "requeued", cause="killed")
+    with log.open("a") as file:
+        file.write("slurmscale: started, restart 3, on node[03-04]\n")
+    started(run, a_run("r"), attempt=3, restart=3)
+    assert decide(History(run, submission), JobState("RUNNING")) == (
+        State.running, "restart 3, after killed (rank 1 on node04)"
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("command", ["status", "watch"])
 def test_a_broken_configuration_is_named_and_does_not_hide_the_other_runs(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
