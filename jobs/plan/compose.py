@@ -116,7 +116,8 @@ def set_global_batch(points: list[Point]) -> None:
     size = common_global_batch([point.run for point in unset]) or DEFAULT_GLOBAL_BATCH
     for point in unset:
         point.run.scaling.global_batch_size = size
-        point.overrides.append(f"scaling.global_batch_size={size}")
+        if "scaling.global_batch_size" not in work_of(point.run).unread(point.run):
+            point.overrides.append(f"scaling.global_batch_size={size}")
 
 
 def composed(axes: list[Axis], *, to_submit: bool) -> Iterator[Point]:

@@ -90,7 +90,7 @@ def explain(error: Exception, overrides: list[str]) -> str:
             "\\${NAME} for text that a shell replaces."
         )
     if not key:
-        return f"{place}{text.splitlines()[0]} A configuration file holds lines `key: value`."
+        return f"{place}{text.splitlines()[0].rstrip('.')}. A configuration file holds lines `key: value`."
     given = next((line.partition("=")[2] for line in overrides if line.lstrip("+").partition("=")[0] == key), "")
     return f"{place}{text.splitlines()[0]} (key: {key}){what_to_set(key, given)}"
 

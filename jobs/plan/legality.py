@@ -130,7 +130,8 @@ def warnings(run: Run, samples: Samples | None = None) -> list[str]:
     """Return warnings: settings that run, but are rarely intended."""
     work = work_of(run)
     if not work.is_predicted:
-        return list(broken((*WARNINGS_OF_EVERY_WORK, *work.warnings()), run))
+        limited = gpu_limits.WARNINGS if work.predicted_as(run) is not None else ()
+        return list(broken((*WARNINGS_OF_EVERY_WORK, *limited, *work.warnings()), run))
     predicted = (partial(rule, samples=samples) for rule in PREDICTED)
     return list(broken((*WARNINGS, *engine_of(run).warnings(), *work.warnings(), *predicted), run))
 

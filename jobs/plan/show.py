@@ -62,11 +62,7 @@ def show(
     for note in [*plan_notes(runs), *(further(points) if further else [])]:
         out.print(note)
     if why:
-        out.print("\npredicted memory of the GPU with the most:", memory_table(runs), sep="\n")
-        if (terms := step_time_table(runs)) is not None:
-            out.print("\npredicted step time of the pipeline rank with the most work:", terms, sep="\n")
-        for line in energy_lines(runs):
-            out.print(line)
+        print_terms(runs)
     unset = dict.fromkeys(key for point in points for key in point.unset)
     if unset:
         out.print(f"to submit, set also {' '.join(f'{key}=VALUE' for key in unset)}")
@@ -75,6 +71,17 @@ def show(
         # soft_wrap: a drawing that a narrow terminal breaks is better than one that is cut.
         out.print(heading + mesh, soft_wrap=True)
     return 0
+
+
+def print_terms(runs: list[Run]) -> None:
+    """Print the terms of the predictions; nothing of what no run has."""
+    out = console()
+    if (held := memory_table(runs)) is not None:
+        out.print("\npredicted memory of the GPU with the most:", held, sep="\n")
+    if (terms := step_time_table(runs)) is not None:
+        out.print("\npredicted step time of the pipeline rank with the most work:", terms, sep="\n")
+    for line in energy_lines(runs):
+        out.print(line)
 
 
 def meshes(runs: list[Run], width: int) -> dict[str, list[str]]:

@@ -160,15 +160,18 @@ def memory_notes(run: Run, samples: Samples | None) -> list[str]:
             return [in_words(like, predicted, f"{known.value}, ")]
 
 
-def memory_table(runs: list[Run]) -> FittedTable:
-    """Return the terms of the predicted memory of each run, with their intervals and sources."""
+def memory_table(runs: list[Run]) -> FittedTable | None:
+    """Return the terms of the predicted memory of each run, with intervals and sources; None if no run has one."""
+    found = [like for each in runs if (like := work_of(each).predicted_as(each)) is not None]
+    if not found:
+        return None
     table = FittedTable()
     table.whole("name")
     table.whole("term")
     for column in ("GB", "90 %"):
         table.number(column)
     table.text("source")
-    for run in filter(None, (work_of(each).predicted_as(each) for each in runs)):
+    for run in found:
         predicted = memory(run)
         rows = {**predicted.terms, "GPU memory": predicted.device}
         for term, size in rows.items():

@@ -23,10 +23,6 @@ TENSOR_CORE_SPEEDUP = 8
 trials with other heads are predicted as well as the rest (tests/README.md)."""
 
 
-READ = {"engine.gradients", "engine.float8"}
-"""Keys of the native engine that it reads too."""
-
-
 class NeMo(Engine):
     """engine=nemo."""
 
@@ -42,9 +38,9 @@ class NeMo(Engine):
     @property
     def not_read(self) -> Mapping[str, str]:
         """Return the native engine's keys but two, and TF32: Transformer Engine always multiplies float32 so."""
-        from jobs.plan.rules.native_only import native_settings
+        from jobs.plan.rules.native_only import ALSO_NEMO, native_settings
 
-        own = {key: value for key, value in native_settings().items() if key not in READ}
+        own = {key: value for key, value in native_settings().items() if key not in ALSO_NEMO}
         return own | {"engine.tf32": "true"}
 
     def states(self, run: Run) -> States:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 from jobs.engines.litgpt.rules import arithmetic_is_litgpts
 from jobs.layout import accumulation, pipeline_stages_per_rank, sequence_parallel
 from jobs.parallelism import Schedule, Strategy
 from jobs.plan.rules import float8
 from jobs.plan.rules.batch import batch_to_set, one_stage_a_rank
 from jobs.plan.rules.native_only import prompts_are_native, quantized_bases_are_native
-from jobs.plan.rules.rule import Rule, divisors, either
+from jobs.plan.rules.rule import Rule, divisors, either, multiples_near
 from jobs.schema import QKV, LoraTarget, Mlp, NormPlace, Precision, Run
 
+FLOAT8_ROWS = 8
+"""Transformer Engine's linear layers refuse other inputs in float8."""
 ADAPTED = {
     "linear_qkv": QKV,
     "linear_proj": (LoraTarget.projection,),
@@ -190,7 +194,27 @@ def float8_is_possible(run: Run) -> str | None:
     """Require for float8, which Transformer Engine computes, a model and a GPU that have it."""
     if not run.engine.float8:
         return None
-    return float8.model_is_suitable(run) or float8.all_weights_train(run) or float8.gpu_is_suitable(run)
+    return (
+        float8.model_is_suitable(run)
+        or float8.all_weights_train(run)
+        or tokens_fill_float8(run)
+        or float8.gpu_is_suitable(run)
+    )
+
+
+def tokens_fill_float8(run: Run) -> str | None:
+    """Require rows of activations that Transformer Engine multiplies in float8: tokens of a rank, a multiple of 8."""
+    job, cut = run.job, run.parallelism.context * (run.parallelism.tensor if sequence_parallel(run) else 1)
+    tokens, unit = job.micro_batch_size * job.sequence_length / cut, FLOAT8_ROWS * cut
+    if tokens % FLOAT8_ROWS == 0:
+        return None
+    near = multiples_near(job.sequence_length, unit // math.gcd(unit, job.micro_batch_size))
+    parts = f" / {cut} ranks" if cut > 1 else ""
+    return (
+        f"engine.float8=true requires a multiple of {FLOAT8_ROWS} tokens on a rank, and job.micro_batch_size="
+        f"{job.micro_batch_size} x {job.sequence_length}{parts} = {tokens:g}. Set job.sequence_length={near}, or "
+        f"{float8.OFF.removeprefix('Set ')}."
+    )
 
 
 RULES: tuple[Rule, ...] = (

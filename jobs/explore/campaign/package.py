@@ -53,7 +53,8 @@ def package(campaign: Path, name: str, output: Path | None, layout: str | None =
     entry = next((each for each in board.entries if each.trial.name == name), None)
     if entry is None or board.baseline is None:
         known = ", ".join(each.trial.name for each in board.entries)
-        raise RunDirError(f"{campaign} has no attempt {name} with a finished baseline. Its attempts are {known}.")
+        others = f"Its attempts are {known}" if known else "It has none yet: run slurmscale attempt NAME OVERRIDES"
+        raise RunDirError(f"{campaign} has no attempt {name} with a finished baseline. {others}.")
     if entry.verdict in {Verdict.invalid, Verdict.too_few, Verdict.undecided}:
         raise RunDirError(f"{name} cannot be claimed: {verdict_words(entry)}. Repeat it, or package another attempt.")
     if entry.trial.proxy is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar, cast
@@ -14,11 +15,13 @@ from jobs.plan.choices import file_of
 from jobs.plan.legality import problems_of_grid
 from jobs.plan.model_file import file_name, read_model_file
 from jobs.plan.predict.once import once
-from jobs.schema import Model, Run
+from jobs.schema import Model, Run, ScalingMode
+from jobs.settings.program import LikeTraining
 from jobs.work.program import names
 from jobs.work.program.words import text_of
 
 Section = TypeVar("Section")
+PARAMETER = re.compile(r"\{(params\.\w+)\}")
 EACH_RANK = -1
 """Global batch of a micro-batch of each data-parallel rank, as trainers write it."""
 
@@ -33,25 +36,45 @@ def like_training(run: Run) -> Run | str:
     known = names.known_values(run)
     texts = {name: {key: text_of(text, known) for key, text in getattr(like, name).items()} for name in names.SECTIONS}
     try:
-        sections = {name: with_keys(getattr(run, name), given) for name, given in texts.items()}
+        sections = {name: with_keys(name, getattr(run, name), given) for name, given in texts.items()}
         model = run.model if like.model is None else named_model(text_of(like.model, known))
-    except (OmegaConfBaseException, ValueError) as error:
-        return f"unknown: {str(error).splitlines()[0]}"
+    except ValueError as error:
+        return f"unknown: {error}"
     found = replace(
         # What does not fit is said, not refused: the program may know better.
         replace(run, gpu=replace(run.gpu, memory_check=False), model=model, program=None, tune=None, contest=None),
         **sections,
     )
     found.job.train = True
+    if "global_batch_size" in like.scaling:
+        # Whatever the mode of the run, the program has the batch that it declares.
+        found.scaling.mode = ScalingMode.strong
     if found.scaling.global_batch_size == EACH_RANK:
-        found.scaling.global_batch_size = found.job.micro_batch_size * data_degree(found)
+        # More degrees than ranks have no data-parallel rank, and are the reason that is then given.
+        found.scaling.global_batch_size = found.job.micro_batch_size * max(1, data_degree(found))
     wrong = problems_of_grid(found)
-    return f"unknown: engine={found.engine.kind.name} could not train it: {wrong[0]}" if wrong else found
+    why = in_keys_of_program(str(wrong[0]), like) if wrong else ""
+    return f"unknown: engine={found.engine.kind.name} could not train it: {why}" if wrong else found
 
 
-def with_keys(section: Section, texts: Mapping[str, str]) -> Section:
-    """Return a section of a run with other values of some keys, each converted from its text."""
-    return cast(Section, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(section), dict(texts))))
+def with_keys(name: str, section: Section, texts: Mapping[str, str]) -> Section:
+    """Return a section of a run with other values of some keys; raise ValueError for a text that is no value."""
+    merged = OmegaConf.structured(section)
+    for key, text in texts.items():
+        try:
+            merged = OmegaConf.merge(merged, {key: text})
+        except OmegaConfBaseException as error:
+            raise ValueError(f"program.predicted.{name}.{key}={text}: {str(error).splitlines()[0]}") from error
+    return cast(Section, OmegaConf.to_object(merged))
+
+
+def in_keys_of_program(why: str, like: LikeTraining) -> str:
+    """Return a refusal with the parameters of the program in place of the keys that they are values of."""
+    for section in names.SECTIONS:
+        for key, text in getattr(like, section).items():
+            if parameter := PARAMETER.fullmatch(text):
+                why = re.sub(rf"\b{section}\.{key}(?=[= ])", f"program.{parameter[1]}", why)
+    return why
 
 
 def named_model(name: str) -> Model:

@@ -27,7 +27,7 @@ WHOLE = re.compile(r"[1-9][0-9]{0,6}")
 SHA_256 = re.compile(r"[0-9a-f]{64}")
 QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
 # Text outside of quotation marks that only a shell reads: operators, variables, a home directory.
-OF_SHELL = re.compile(r"(?:^|(?<=\s))(?:&&|\|\|?|&|\d?>\S*|<<?<?|~/\S*)(?=\s|$)|;(?=\s|$)|\$\(?\w+\)?")
+OF_SHELL = re.compile(r"(?:^|(?<=\s))(?:&&|\|\|?|\|\w\S*|&|\d?>\S*|<<?<?|~/\S*)(?=\s|$)|;(?=\s|$)|\$[({]?\w+[)}]?|`")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
 PLACE_IN_LIST = re.compile(r"\[(\d+)\]")
 SOURCES = ("pattern", "json", "csv")
@@ -338,6 +338,9 @@ def files_stay_inside(run: Run) -> str | None:
             return f"program.files: {path!r} is not a path inside the working directory. Choose a relative one."
         if above := next((str(each) for each in PurePosixPath(path).parents if str(each) in program.files), None):
             return f"program.files: {above!r} is a file, and {path!r} would be in it. Rename one of them."
+    last = None if program.resume is None else program.resume.complete
+    if last is not None and (not (parts := PurePosixPath(last).parts) or parts[0] == "/" or ".." in parts):
+        return f"program.resume.complete={last!r} is not a file in a checkpoint. Set its name in there."
     for name in program.env:
         if not VARIABLE.fullmatch(name):
             return f"program.env.{name}: a name of a variable has letters, digits and _. Choose another name."

@@ -30,6 +30,8 @@ NOT_READ = {"stages.prepare": "null", "stages.evaluate": "null", "stages.serve":
 """Settings of a training, which a program would not follow."""
 READ = {"job.name", "job.train", "job.steps", "engine.kind", "engine.hang_timeout_s", "engine.cpu_threads_per_rank"}
 """Keys that every program reads, whatever its {names}."""
+BATCH = ("scaling.global_batch_size", "scaling.sequences_per_rank")
+"""Keys of {global_batch_size}."""
 JOB = {"name", "train", "steps"}
 """Settings of `job` that every program has."""
 OF_SIZE = {"nodes", "ranks", "grid_rows", "grid_columns", "name", "repeat", "sweep"}
@@ -58,7 +60,8 @@ class ProgramWork(Work):
         keys = [f"{name}.{each.name}" for name, section in of_sections for each in fields(section)]
         why = f"program={run.program.name} does not use it"
         unread = [name for name in ("model", "parallelism", "data") if name not in sections]
-        return dict.fromkeys([*unread, *(key for key in keys if key not in READ | used)], why)
+        batch = [] if "global_batch_size" in used else BATCH
+        return dict.fromkeys([*unread, *(key for key in (*keys, *batch) if key not in READ | used)], why)
 
     def not_read_because(self, run: Run, key: str, value: str, remedy: str) -> str:
         """Return the refusal of a key of a training."""

@@ -41,7 +41,8 @@ class Storage(Work):
         if run.storage.checkpoint is not None:
             return {"data": "it has no samples of text"}
         part = "storage.data" if run.storage.data is not None else "storage.fio"
-        return dict.fromkeys(("model", "parallelism", "data"), f"it reads and writes what {part} describes")
+        unread = ("model", "parallelism", "data", "engine.parameters")
+        return dict.fromkeys(unread, f"it reads and writes what {part} describes")
 
     def parameters(self, run: Run) -> int:
         """Return the weights of the model whose checkpoints are written."""

@@ -60,7 +60,9 @@ def test_the_plan_says_which_training_it_predicts_and_what_does_not_fit(capsys: 
     [
         ("program.params.config=llama3_9b", "there is no file model/llama3_9b.yaml of the model llama3_9b"),
         ("program.params.global_batch_size=7", "engine=native could not train it: GBS 7 is not a multiple of MBS 2 x "),
-        ("program.params.tensor=3", "engine=native could not train it: "),
+        ("program.params.replicate=3", "engine=native could not train it: program.params.replicate=3 does not divide "),
+        # No rank is left for a batch of each.
+        ("program.params.tensor=32", "engine=native could not train it: program.params.tensor=32 does not divide "),
     ],
 )
 def test_what_cannot_be_predicted_has_a_reason_and_runs_all_the_same(
@@ -69,6 +71,22 @@ def test_what_cannot_be_predicted_has_a_reason_and_runs_all_the_same(
     assert main(["plan", *TITAN, override]) == 0
     assert f"predicted (torchtitan-n2x8): unknown: {reason}" in capsys.readouterr().out
     assert "speed" not in plan_of(one(*TITAN, override).run)
+
+
+def test_a_prediction_has_the_batch_and_the_sharding_of_the_program_and_not_those_of_other_keys() -> None:
+    plain, weak = (one(*TITAN, *more).run for more in ((), ("scaling=weak",)))
+    assert plan_of(weak)["speed"] == plan_of(plain)["speed"]
+    megatron = ("job=program", "program=megatron_lm", *MACHINE, "model=llama2_13b")
+    assert "speed" in plan_of(one(*megatron).run)
+    assert "speed" not in plan_of(one(*megatron, "parallelism=fsdp_full").run), "its command shards no weights"
+    assert "scaling.global_batch_size=64 has no effect" in refusal(*TITAN, "scaling.global_batch_size=64")
+
+
+def test_a_prediction_of_limited_gpus_is_shown_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *TITAN, "cluster.gpu_power_limit_w=300"]) == 0
+    assert "predicted times are those of GPUs without cluster.gpu_power_limit_w" in capsys.readouterr().out
+    assert main(["plan", "--why", *TITAN, "program.params.config=llama3_9b"]) == 0
+    assert "predicted memory" not in capsys.readouterr().out, "a table without a row"
 
 
 def test_keys_that_no_training_has_are_refused_and_values_that_a_key_cannot_have_are_a_reason(
@@ -90,4 +108,6 @@ def test_keys_that_no_training_has_are_refused_and_values_that_a_key_cannot_have
     assert "program.predicted.parallelism.tensor: {params.splits} has no value. Did you mean" in refusal(*chosen)
     declare(parallelism={"tensor": "{params.split}"})
     assert main(["plan", *chosen]) == 0
-    assert "unknown: Value 'two' of type 'str' could not be converted to Integer" in capsys.readouterr().out
+    assert (
+        "unknown: program.predicted.parallelism.tensor=two: Value 'two' of type 'str' could not be converted to Integer"
+    ) in capsys.readouterr().out
