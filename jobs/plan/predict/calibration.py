@@ -118,10 +118,10 @@ def calibrated_times(run: Run) -> Mapping[str, list[tuple[int, float]]]:
     return read_calibration(file_of(run.cluster.calibration)).times
 
 
-def calibrated_waits(run: Run) -> list[tuple[int, float]] | None:
-    """Return the measured waits in the queue of a run's partition: (nodes, seconds); None without a calibration."""
+def calibrated_waits(run: Run) -> list[tuple[int, float]]:
+    """Return the measured waits in the queue of a run's partition: (nodes, seconds); empty without any."""
     if run.cluster.calibration is None:
-        return None
+        return []
     return read_calibration(file_of(run.cluster.calibration)).waits.get(queue_of(run), [])
 
 

@@ -33,8 +33,8 @@ class QueueWait:
 
 
 def queue_wait(run: Run) -> QueueWait | str | None:
-    """Return the wait of a run in the queue of its partition, why it is not known, or None if nobody asks for it."""
-    if not run.launcher.kind.job_per_run or (waits := calibrated_waits(run)) is None:
+    """Return the wait of a run in the queue of its partition, why it is not known, or None without any wait there."""
+    if not run.launcher.kind.job_per_run or not (waits := calibrated_waits(run)):
         return None
     near = [(nodes, wait_s) for nodes, wait_s in waits if nodes <= NEAR * run.nodes and run.nodes <= NEAR * nodes]
     if len(near) < FEWEST:
