@@ -166,19 +166,23 @@ def did_the_task(run: RunResult, baseline: Baseline) -> str | None:
     )
     both += [(key, own.get(key), wanted.get(key)) for key, own, wanted in facts]
     both += [(key, run.setting(key), baseline.run.setting(key)) for key in ("nodes", "job.sequence_length")]
-    both += [("contents of its inputs", input_hashes(run), input_hashes(baseline.run))]
+    both += [("contents of its inputs", kept_inputs(run), kept_inputs(baseline.run))]
     differing = [f"{key} {own}, the baseline has {wanted}" for key, own, wanted in both if own != wanted]
     return f"another task: {'; '.join(differing[:3])}" if differing else None
 
 
 def input_hashes(run: RunResult) -> dict[str, Any]:
-    """Return the SHA-256 of each input of a program that an attempt must keep, from its latest start.
+    """Return the SHA-256 of each input of a program, from its latest start; empty for other runs."""
+    found = [event.get("sha256") for event in run.events if event["event"] == "inputs"]
+    return found[-1] if found and isinstance(found[-1], dict) else {}
+
+
+def kept_inputs(run: RunResult) -> dict[str, Any]:
+    """Return the SHA-256 of each input that an attempt must keep.
 
     A tier of the contest may allow the parameter that names an input, as the script of a speedrun.
     """
-    found = [event.get("sha256") for event in run.events if event["event"] == "inputs"]
-    hashes = found[-1] if found and isinstance(found[-1], dict) else {}
-    tiers = run.setting("contest.tiers")
+    hashes, tiers = input_hashes(run), run.setting("contest.tiers")
     allowed = [str(key) for keys in (tiers.values() if isinstance(tiers, Mapping) else ()) for key in as_list(keys)]
     paths = {name: str(run.setting(f"program.inputs.{name}.path")) for name in hashes}
     return {

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from analysis.compare.campaign import Verdict, leaderboards
-from analysis.compare.campaign_rules import input_hashes
+from analysis.compare.campaign_rules import kept_inputs
 from analysis.load.discover import read_runs
 from analysis.load.run_directory import read_run
 from jobs.cli import main
@@ -190,4 +190,4 @@ def test_an_input_may_differ_only_if_a_tier_allows_the_parameter_that_names_it(t
     (site / "solver.yaml").write_text(yaml.safe_dump(PROGRAM | {"inputs": inputs}, sort_keys=False))
     run = make_run(tmp_path, "experiment=solver_cup", small=False)
     append_event(run, "inputs", sha256={"mesh": "a", "script": "b"})
-    assert input_hashes(read_run(run.path)) == {"mesh": "a"}
+    assert kept_inputs(read_run(run.path)) == {"mesh": "a"}
