@@ -16,10 +16,12 @@ from omegaconf import DictConfig, OmegaConf
 from jobs.engines.engine import loaded
 from jobs.plan.rules.native_only import NEMO_ONLY
 from jobs.plan.rules.rule import Rule
-from jobs.schema import INSTRUCTIONS, EngineKind, Precision, Rehearsal, Run
+from jobs.schema import INSTRUCTIONS, EngineKind, Precision, Rehearsal, Run, Source
 from jobs.settings.serving import NO_MODEL
 
 CLIENT_WORDS = ("{url}", "{prompts}", "{requests}", "{concurrency}", "{output_tokens}", "{result}", "{limits}")
+MADE = {Source.text: Source.stdlib, Source.megatron_binary: Source.random}
+"""Samples that a rehearsal makes in place of text and token files."""
 ENDING = "_rehearsal"
 """End of the names of model and sweep, so that no table shows a small model under the name of the large one."""
 
@@ -27,8 +29,8 @@ ENDING = "_rehearsal"
 def shrink(config: DictConfig, given: Collection[str]) -> None:
     """Make the configuration of a rehearsal small, but for the keys given, and name it one; leave any other as it is.
 
-    Divide the sizes of a large model, lower larger values to their limits, take the samples made for rehearsals where
-    the instruction data have no path, and serve by the stand-ins of jobs/work/serve/stand_in.
+    Divide the sizes of a large model, lower larger values to their limits, take samples made for rehearsals where the
+    data have no path, and serve by the stand-ins of jobs/work/serve/stand_in.
     """
     limits: Rehearsal | None = config.rehearsal
     if limits is None:
@@ -48,16 +50,24 @@ def shrink(config: DictConfig, given: Collection[str]) -> None:
     if loaded(config.engine.kind).needs_gpus:
         # The native engine has the same techniques as NeMo.
         config.engine.kind = EngineKind.native
-        # One replica sends no gradients, and a rehearsal has fewer of them.
-        for key, unset in {**NEMO_ONLY, "engine.gradients": Precision.float32}.items():
+        # One replica sends no gradients, and a rehearsal has fewer of them. Processors have no float8.
+        for key, unset in {**NEMO_ONLY, "engine.gradients": Precision.float32, "engine.float8": False}.items():
             OmegaConf.update(config, key, unset)
-    if config.data.source in INSTRUCTIONS and OmegaConf.is_missing(config.data, "path"):
-        config.data.path = str(samples())
+    if OmegaConf.is_missing(config.data, "path"):
+        replace_data(config)
     if config.serving is not None and config.engine.server is not None:
         stand_in(config, given)
     config.model.name, config.model.litgpt_name = config.model.name + ENDING, None
     if config.sweep is not None and "sweep" not in given:
         config.sweep += ENDING
+
+
+def replace_data(config: DictConfig) -> None:
+    """Train on what a rehearsal can make in place of data without a path, under their name."""
+    if config.data.source in INSTRUCTIONS:
+        config.data.path = str(samples())
+    else:
+        config.data.path, config.data.source = None, MADE[config.data.source]
 
 
 def stand_in(config: DictConfig, given: Collection[str]) -> None:

@@ -125,9 +125,10 @@ def test_short_answers_lower_the_interval_and_not_the_point() -> None:
 def test_adapters_take_the_activations_of_their_inputs_only() -> None:
     lora = ("job=finetune_lora", "data=random")
     full, adapters = predicted("job=finetune_full", "data=random"), predicted(*lora)
-    assert 0.9 < adapters.terms["activations"].point / full.terms["activations"].point < 1.1, "of all matrices"
+    # Those of all matrices, but for the closing one's, which backward computes again.
+    assert 0.8 < adapters.terms["activations"].point / full.terms["activations"].point < 0.9
     few = predicted(*lora, "job.lora.targets=[query]").terms["activations"].point
-    assert few < 0.9 * adapters.terms["activations"].point
+    assert few < 0.95 * adapters.terms["activations"].point
 
 
 @pytest.mark.parametrize(

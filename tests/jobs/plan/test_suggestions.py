@@ -241,6 +241,8 @@ ILLEGAL = (
     f"{FLOAT8} parallelism=tp",
     FLOAT8.replace("cluster=xe9680_h100 ", ""),
     f"{FLOAT8} gpu=a100_sxm_80gb",
+    f"{NEMO} engine.float8=true job.precision=float32",
+    f"{NEMO} engine.float8=true job.precision=bfloat16 job.micro_batch_size=1 job.sequence_length=1001",
     f"{NEMO} parallelism=tp_fsdp",
     f"{NEMO} parallelism=pp parallelism.schedule=GPipe",
     f"{NEMO} parallelism=pp parallelism.schedule=Interleaved1F1B parallelism.stages_per_rank=2 "
