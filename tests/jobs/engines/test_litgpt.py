@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import os
 import signal
-import time
 from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
@@ -38,7 +37,7 @@ from jobs.work.serve.conversion import convert
 from tests.support.real_run import SMALL, events, losses, make_run, printed, steps, train
 from tests.support.tiny_data import ALPACA, huggingface_tokenizer, sentencepiece_tokenizer, tokenizer_config, write_json
 from tests.support.training import long
-from tests.support.waiting import limit_s
+from tests.support.waiting import limit_s, wait_until
 
 LITGPT = ("engine=litgpt", "parallelism=single", "ranks_per_node=1", "job.export=true")
 SHARDED = ("parallelism=fsdp_full", "ranks_per_node=2", "engine.activation_checkpointing=full")
@@ -307,10 +306,7 @@ def test_a_signal_to_all_processes_ends_it_at_a_step_as_stopped(
                    "job.micro_batch_size=2")  # fmt: skip
     process = get_context("fork").Process(target=train, args=(run,))
     process.start()
-    for _ in range(1200):
-        if len(steps(run)) > 2:
-            break
-        time.sleep(0.05)
+    wait_until(lambda: len(steps(run)) > 2, by=process)
     # As Slurm does: the ranks and the processes that load for them.
     for each in psutil.Process(process.pid).children(recursive=True):
         with suppress(ProcessLookupError):
