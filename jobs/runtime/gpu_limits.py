@@ -34,7 +34,7 @@ SLURM = "let Slurm set it where the site allows that (cluster.sbatch.gpu-freq)"
 
 @dataclass
 class Held:
-    """What a GPU is held at; None: not set."""
+    """The limits at which a GPU is held; None where it is not limited."""
 
     uuid: str
     power_limit_w: float | None = None

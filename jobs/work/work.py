@@ -72,12 +72,11 @@ class Work(ABC):
         return {}
 
     def unread_of_engine(self) -> dict[str, str]:
-        """Return the keys of `engine` that it does not read, but for those that `not_read` refuses, with the reason."""
+        """Return the keys of `engine` that it does not read, each with the reason."""
         if self.reads_of_engine is None:
             return {}
         names = {each.name for each in fields(Engine)} - OF_EVERY_WORK - self.reads_of_engine
-        unread = {f"engine.{name}" for name in names} - self.not_read.keys()
-        return dict.fromkeys(unread, "it is a key of training a language model")
+        return dict.fromkeys((f"engine.{name}" for name in names), "it is a key of training a language model")
 
     def not_read_because(self, run: Run, key: str, value: str, remedy: str) -> str:
         """Return the refusal of a key that it does not read."""

@@ -76,11 +76,11 @@ class Timed:
 
     steps_s: list[float]
     processor_s: list[float]
-    """Of each step."""
+    """One value per step."""
     parent: float
     """Share of a processor that the launcher took beside the steps."""
     wall_s: float
-    """Of the whole command."""
+    """The time of the whole command."""
 
     @property
     def steady_s(self) -> float:
@@ -99,7 +99,7 @@ class Timed:
 
     @property
     def other_s(self) -> float:
-        """The time of the command that is none of a step."""
+        """The time of the command outside of its steps."""
         return self.wall_s - sum(self.steps_s)
 
 

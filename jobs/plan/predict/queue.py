@@ -25,7 +25,7 @@ class QueueWait:
 
     median_s: float
     most_s: float | None
-    """What nine of ten jobs do not exceed; None if there are too few to know it."""
+    """The wait that nine of ten jobs do not exceed; None with too few jobs to know it."""
     longest_s: float
     count: int
     sizes: tuple[int, int]

@@ -1,4 +1,4 @@
-"""What float8 requires of model and GPU, whatever engine multiplies."""
+"""Rules of float8 that engines share: they require a model and a GPU that have it."""
 
 from __future__ import annotations
 

@@ -18,8 +18,7 @@ MOST_MADE_BYTES = 10e9
 
 NOT_READ = {
     "storage": "null", "serving": "null", "job.lora": "null", "job.prompt_tuning": "null", "job.export": "false",
-    "job.init_from": "null", "job.optimizer": "adamw", "engine.compile": "false", "engine.float8": "false",
-    "engine.gradients": "float32", "engine.checkpointed_layers": "null", "engine.profile.steps": "[]",
+    "job.init_from": "null", "job.optimizer": "adamw", "engine.profile.steps": "[]",
     "stages.prepare": "null", "stages.evaluate": "null", "stages.serve": "null",
 }  # fmt: skip
 """Settings of language models, which training on images would not follow."""

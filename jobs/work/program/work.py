@@ -230,8 +230,8 @@ def in_training_words(run: Run) -> str:
     return (
         f"memory and speed are those of engine={found.engine.kind.name} with {found.model.name}, "
         f"{found.parallelism.strategy.name}{axes and f', {axes}'}, micro-batch {found.job.micro_batch_size} x "
-        f"{accumulation(found)} = {found.global_batch_size} (program.predicted); what further options change is not in "
-        "them"
+        f"{accumulation(found)} = {found.global_batch_size} (program.predicted), without what further options "
+        "change"
     )
 
 

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
 NOT_READ = {
     "job.lora": "null", "job.prompt_tuning": "null", "job.export": "false", "job.init_from": "null",
-    "job.checkpoint_every_steps": "null", "engine.float8": "false", "stages.prepare": "null", "stages.evaluate": "null",
-    "stages.serve": "null", "engine.gradients": "float32",
-    "engine.checkpointed_layers": "null", "engine.deterministic": "false", "engine.profile.steps": "[]",
+    "job.checkpoint_every_steps": "null", "stages.prepare": "null", "stages.evaluate": "null", "stages.serve": "null",
+    "engine.profile.steps": "[]",
 }  # fmt: skip
 """Settings of a training, which a test of storage would not follow."""
 

@@ -92,7 +92,7 @@ def test_the_gpus_of_a_run_are_held_while_it_works_and_have_what_they_had_afterw
     run.plan.write_text("{}")
     assert train(run) == [0], printed(run)
     (seen,) = run.path.rglob("seen.json")
-    assert gpus.now(seen) == [HELD, NORMAL], "the second GPU is none of the run"
+    assert gpus.now(seen) == [HELD, NORMAL], "the run does not use the second GPU"
     assert gpus.now() == [NORMAL, NORMAL]
     said = "limit 300 W (before: 700 W), clock locked at 1,200 MHz"
     assert f": {said}\n" in printed(run)

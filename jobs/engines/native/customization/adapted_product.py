@@ -24,7 +24,7 @@ from jobs.engines.native.mixed_precision import arithmetic
 
 
 class Shape(NamedTuple):
-    """What a product needs besides tensors."""
+    """The shape of a product, and what makes its operands."""
 
     spans: tuple[tuple[int, int], ...]
     """First row of W, and the one after the last, of each part that has an adapter."""
