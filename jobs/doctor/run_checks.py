@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from jobs.doctor.cluster import Node, Site, tres
 from jobs.doctor.report import Finding, Verdict
@@ -12,10 +13,35 @@ from jobs.plan.legality import problems
 from jobs.plan.time_limit import limit_min
 from jobs.schema import Run
 from jobs.submit import scheduler_call, slurm_commands
+from jobs.work.work import work_of
 
 
 def run_checks(site: Site, run: Run) -> list[Finding]:
-    """Return the findings of every rule, most important first; only the first if the partition does not exist."""
+    """Return the findings of every rule; of a partition that does not exist only that."""
+    parts = asked_alike(run)
+    of_nodes = [finding for each in parts for finding in node_checks(site, each)]
+    if any(chosen_partition(site, each) is None for each in parts):
+        return of_nodes
+    return [*of_nodes, *account_and_qos(site, run), *layout_and_batch(run)]
+
+
+def asked_alike(run: Run) -> list[Run]:
+    """Return a run for each component of the job of a run; the run itself where there is only one."""
+    components = work_of(run).components(run)
+    if len(components) == 1:
+        return [run]
+    return [
+        replace(
+            run,
+            nodes=each.nodes,
+            cluster=replace(run.cluster, partition=each.partition, gpus=each.gpus, memory_gb_per_node=each.memory_gb),
+        )
+        for each in components
+    ]
+
+
+def node_checks(site: Site, run: Run) -> list[Finding]:
+    """Return the findings about nodes, most important first; only the first if the partition does not exist."""
     name = run.cluster.partition
     settings = chosen_partition(site, run)
     spares = run.launcher.spare_nodes
@@ -33,8 +59,6 @@ def run_checks(site: Site, run: Run) -> list[Finding]:
         *capacities(run, partition, nodes),
         *gpus_are_used(run, nodes),
         *memory_is_asked(site, settings, run),
-        *account_and_qos(site, run),
-        *layout_and_batch(run),
     ]
 
 
@@ -177,7 +201,7 @@ def within_limits(whose: str, row: dict[str, str], run: Run) -> Iterator[Finding
     if most is not None and run.wall_time_min > most:
         found = f"wall_time_min={run.wall_time_min}, but MaxWall={row['MaxWall']}"
         yield Finding(f"limits of {whose}", found, Verdict.wrong, f"Set wall_time_min={most} or less.")
-    gpus = run.job_nodes * run.ranks_per_node if run.cluster.gpus else 0
+    gpus = run.ranks_per_node * sum(each.nodes for each in work_of(run).components(run) if each.gpus)
     wanted = {"node": run.job_nodes, "gres/gpu": gpus}
     for key in ("MaxTRES", "MaxTRESPerJob", "MaxTRESPerUser", "GrpTRES"):
         for name, limit in tres(row.get(key, "")).items():

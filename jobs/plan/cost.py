@@ -95,4 +95,5 @@ def priced(run: Run, gpu_hours: float | None) -> float | None:
 
 def gpu_hours_limit(run: Run) -> float | None:
     """Return the GPU-hours of a job that uses its whole time limit, spares included; None on a machine without GPUs."""
-    return run.job_nodes * run.ranks_per_node * run.wall_time_min / 60 if run.cluster.gpus else None
+    nodes = sum(each.nodes for each in work_of(run).components(run) if each.gpus)
+    return nodes * run.ranks_per_node * run.wall_time_min / 60 if nodes else None

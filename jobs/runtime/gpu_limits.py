@@ -24,6 +24,7 @@ from jobs.layout import gpu_limits
 from jobs.ranks import Rank, node_name
 from jobs.runtime.nvidia import NvidiaGpu, all_gpus, opened
 from jobs.schema import Run
+from jobs.work.work import work_of
 
 POWER, CLOCK = "cluster.gpu_power_limit_w", "cluster.gpu_clock_mhz"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -64,7 +65,7 @@ def gpus_limited(run: Run, rank: Rank) -> Iterator[list[Held]]:
     Raise ConfigError if that cannot be done; the GPUs then have what they had before.
     """
     limits, gpus = gpu_limits(run), own_gpus(os.environ.get(VISIBLE), rank, run.ranks_per_node)
-    if not limits or gpus is None:
+    if not limits or gpus is None or not has_gpus(run, rank):
         yield []
         return
     command = [sys.executable, "-m", __name__, json.dumps({"limits": limits, "gpus": gpus})]
@@ -84,6 +85,12 @@ def gpus_limited(run: Run, rank: Rank) -> Iterator[list[Held]]:
         yield held
     finally:
         release()
+
+
+def has_gpus(run: Run, rank: Rank) -> bool:
+    """Return True if the node of a rank was asked for with GPUs: steps of a program may have nodes without."""
+    nodes = [each.gpus for each in work_of(run).components(run) for _ in range(each.nodes)]
+    return nodes[rank.rank // run.ranks_per_node]
 
 
 def own_gpus(visible: str | None, rank: Rank, ranks_per_node: int) -> list[str] | None:

@@ -47,6 +47,12 @@ class Step:
     """Processes that are started."""
     nodes: str | None = None
     """Number of its nodes, with {names}: the next ones after those of the steps before; null: all nodes of the run."""
+    partition: str | None = None
+    """Slurm's partition of its own nodes; null: cluster.partition. Another one makes the job a heterogeneous one."""
+    gpus: bool | None = None
+    """Whether its own nodes are asked for with GPUs; null: as cluster.gpus."""
+    memory_gb: NoneOrMore | None = None
+    """Memory of each of its own nodes, 0 for all of it; null: cluster.memory_gb_per_node."""
     env: dict[str, str] = field(default_factory=dict)
     """Environment variables of this step, with {names}."""
     ready: Ready | None = None

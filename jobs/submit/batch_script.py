@@ -24,6 +24,7 @@ from jobs.submit import container
 from jobs.submit.container import rank_python
 from jobs.submit.environment import unset_line
 from jobs.submit.trust.integrity import check_lines
+from jobs.work.work import Component, work_of
 
 OPTION = re.compile(r"[a-z][a-z0-9_-]*")
 # Options that a run sets by other keys or cannot have, each with its remedy.
@@ -75,34 +76,66 @@ def shared_resources(run: Run, code: Path) -> dict[str, Any]:
 def resources(run: Run, code: Path) -> dict[str, Any]:
     """Return the executor parameters of a run."""
     cluster = run.cluster
+    first, *others = work_of(run).components(run)
     further: dict[str, str | bool] = {"requeue" if run.launcher.requeues else "no-requeue": True}
-    if cluster.memory_gb_per_node is not None:
-        further["mem"] = f"{cluster.memory_gb_per_node}G"
+    if first.memory_gb is not None:
+        further["mem"] = f"{first.memory_gb}G"
     spares = run.launcher.spare_nodes
     if spares:
         # A lost node ends only the step on it: the program in the job starts the next one without that node.
         further["no-kill"] = True
     wanted = {
         "job_name": run.sweep,
-        "partition": cluster.partition,
+        "partition": first.partition,
         "account": cluster.account,
         "qos": cluster.qos,
-        "constraint": cluster.constraint,
+        "constraint": of_component(run, first, cluster.constraint),
         "time": run.wall_time_min,
         "signal_delay_s": stop_before_limit_s(run),
-        "nodes": run.job_nodes,
+        "nodes": first.nodes,
         "ntasks_per_node": run.ranks_per_node,
-        "gpus_per_node": gpus_per_node(run, run.ranks_per_node) if cluster.gpus else None,
+        "gpus_per_node": gpus_of(run, first),
         "cpus_per_task": cluster.cpus_per_rank,
         "exclusive": cluster.exclusive or None,
         "array_parallelism": run.launcher.max_running,
         "additional_parameters": {**further, **cluster.sbatch},
-        "srun_args": srun_arguments(run),
+        "srun_args": [*srun_arguments(run), *([f"--het-group=0-{len(others)}"] if others else [])],
         "use_srun": False if spares else None,
+        "components": [component_options(run, each) for each in others] or None,
         "setup": setup_lines(run, code),
         "stderr_to_stdout": True,
     }
     return carried(run, wanted)
+
+
+def of_component(run: Run, component: Component, value: str | None) -> str | None:
+    """Return a setting of the run's partition; None for nodes of another one, where it may not exist."""
+    return value if component.partition == run.cluster.partition else None
+
+
+def gpus_of(run: Run, component: Component) -> str | None:
+    """Return the GPUs of a node of a component, as sbatch takes them."""
+    typed = component.partition == run.cluster.partition
+    return gpus_per_node(run, run.ranks_per_node, typed=typed) if component.gpus else None
+
+
+def component_options(run: Run, component: Component) -> list[str]:
+    """Return the options of sbatch for a component behind the first; Slurm passes on the others, such as the time."""
+    options = {
+        "partition": component.partition,
+        "constraint": of_component(run, component, run.cluster.constraint),
+        "nodes": component.nodes,
+        "ntasks-per-node": run.ranks_per_node,
+        "gpus-per-node": gpus_of(run, component),
+        "cpus-per-task": run.cluster.cpus_per_rank,
+        "mem": None if component.memory_gb is None else f"{component.memory_gb}G",
+        "time": run.wall_time_min,
+    }
+    exclusive = ["--exclusive"] if run.cluster.exclusive else []
+    return [
+        *(f"--{name}={shlex.quote(str(value))}" for name, value in options.items() if value is not None),
+        *exclusive,
+    ]
 
 
 def without_options_of_the_run(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -324,10 +357,20 @@ def batch_script(command: str, logs: Path, parameters: dict[str, Any]) -> str:
     from submitit.slurm.slurm import _make_sbatch_string  # noqa: PLC0415
 
     # submitit's own line of srun has a blank between --output and its value.
-    header = {key: value for key, value in parameters.items() if key not in {"srun_args", "use_srun"}}
+    own = {"srun_args", "use_srun", "components"}
+    header = {key: value for key, value in parameters.items() if key not in own}
+    components = parameters.get("components", [])
     if parameters.get("use_srun", True):
         log_id = "%A_%a" if "map_count" in parameters else "%j"
-        output = SweepDir(logs.parent).output(log_id, "%t")
-        arguments = ["--unbuffered", f"--output={output}", *parameters.get("srun_args", [])]
-        command = f"{shlex.join(['srun', *arguments])} {command}"
-    return f"{_make_sbatch_string(command=command, folder=logs, use_srun=False, **header)}\n"
+        output = shlex.quote(f"--output={SweepDir(logs.parent).output(log_id, '%t')}")
+        if components:
+            # For srun %j is the number of the component.
+            output = output.replace(log_id, "$SLURM_JOB_ID" if output.startswith("-") else "'\"$SLURM_JOB_ID\"'")
+        arguments = map(shlex.quote, parameters.get("srun_args", []))
+        command = " ".join(["srun", "--unbuffered", output, *arguments, command])
+    script = f"{_make_sbatch_string(command=command, folder=logs, use_srun=False, **header)}\n"
+    # Behind the options of the first component, which end with an empty line.
+    above, heading, below = script.partition("# Parameters\n")
+    options, blank, commands = below.partition("\n\n")
+    hetjob = [f"#SBATCH {text}" for each in components for text in ("hetjob", *each)]
+    return f"{above}{heading}" + "\n".join([options, *hetjob]) + f"{blank}{commands}"

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from jobs.output import own_program
 from jobs.ranks import hosts, node_name, restart_count, scheduled_job_id
 from jobs.run_events import events_or_failure
 from jobs.rundir import RunDir, SweepDir, append_event, load_run
+from jobs.schema import Run
 from jobs.submit import slurm_commands
 from jobs.submit.backlog import submit_backlog
 from jobs.submit.decision.decide import decide, repeated_step
@@ -43,6 +44,7 @@ from jobs.submit.ledger import held
 from jobs.submit.notices import tell_end, tell_restart
 from jobs.submit.scheduler_call import BATCH_S, AwayError, patience
 from jobs.submit.submissions import Submission, events_since, intents, latest_submissions, own_end, own_mark
+from jobs.work.work import work_of
 
 # A job may end before the shell that submitted it has recorded it.
 RECORD_WAIT_S = 20.0
@@ -329,8 +331,7 @@ def main(sweep_path: str) -> None:
     # A job that avoids more nodes than it can spare would wait for ever.
     avoid = found.avoided
     if avoid:
-        total = int(slurm_commands.partitions()[job["Partition"]]["TotalNodes"])
-        avoid = avoid if len(avoid) <= total - load_run(run.config).job_nodes else []
+        avoid = avoid if len(avoid) <= nodes_to_spare(load_run(run.config), job["Partition"]) else []
     # Requeueing ends this script with SIGTERM, and KillWait later with SIGKILL: in between the job is postponed, which
     # Slurm allows only once it is pending again.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -345,6 +346,14 @@ def main(sweep_path: str) -> None:
         record_failure(run, found.cause, rank=0, node=node_name(), error=reason, restart=restart)
         raise
     slurm_commands.postpone(job_id, pause_s=found.pause_s, avoid=avoid)
+
+
+def nodes_to_spare(run: Run, partition: str) -> int:
+    """Return how many nodes of its partition the job of a run can do without; of several partitions the least."""
+    known = slurm_commands.partitions()
+    first, *others = work_of(run).components(run)
+    components = [replace(first, partition=partition), *others]
+    return min(int(known[each.partition or partition]["TotalNodes"]) - each.nodes for each in components)
 
 
 def shown_or_recorded(run: RunDir, submission: Submission, printed: str, job_id: str) -> dict[str, str]:

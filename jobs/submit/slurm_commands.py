@@ -28,8 +28,9 @@ from jobs.submit.slurm_call import answered, answered_once, answered_or_unknown,
 from jobs.submit.submissions import tasks_of
 
 # The rows of squeue and sacct, among lines that wrappers of a site print. Names and paths may contain anything.
+# A heterogeneous job has a row for each component, 12+0, 12+1: the first one is the job, and has its script.
 QUEUED = re.compile(
-    r"(?P<id>[0-9]+(?:_[0-9]+)?)\|(?P<state>[A-Z_]+)\|(?P<start>[^|]*)\|(?P<reason>[^|]*)"
+    r"(?P<id>[0-9]+(?:_[0-9]+)?)(?:\+0)?\|(?P<state>[A-Z_]+)\|(?P<start>[^|]*)\|(?P<reason>[^|]*)"
     r"(?:\|(?P<own>[0-9]+))?(?:\|(?P<described>.*))?"
 )
 # --parsable prints ID, or ID;CLUSTER; some wrappers leave that option out.
@@ -104,14 +105,16 @@ def refuse_beyond_partition(
     spares: int = 0,
     prefix: str = "",
     key: str = "cluster.partition",
+    nodes_key: str | None = None,
 ) -> None:
     """Raise SubmitError for a job that a partition can never run; Slurm itself may accept it and never start it.
 
     By default (EnforcePartLimits=NO) such a job pends for ever, by PartitionNodeLimit or PartitionTimeLimit.
     `spares` are the nodes that it asks for besides; `key` is the configuration key of the partition, `prefix` that of
-    nodes and time.
+    nodes and time, and `nodes_key` that of the nodes where it has another one.
     """
-    for sentence in beyond_partition(partitions(), name, nodes, wall_time_min, spares=spares, prefix=prefix, key=key):
+    keys = {"prefix": prefix, "key": key, "nodes_key": nodes_key or f"{prefix}nodes"}
+    for sentence in beyond_partition(partitions(), name, nodes, wall_time_min, spares=spares, **keys):
         raise SubmitError(sentence)
 
 
@@ -124,10 +127,12 @@ def beyond_partition(
     spares: int = 0,
     prefix: str = "",
     key: str = "cluster.partition",
+    nodes_key: str = "nodes",
 ) -> Iterator[str]:
     """Yield a sentence for each limit that a job exceeds, with the remedy; of several partitions one is enough."""
+    keys = {"prefix": prefix, "key": key, "nodes_key": nodes_key}
     found = [
-        list(beyond_one(known, each, nodes, wall_time_min, spares=spares, prefix=prefix, key=key))
+        list(beyond_one(known, each, nodes, wall_time_min, spares=spares, **keys))
         for each in (name.split(",") if name else [None])
     ]
     # Slurm starts the job in whichever of its partitions can run it first.
@@ -144,6 +149,7 @@ def beyond_one(
     spares: int,
     prefix: str,
     key: str,
+    nodes_key: str,
 ) -> Iterator[str]:
     """Yield a sentence for each limit of one partition that a job exceeds, with the remedy."""
     settings = known.get(name or "")
@@ -161,8 +167,7 @@ def beyond_one(
         yield f"{where} gives a job no nodes ({found}). {another}"
     elif most and nodes > min(most):
         yield (
-            f"{prefix}nodes={nodes}, but {where} gives a job at most {min(most)}. "
-            f"Set {prefix}nodes={min(most)} or less."
+            f"{nodes_key}={nodes}, but {where} gives a job at most {min(most)}. Set {nodes_key}={min(most)} or less."
         )
     elif most and nodes + spares > min(most):
         yield (
@@ -273,12 +278,13 @@ def jobs_named(names: set[str], since: datetime) -> dict[str, str]:
     """
     # By default sacct begins at midnight. An hour earlier than the intent: the controller's clock may be behind ours.
     begin = (since - timedelta(hours=1)).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
-    listed = ask("squeue", "--me", "-a", "-h", "-t", "all", "-o", "%F|%j").splitlines()
+    listed = ask("squeue", "--me", "-a", "-h", "-t", "all", "-o", "%i|%j").splitlines()
     if not names <= {line.partition("|")[2] for line in listed}:
         with suppress(SubmitError):
             listed += ask("sacct", "-X", "-n", "-P", "-o", "JobID,JobName", "-S", begin).splitlines()
     rows = (line.partition("|") for line in listed)
-    return {name: job_id.partition("_")[0] for job_id, _, name in rows if name in names}
+    # 12_3 is a task of an array, 12+1 a component of a heterogeneous job.
+    return {name: re.split(r"[_+]", job_id)[0] for job_id, _, name in rows if name in names}
 
 
 def most_tasks() -> int:
@@ -368,7 +374,7 @@ def queued_jobs(job_ids: Iterable[str]) -> list[QueuedJob]:
     """
     arrays = {job_id.partition("_")[0] for job_id in job_ids}
     rows = ask("squeue", "--me", "-a", "-r", "-h", "-o", "%i\t%F\t%A\t%j\t%Z\t%o").splitlines()
-    listed = [QueuedJob(*row) for line in rows if len(row := line.split("\t", 5)) == 6]
+    listed = [QueuedJob(row[0].removesuffix("+0"), *row[1:]) for line in rows if len(row := line.split("\t", 5)) == 6]
     found = [job for job in listed if {job.array, job.own_id} & arrays]
     known = {number for job in found for number in (job.array, job.own_id)}
     for array in sorted(arrays - known)[:MOST_ASKED_ALONE]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -37,6 +37,25 @@ Entry = Callable[[Run, "Lease", "Rank"], None]
 """The work of a rank, from its start to its recorded end."""
 Rule = Callable[[Run], str | None]
 """jobs.plan.rules.rule.Rule, whose module is above this one."""
+
+
+@dataclass(frozen=True)
+class Component:
+    """Nodes of a job that it asks for alike; a heterogeneous job has several components."""
+
+    nodes: int
+    partition: str | None
+    gpus: bool
+    memory_gb: int | None
+    key: str = "cluster.partition"
+    """The key of its partition."""
+    nodes_key: str = "nodes"
+    """The key of its number of nodes."""
+
+    @property
+    def asks_for(self) -> tuple[str | None, bool, int | None]:
+        """Return what each of its nodes is asked for."""
+        return self.partition, self.gpus, self.memory_gb
 
 
 class Work(ABC):
@@ -167,6 +186,11 @@ class Work(ABC):
     def resized(self, run: Run, nodes: int, ranks: int) -> tuple[tuple[str, Any], ...]:
         """Return the values of its own keys that follow other nodes, and parallelism over this many ranks."""
         return ()
+
+    def components(self, run: Run) -> list[Component]:
+        """Return the nodes that the job of a run asks for, in groups of what they are asked for, in their order."""
+        cluster = run.cluster
+        return [Component(run.job_nodes, cluster.partition, cluster.gpus, cluster.memory_gb_per_node)]
 
     def own_settings(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the settings of a frozen configuration that mean something to it."""

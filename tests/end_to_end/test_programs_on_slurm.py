@@ -137,6 +137,39 @@ def test_servers_on_two_nodes_answer_a_load_and_attempts_take_turns_in_an_array(
     assert entry.verdict is Verdict.tie, "pairs that are all equal prove nothing"
 
 
+def test_a_server_and_its_load_on_nodes_of_two_partitions_are_one_job_that_is_requeued_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = SERVED["steps"]["answers"] | {"nodes": "1"}
+    asks = "bash -c 'curl --silent {servers.answers.url}; echo; echo to $SLURMD_NODENAME; sleep {params.wait}'"
+    load = {"command": asks, "nodes": "1", "partition": "debug", "gpus": False}
+    parts = SERVED | {
+        "steps": SERVED["steps"] | {"answers": answers, "load": load},
+        "params": {"rate": "1", "wait": "0"},
+    }
+    (tmp_path / "site/program").mkdir(parents=True)
+    (tmp_path / "site/program/served.yaml").write_text(yaml.safe_dump(parts, sort_keys=False))
+    monkeypatch.setenv("SLURMSCALE_SITE", str(tmp_path / "site"))
+    chosen = ["job=program", "program=served", "cluster=generic_slurm", "cluster.partition=gpu", "nodes=2",
+              "ranks_per_node=1", "wall_time_min=10", "launcher.max_running=1", f"runs_dir={tmp_path}"]  # fmt: skip
+    assert main(["submit", "-m", *chosen, "sweep=s", "program.params.wait=20,0"]) == 0, printed(capsys)
+    sweep = SweepDir(tmp_path / "s")
+    first, second = sorted(sweep.runs(), key=lambda run: int(job_ids(sweep)[run.name]))
+    log = first.program_log("load", 1)
+    wait_until(lambda: log.exists() and "to node" in log.read_text())
+    assert [event["event"] for event in run_events(second)] == ["prepared"], "it waits for its turn"
+    subprocess.run(["scontrol", "requeue", job_ids(sweep)[first.name]], check=True)
+    assert main(["resume", "--wait", str(sweep.path)]) == 0, printed(capsys)
+    starts = [[event for event in run_events(run) if event["event"] == "started"] for run in (first, second)]
+    assert [len(each) for each in starts] == [2, 1]
+    server, client = starts[1][0]["nodes"]
+    words = second.program_log("load", 1).read_text().split()
+    assert words == [server, "to", client]
+    assert server in {f"node0{number}" for number in range(1, 5)}
+    assert client in {"node05", "node06"}
+    assert all(read_run(each.path).used for each in sweep.runs())
+
+
 def test_a_cancelled_run_gives_its_gpus_back_what_they_had(
     chosen: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ from jobs.submit.job_state import UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher, Runs, script_lines
 from jobs.submit.ledger import record_cancelled, record_waiting
 from jobs.submit.submissions import Submission, in_brackets
+from jobs.work.work import work_of
 
 UNCONFIRMED = JobState(UNKNOWN, "its submission was interrupted, and Slurm has not shown its job yet")
 
@@ -38,9 +39,16 @@ class Slurm(Launcher):
         slurm_commands.require()
         slurm_commands.refuse_newer_options(runs)
         # A set: hundreds of runs have few different sizes, and each check asks Slurm.
-        sizes = {(r.cluster.partition, r.nodes, r.wall_time_min, r.launcher.spare_nodes) for r in runs}
-        for partition, nodes, wall_time_min, spares in sizes:
-            slurm_commands.refuse_beyond_partition(partition, nodes, wall_time_min, spares=spares)
+        sizes = {(part, r.wall_time_min, r.launcher.spare_nodes) for r in runs for part in work_of(r).components(r)}
+        for part, wall_time_min, spares in sizes:
+            slurm_commands.refuse_beyond_partition(
+                part.partition,
+                part.nodes - spares,
+                wall_time_min,
+                spares=spares,
+                key=part.key,
+                nodes_key=part.nodes_key,
+            )
         stages.refuse_beyond_partition(runs[0])
 
     def preview(self, what: Launch) -> list[str]:
@@ -72,12 +80,14 @@ class Slurm(Launcher):
         chain.test()
         lines = expected_starts(sweep, groups)
         submitted: list[str] = []
+        without_array: list[str] = []
         left: list[tuple[RunDir, str]] = []
         try:
             chain.prepare()
             for group in groups:
-                job_ids, limit = submit_what_fits(sweep, group, chain)
+                job_ids, limit = submit_what_fits(sweep, group, chain, turn_after(group, without_array))
                 submitted += job_ids
+                without_array += job_ids if is_heterogeneous(group[0][0]) else []
                 if job_ids:
                     chain.follow(group[: len(job_ids)], job_ids)
                 left += [(directory, limit) for _, directory in group[len(job_ids) :]]
@@ -181,12 +191,28 @@ def arrays(runs: Runs, most: int) -> list[Runs]:
     for run, directory in runs:
         # All that is equal in this text can be one script, hence one array: one sbatch for hundreds of runs.
         key = json.dumps(shared_resources(run, directory.code_snapshot), sort_keys=True)
-        groups.setdefault(key, []).append((run, directory))
+        # Slurm has no arrays of heterogeneous jobs.
+        alone = f" of {directory.path}" if is_heterogeneous(run) else ""
+        groups.setdefault(key + alone, []).append((run, directory))
     return [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]
 
 
-def submit_what_fits(sweep: SweepDir, group: Runs, chain: stages.Chain) -> tuple[list[str], str]:
+def is_heterogeneous(run: Run) -> bool:
+    """Return True if the job of a run has several components, for nodes that it asks for differently."""
+    return len(work_of(run).components(run)) > 1
+
+
+def turn_after(group: Runs, earlier: list[str]) -> str | None:
+    """Return the earlier job whose end a heterogeneous one waits for, so that only launcher.max_running run at once."""
+    run, _ = group[0]
+    most = run.launcher.max_running
+    return earlier[-most] if most and is_heterogeneous(run) and len(earlier) >= most else None
+
+
+def submit_what_fits(sweep: SweepDir, group: Runs, chain: stages.Chain, after: str | None) -> tuple[list[str], str]:
     """Submit the first runs of a group, as many as Slurm accepts; return their job ids and the limit on the rest.
+
+    They start after the end of the job `after`.
 
     Raises QueueFullError if there are stages and not all runs fit.
     """
@@ -196,7 +222,7 @@ def submit_what_fits(sweep: SweepDir, group: Runs, chain: stages.Chain) -> tuple
     if chain.names and taken < len(group):
         raise scheduler_call.QueueFullError(limit)
     try:
-        return (submit_array(sweep, group[:taken], chain) if taken else []), limit
+        return (submit_array(sweep, group[:taken], chain, after) if taken else []), limit
     except scheduler_call.QueueFullError as full:
         if chain.names:
             raise
@@ -204,11 +230,12 @@ def submit_what_fits(sweep: SweepDir, group: Runs, chain: stages.Chain) -> tuple
         return [], str(full)
 
 
-def submit_array(sweep: SweepDir, group: Runs, chain: stages.Chain) -> list[str]:
+def submit_array(sweep: SweepDir, group: Runs, chain: stages.Chain, after: str | None) -> list[str]:
     """Run one sbatch for the group, after the stage that prepares its data; return its job ids."""
     run, directory = group[0]
     directories = [directory for _, directory in group]
     parameters = starting_after(resources(run, directory.code_snapshot), chain.prepared_by)
+    parameters = starting_after(parameters, None if after is None else f"afterany:{after}")
     # An array has one --signal: the run with the largest checkpoint decides, the others stop a little early.
     parameters["signal_delay_s"] = max(stop_before_limit_s(each) for each, _ in group)
 

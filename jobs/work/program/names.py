@@ -25,6 +25,8 @@ SERVER = ("address", "port", "url", "urls", "addresses")
 """Facts of a server by its step, such as {servers.decode.url}; `urls` and `addresses` are those of all processes."""
 CHECKPOINT = "checkpoint"
 """Name of the newest checkpoint in `resume.arguments`."""
+OF_NODES = ("partition", "gpus", "memory_gb")
+"""Keys of a step that say which nodes it gets."""
 SECTIONS = ("engine", "parallelism", "job", "scaling")
 """Sections of `program.predicted`, which are those of a run."""
 DERIVED = frozenset(("grid_rows", "grid_columns"))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
+
 from jobs.schema import Run
 from jobs.settings.program import StartMode
 from jobs.work.program import names
 from jobs.work.program.names import program_of
 from jobs.work.program.words import text_of
+from jobs.work.work import Component
 
 
 def nodes_of(run: Run, name: str) -> range:
@@ -24,6 +29,30 @@ def nodes_of(run: Run, name: str) -> range:
         if each == name:
             return places
     raise KeyError(name)
+
+
+def components(run: Run, every: Component) -> list[Component]:
+    """Return the nodes in groups of what they are asked for, in their order; `every` is what the run itself asks for.
+
+    Raise ValueError as `nodes_of` does.
+    """
+    nodes = [every] * every.nodes
+    for name, step in program_of(run).steps.items():
+        if step.nodes is None:
+            continue
+        own = Component(
+            nodes=1,
+            partition=every.partition if step.partition is None else step.partition,
+            gpus=every.gpus if step.gpus is None else step.gpus,
+            memory_gb=every.memory_gb if step.memory_gb is None else step.memory_gb,
+            key=every.key if step.partition is None else f"program.steps.{name}.partition",
+            nodes_key=f"program.steps.{name}.nodes",
+        )
+        for node in nodes_of(run, name):
+            nodes[node] = own
+    groups = [list(group) for _, group in groupby(nodes, attrgetter("asks_for"))]
+    # Only of several components is one the step's: the nodes of a whole job are set by the run.
+    return [replace(group[0], nodes=len(group)) for group in groups] if len(groups) > 1 else [every]
 
 
 def count(text: str) -> int:

@@ -14,11 +14,12 @@ from jobs.plan.choices import choices
 from jobs.plan.keys import did_you_mean
 from jobs.plan.rules.rule import Rule, either
 from jobs.plan.synonyms import nearest_names
-from jobs.schema import Run
+from jobs.schema import LauncherKind, Run
 from jobs.settings.program import Limits, Parameter, ParameterType, Program, ProgramMetric, Where
 from jobs.work.program import names
 from jobs.work.program.names import program_of
 from jobs.work.program.words import names_in, text_of
+from jobs.work.work import work_of
 
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 METRIC_NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -140,6 +141,28 @@ def nodes_suffice(run: Run) -> str | None:
                 f"nodes={run.nodes}: the steps of program={program.name} take {' + '.join(taken)} nodes up to step "
                 f"{name}. Set nodes={needed}, or fewer nodes for a step."
             )
+    return None
+
+
+def own_nodes_can_be_asked_for(run: Run) -> str | None:
+    """Require nodes of its own for a step that asks for other ones, and a launcher that can submit such a job."""
+    for name, step in program_of(run).steps.items():
+        given = [key for key in names.OF_NODES if getattr(step, key) is not None]
+        if given and step.nodes is None:
+            key = f"program.steps.{name}"
+            return f"{key}.{given[0]}: the step has no nodes of its own. Set {key}.nodes=NUMBER."
+    if nodes_suffice(run) or len(work_of(run).components(run)) == 1:
+        return None
+    here = (
+        "the steps of this program ask for different nodes (partition, gpus or memory_gb), which is a heterogeneous job"
+    )
+    if run.launcher.spare_nodes:
+        return f"launcher.spare_nodes={run.launcher.spare_nodes}: {here} without spares. Set launcher.spare_nodes=0."
+    if not run.starter.on_this_machine and run.starter not in {LauncherKind.slurm, LauncherKind.script}:
+        return (
+            f"launcher={run.starter.name}: {here} of Slurm. Set launcher=slurm, or remove these keys from "
+            "program.steps."
+        )
     return None
 
 
@@ -373,6 +396,7 @@ VALUES: tuple[Rule, ...] = (
     servers_come_first,
     names_have_values,
     nodes_suffice,
+    own_nodes_can_be_asked_for,
     parameters_are_used,
     parameters_are_allowed,
     metrics_have_sources,

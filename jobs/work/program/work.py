@@ -17,9 +17,9 @@ from jobs.plan.rules.rehearsal import ENDING
 from jobs.schema import Engine, Job, Objective, Run
 from jobs.settings.program import ParameterType, StartMode
 from jobs.work.program import names
-from jobs.work.program.places import nodes_of
+from jobs.work.program.places import components, nodes_of
 from jobs.work.program.words import names_in, text_of
-from jobs.work.work import Work
+from jobs.work.work import Component, Work
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -102,6 +102,11 @@ class ProgramWork(Work):
         """Return 0: the memory of the program is not known."""
         return 0.0
 
+    def components(self, run: Run) -> list[Component]:
+        """Return the nodes in groups: a step with nodes of its own may ask for others."""
+        [every] = super().components(run)
+        return components(run, every)
+
     def own_settings(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the settings that the {names} of the program use, and its own section."""
         used = names_in(texts_in(config["program"]))
@@ -121,7 +126,12 @@ class ProgramWork(Work):
         assert run.program is not None
         values = {name: value for name, value in names.known_values(run).items() if name not in OF_SIZE}
         program = asdict(run.program)
-        own = {key: program[key] for key in ("name", "steps", "params", "env", "files", "directory", "inputs")}
+        own = {key: program[key] for key in ("name", "params", "env", "files", "directory", "inputs")}
+        # As with cluster.partition, where nodes come from is no setting of the program.
+        own["steps"] = {
+            name: {key: value for key, value in step.items() if key not in names.OF_NODES}
+            for name, step in program["steps"].items()
+        }
         machine = (run.cluster.name, run.gpu.name, run.ranks_per_node, *gpu_limits(run).items())
         text = json.dumps([own, values, machine], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -161,6 +171,8 @@ class ProgramWork(Work):
         for name, step in run.program.steps.items():
             nodes, kind = nodes_of(run, name), "step" if step.ready is None else "server"
             where = "" if len(nodes) == run.nodes else f", {in_words(nodes)}"
+            where += f" of partition {step.partition}" if step.partition else ""
+            where += ", without GPUs" if run.cluster.gpus and step.gpus is False else ""
             yield f"{kind} {name}", f"{text_of(step.command, values)} ({PROCESSES[step.start]}{where})"
         if run.program.predicted is not None:
             yield "predicted", in_training_words(run)

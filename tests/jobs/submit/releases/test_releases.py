@@ -130,19 +130,19 @@ def test_jobs_in_the_queue_are_read_alike(release: str) -> None:
     slurm_commands.require()
     queue = slurm_commands.queue()
     assert {job_id: job.state for job_id, job in queue.items()} == {
-        "11": "PENDING", "11_1": "PENDING", "11_0": "RUNNING", "13": "RUNNING", "12": "RUNNING",
+        "11": "PENDING", "11_1": "PENDING", "11_0": "RUNNING", "13": "RUNNING", "12": "RUNNING", "16": "RUNNING",
     }  # fmt: skip
     assert queue["11_1"].reason == "JobArrayTaskLimit"
     since = datetime(2026, 11, 30, 8).astimezone()
     # Accounting alone has the last one.
-    names = {"first-1a2b3c4d", "first-5e6f7a8b", "first-99999999"}
-    found = {"first-1a2b3c4d": "11", "first-5e6f7a8b": "12", "first-99999999": "9"}
-    assert slurm_commands.jobs_named(names, since) == found
-    jobs = {job.job_id: job for job in slurm_commands.queued_jobs(["11", "12"])}
+    found = {"first-1a2b3c4d": "11", "first-5e6f7a8b": "12", "first-77777777": "16", "first-99999999": "9"}
+    assert slurm_commands.jobs_named(set(found), since) == found
+    jobs = {job.job_id: job for job in slurm_commands.queued_jobs(["11", "12", "16"])}
     assert {job_id: (job.array, job.own_id, job.name) for job_id, job in jobs.items()} == {
         "11_1": ("11", "11", "first-1a2b3c4d"),
         "11_0": ("11", "13", "first-1a2b3c4d"),
         "12": ("12", "12", "first-5e6f7a8b"),
+        "16": ("16", "16", "first-77777777"),
     }
     arguments = " 200" if release.startswith("22.05") else ""
     assert jobs["12"].command == f"/home/ada/runs/first/logs/5e6f7a8b.sbatch{arguments}"
@@ -173,9 +173,10 @@ def test_a_submission_and_accounting_are_read_alike() -> None:
     script = "/home/ada/runs/first/logs/5e6f7a8b.sbatch"
     assert slurm_commands.submit_script(Path(script)) == "14"
     assert str(slurm_commands.test_script("#!/bin/bash\n", 1, None)).endswith("07:29 on node01")
-    starts = accounting_of(["10", "11", "12", "25999"]).starts
+    starts = accounting_of(["10", "11", "12", "16", "25999"]).starts
     assert {task: [start.state.state for start in found] for task, found in starts.items()} == {
         "10": ["COMPLETED"], "12": ["RUNNING"], "11_0": ["RUNNING"], "11_1": ["PENDING"],
+        "16": ["FAILED"],
     }  # fmt: skip
     assert slurm_commands.most_tasks() == 1001
     assert slurm_commands.are_idle("node[03-04]")

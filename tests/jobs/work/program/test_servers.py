@@ -12,7 +12,11 @@ import pytest
 import yaml
 
 from analysis.load.run_directory import read_run
+from jobs.plan.cost import gpu_hours_limit
+from jobs.ranks import Rank
 from jobs.rundir import RunDir
+from jobs.runtime.gpu_limits import has_gpus
+from jobs.submit.batch_script import resources, task_script
 from jobs.work.program.work import WORK
 from tests.support.composing import one, refusal
 from tests.support.real_run import FORK, events, make_run, printed, rank, train
@@ -194,6 +198,7 @@ def test_the_port_of_a_server_that_another_program_took_ends_the_run(site: Path,
         os.kill(pid, signal.SIGKILL)
 
 
+APART = ("cluster=generic_slurm", "nodes=4", "program.steps.gateway.partition=cpu", "program.steps.gateway.gpus=false")
 REFUSED = [
     ({"worker": {}}, ONE, "program.steps.worker is a server (ready), and no step follows that would end. Add a step"),
     ({"worker-1": {"command": "x", "ready": {}}, "load": {}}, ONE, "program.steps.worker-1: a name of a server has"),
@@ -208,6 +213,12 @@ REFUSED = [
     ({"worker": {}, "load": {"command": "wget {servers.gateway.url}", "env": {}}}, ONE,
      "program.steps.load.command: {servers.gateway.url} has no value. Did you mean servers.worker.url"),
     ({"worker": {}, "load": {"command": "wget {port}", "env": {}}}, ONE, "steps.load.command: {port} has no value."),
+    ({"worker": {}, "load": {"gpus": False}}, ONE,
+     "program.steps.load.gpus: the step has no nodes of its own. Set program.steps.load.nodes=NUMBER."),
+    (None, (*APART, "launcher=pilot", "launcher.pilot_nodes=4", "launcher.pilot_wall_time_min=30"),
+     "launcher=pilot: the steps of this program ask for different nodes (partition, gpus or memory_gb), which is a "
+     "heterogeneous job of Slurm. Set launcher=slurm, or remove these keys from program.steps."),
+    (None, (*APART, "launcher.spare_nodes=1"), "launcher.spare_nodes=1: the steps of this program ask for different"),
 ]  # fmt: skip
 
 
@@ -228,3 +239,29 @@ def test_the_plan_shows_where_servers_run(site: Path) -> None:
     assert notes["server worker"].endswith("(one process on each node, nodes 0 to 1)")
     assert notes["server gateway"].endswith("(one process, node 2)")
     assert notes["step load"].startswith("{python} load.py {servers.gateway.url} (one process)")
+
+
+def test_nodes_of_other_partitions_are_further_components_of_the_job(site: Path) -> None:
+    program(site)
+    run = one(*CHOSEN, *APART, "cluster.partition=gpu", "cluster.gpus=true", "cluster.memory_gb_per_node=64",
+              "program.steps.gateway.memory_gb=8", "wall_time_min=30", "cluster.price_per_gpu_hour=2").run  # fmt: skip
+    notes = dict(WORK.notes(run))
+    assert notes["server gateway"].endswith("(one process, node 2 of partition cpu, without GPUs)")
+    assert gpu_hours_limit(run) == 1.5, "three nodes with one GPU each for half an hour"
+    directory = RunDir(Path("/sweep") / run.name)
+    script = task_script("start", [directory], Path("/a sweep/logs"), resources(run, Path("/code")))
+    options = re.sub(r"\n\n# setup.*", "", script, flags=re.DOTALL).partition("\n#SBATCH hetjob\n")
+    assert {"#SBATCH --partition=gpu", "#SBATCH --nodes=2", "#SBATCH --gpus-per-node=1", "#SBATCH --mem=64G"} <= set(
+        options[0].splitlines()
+    )
+    assert options[2].split("#SBATCH hetjob\n") == [
+        "#SBATCH --partition=cpu\n#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n#SBATCH --mem=8G\n"
+        "#SBATCH --time=30\n",
+        "#SBATCH --partition=gpu\n#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=1\n"
+        "#SBATCH --mem=64G\n#SBATCH --time=30",
+    ]
+    (srun,) = re.findall(r"^srun .*", script, flags=re.MULTILINE)
+    assert "'--output=/a sweep/logs/'\"$SLURM_JOB_ID\"'_%t_log.out'" in srun, "of srun %j is a number of the component"
+    assert " --het-group=0-2 start " in srun
+    limited = [has_gpus(run, Rank(number, 4, 0, "n1", "s")) for number in range(4)]
+    assert limited == [True, True, False, True], "where limits of GPUs are set"
