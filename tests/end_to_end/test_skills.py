@@ -15,6 +15,7 @@ import yaml
 
 from tests.support.caller import Caller
 from tests.support.fake_runs import a_run, ended, finished_run, prepared, started
+from tests.support.training import long
 
 TINY = "model=tiny data=random job.sequence_length=32 job.micro_batch_size=1 job.steps=4 launcher=local"
 ONE = f"{TINY} ranks_per_node=1"
@@ -256,7 +257,13 @@ TASKS: tuple[Callable[[Path], None], ...] = (
 )
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
+# A minute each; what they call has tests of its own in CI.
+LEFT_TO_ALL = {compares_an_attempt_with_its_baseline, keeps_a_budget}
+
+
+@pytest.mark.parametrize(
+    "task", [long(task) if task in LEFT_TO_ALL else task for task in TASKS], ids=lambda task: task.__name__
+)
 def test_a_caller_that_has_only_a_guide_and_json(task: Callable[[Path], None], tmp_path: Path) -> None:
     task(tmp_path)
 
