@@ -36,7 +36,8 @@ STATES: Mapping[str, tuple[FailureCause, Weight]] = {
 }
 # With these states the job's own row may hide that a step ran out of memory.
 MAY_HIDE = {"FAILED", "TIMEOUT", "PREEMPTED", "CANCELLED"}
-STEP = re.compile(r"(?P<job>[^.]+)(?:\.(?P<step>\w+).*)?")
+# 12, 12_3.batch; 12+0 and 12+1.0 are of a heterogeneous job, whose logs have the number of its first component.
+STEP = re.compile(r"(?P<job>[^.+]+)(?:\+(?P<component>\d+))?(?:\.(?P<step>\w+).*)?")
 EXIT_CODE = re.compile(r"(?P<code>\d+):(?P<signal>\d+)")
 # slurm-12_3.out, 12_3_0_log.out (submitit), train-12.err
 LOG_NAME = re.compile(r"(?:slurm-|^)(\d+(?:_\d+)?)(?:\.|_\d+_log\.)|[-_.](\d+(?:_\d+)?)\.(?:out|err|log)$")
@@ -53,7 +54,7 @@ def read_jobs(path: Path) -> dict[str, list[Record]]:
     rows = [row for form, records in read_log(path) if form is sacct.FORMAT for row in records]
     for row in rows:
         named = STEP.fullmatch(row.texts.get(Text.job_id, ""))
-        if named is not None and named["step"] is None:
+        if named is not None and named["step"] is None and named["component"] in {None, "0"}:
             jobs[named["job"]] = [row]
         elif named is not None:
             jobs.setdefault(named["job"], []).append(row)

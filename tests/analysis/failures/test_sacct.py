@@ -66,6 +66,17 @@ def test_the_last_start_of_a_job_counts(tmp_path: Path) -> None:
     assert of(tmp_path, *rows).line == 4
 
 
+def test_the_components_of_a_heterogeneous_job_are_one_job(tmp_path: Path) -> None:
+    table = tmp_path / "sacct.txt"
+    table.write_text(
+        "JobID|State|ExitCode\n12+0|FAILED|1:0\n12+0.batch|FAILED|1:0\n12+0.0|FAILED|9:0\n12+1|COMPLETED|0:0\n"
+        "12+1.0|OUT_OF_MEMORY|0:125\n"
+    )
+    (rows,) = read_jobs(table).values()
+    assert list(read_jobs(table)) == ["12"]
+    assert verdict_on_job(rows).proof == "12+1.0 OUT_OF_MEMORY, exit code 0:125"
+
+
 def test_each_task_of_an_array_is_a_job(tmp_path: Path) -> None:
     jobs = read_jobs(
         table(tmp_path, "12_0|t|COMPLETED|0:0|node01", "12_1|t|TIMEOUT|0:0|node01", "12_1.0|p|CANCELLED|0:15|x")
