@@ -24,7 +24,7 @@ def found_values(events: Iterable[Mapping[str, Any]]) -> dict[Metric, float]:
         for metric in (m.STARTUP_READ_BYTES, m.SLOWEST_IMPORT_TIME, m.KERNELS_FOUND, m.KERNELS_COMPILED):
             if event["event"] in {"started", "kernels"} and (value := number(event, metric)) is not None:
                 kept[metric].append(value)
-    return {metric: (max if metric is m.SLOWEST_IMPORT_TIME else sum)(values) for metric, values in kept.items()}
+    return {metric: max(values) if metric is m.SLOWEST_IMPORT_TIME else sum(values) for metric, values in kept.items()}
 
 
 def cold_values(runs: Iterable[RunResult]) -> dict[Path, dict[Metric, float]]:

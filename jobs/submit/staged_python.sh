@@ -44,7 +44,7 @@ unpack() {
     local new=$target.new.$$ need_kb base to each
     rm -rf -- "$target".new.*
     # Blocks of a disk are larger than those of an archive.
-    need_kb=$(($(stat -c %s -- "$archive") / 1024 * 105 / 100))
+    need_kb=$(($(stat -c %s -- "$archive") * 105 / 102400))
     [ "$(free_kb)" -ge "$need_kb" ] || remove_unused
     if [ "$(free_kb)" -lt "$need_kb" ]; then
         why=$(awk "BEGIN { printf \"%.3g GB are missing in $top (%.3g GB needed)\", ($need_kb - $(free_kb)) * 1024 / 1e9, $need_kb * 1024 / 1e9 }")
