@@ -38,6 +38,7 @@ NOT_COMPARED = {
     "cluster.pue",
     "cluster.currency",
     "engine.hang_timeout_s",
+    "engine.startup_limit_s",
     "launcher.kind",
     "launcher.max_running",
     "launcher.pilot_nodes",
@@ -45,6 +46,7 @@ NOT_COMPARED = {
     "launcher.spare_nodes",
     "launcher.exclude_known_bad",
     "cluster.sbatch.exclude",
+    "cluster.stage_environment",
     # MLPerf's name of a system contains its size.
     "system.name",
 }

@@ -79,6 +79,12 @@ class FailureCause(Enum):
         Retry.elsewhere,
         "Check the stack and the node of the named rank: it lagged or died while the others waited.",
     )
+    startup_limit = (
+        "startup_limit",
+        Retry.anywhere,
+        "The text names the longest part of the start-up. Set cluster.stage_environment=/tmp for imports, "
+        "engine.weights=node for weights, a stage or `slurmscale data` for data, or raise engine.startup_limit_s.",
+    )
     hardware = ("hardware", Retry.elsewhere, "Report the node to the site, and resume the run without it.")
     lost_peer = (
         "network",

@@ -245,10 +245,20 @@ PROFILED = Metric(
 )
 
 # --- one value per attempt, of rank 0 (status.jsonl, `started` event); they sum to startup_time_s -----------------
+STARTUP_STAGING_TIME = Metric(
+    "startup_staging_time_s",
+    "s",
+    "From the start of rank 0's process until a copy of its environment is on a disk of the node "
+    "(cluster.stage_environment).",
+    Better.low,
+    3,
+    group=Group.startup,
+)
 STARTUP_IMPORT_TIME = Metric(
     "startup_import_time_s",
     "s",
-    "From the start of rank 0's process to the end of its imports: interpreter, torch, LitGPT or NeMo.",
+    "From the start of rank 0's process, or from the end of staging, to the end of its imports: interpreter, torch, "
+    "LitGPT or NeMo.",
     Better.low,
     3,
     group=Group.startup,
@@ -298,6 +308,50 @@ STARTUP_OTHER_TIME = Metric(
     Better.low,
     3,
     group=Group.startup,
+)
+
+# --- what a start found, cold or warm (status.jsonl, `started` and `kernels` events) --------------------------------
+STARTUP_READ_BYTES = Metric(
+    "startup_read_bytes",
+    "B",
+    "Bytes that all ranks of a start read from storage until the end of their imports, by the kernel's counter of each "
+    "process (read_bytes of /proc/PID/io): what the page cache held does not count. Summed over starts.",
+    Better.low,
+    3,
+    GIGABYTE,
+)
+SLOWEST_IMPORT_TIME = Metric(
+    "slowest_import_time_s",
+    "s",
+    "From the start of a process to the end of its imports, on the slowest rank of all starts.",
+    Better.low,
+    3,
+)
+KERNELS_FOUND = Metric(
+    "kernels_found",
+    "1",
+    "Compiled graphs that torch.compile of rank 0 took from the kept cache until the end of the first step "
+    "(fxgraph_cache_hit of torch's inductor), summed over starts.",
+)
+KERNELS_COMPILED = Metric(
+    "kernels_compiled",
+    "1",
+    "Graphs that torch.compile of rank 0 compiled anew until the end of the first step (fxgraph_cache_miss and "
+    "fxgraph_cache_bypass of torch's inductor), summed over starts.",
+    Better.low,
+)
+COLD_STARTS = Metric(
+    "cold_starts",
+    "1",
+    "Starts with a machine on which no start of the sweep had met its ranks since the machine's boot: its page cache "
+    "may hold nothing of the environment. All other starts are warm.",
+    Better.low,
+)
+COLD_STARTUP_TIME = Metric(
+    "cold_startup_time_s", "s", "Mean of startup_time_s over the cold starts of the run.", Better.low, 3
+)
+WARM_STARTUP_TIME = Metric(
+    "warm_startup_time_s", "s", "Mean of startup_time_s over the warm starts of the run.", Better.low, 3
 )
 
 # --- one value per attempt (status.jsonl, `finished` and `stopped` events; start-up: `started` too) -----------

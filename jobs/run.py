@@ -14,7 +14,8 @@ import signal
 import sys
 import time
 import traceback
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from jobs.runtime.garbage import uncollected_imports
 from jobs.runtime.gpu_limits import gpus_limited
 from jobs.runtime.system import system_recorded
 from jobs.runtime.transport import listen_to_nccl, send_gloo_as_nccl, use_network
+from jobs.runtime.watchdog import Watchdog
 from jobs.runtime.wrapped import start_under_profiler
 from jobs.schema import Run
 from jobs.secrets import redacted_traceback
@@ -107,7 +109,7 @@ def main(run_directory: str) -> None:
                 send_gloo_as_nccl()
             with suppress(metadata.PackageNotFoundError):  # a torch that was not installed by a package manager
                 prepare_for_torch(run, metadata.version("torch"))
-            with uncollected_imports():
+            with imports_watched(run, lease, rank), uncollected_imports():
                 start = work_of(run).entry(run)
             phase = work_of(run).first_phase
             with nullcontext() if phase is None else storage_io.rank_recorded(run, directory, rank, phase):
@@ -127,6 +129,18 @@ def main(run_directory: str) -> None:
         # Printed here, since submitit would write the traceback of an exception to its result file as it is.
         print(redacted_traceback(error), end="", file=sys.stderr, flush=True)
         sys.exit(1)
+
+
+@contextmanager
+def imports_watched(run: Run, lease: Lease, rank: Rank) -> Iterator[None]:
+    """End a run that still imports when its start-up has taken too long; afterwards its work has its own watchdog."""
+    limit_s = run.engine.startup_limit_s
+    watchdog = None if limit_s is None else Watchdog(lease, rank, limit_s, limit_s)
+    try:
+        yield
+    finally:
+        if watchdog is not None:
+            watchdog.stop()
 
 
 def end_when_asked() -> None:

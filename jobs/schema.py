@@ -474,6 +474,9 @@ class Engine:
     hang_timeout_s: Count = 600
     """Longest time of a step, or of reading data or a checkpoint; the watchdog then ends the run and records which
     ranks were behind."""
+    startup_limit_s: Count | None = None
+    """Longest time from the start of the processes to the end of the first step of a training; the run then ends, and
+    records which part took how long. null: no limit but `hang_timeout_s` for each part."""
     pace_every_steps: NoneOrMore | None = None
     """Steps between two comparisons of the ranks' own work, which find stragglers (native); null: 10, 0: never."""
     cpu_threads_per_rank: Count = 1
@@ -1019,6 +1022,10 @@ class Cluster:
     GPUs are."""
     python: str | None = None
     """Python command on the nodes (in the container, if any); null: the Python that submits."""
+    stage_environment: str | None = None
+    """Directory on a disk of each node, such as /tmp, to which the environment of the Python that submits is copied
+    before the ranks start, and kept for later starts: for environments on a file system from which many ranks import
+    slowly. null: ranks run the environment where it is."""
 
 
 class Transport(Enum):

@@ -24,6 +24,7 @@ from analysis.logs.facts import Facts, read_facts
 from analysis.logs.file import LogFile, read_log_file
 from analysis.logs.runs import log_runs, name_below
 from analysis.logs.streams import job_name, with_errors
+from analysis.metrics.cold_starts import cold_values
 from analysis.metrics.cost import cost_values
 from analysis.metrics.epochs import epoch_values
 from analysis.metrics.mfu import utilization
@@ -162,11 +163,14 @@ def read_or_refuse(path: Path) -> LogFile:
 
 
 def with_derived(runs: Iterable[RunResult]) -> list[RunResult]:
-    """Return the runs, the used ones with MFU, time of an epoch and cost; our runs and logs are treated alike."""
+    """Return the runs, the used ones with cold starts, MFU, time of an epoch and cost; logs are treated alike."""
+    runs = list(runs)
+    cold = cold_values(runs)
 
     def derived(run: RunResult) -> RunResult:
         found = utilization(run)
-        run = replace(run, values={**run.values, **found.values, **epoch_values(run)}, utilization=found)
+        values = {**run.values, **cold.get(run.path, {}), **found.values, **epoch_values(run)}
+        run = replace(run, values=values, utilization=found)
         return replace(run, values={**run.values, **cost_values(run)})
 
     return [derived(run) if run.used else run for run in runs]

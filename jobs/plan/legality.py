@@ -47,6 +47,7 @@ VALUES: tuple[Rule, ...] = (
     *rehearsal.RULES,
     *report.RULES,
     *notify.RULES,
+    *container.RULES,
 )
 WARNINGS: tuple[Rule, ...] = (
     *rehearsal.WARNINGS,

@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
+from jobs import metrics as m
 from jobs.errors import ConfigError
+from jobs.metrics import Metric
 from jobs.plan.rules.values import BFLOAT16_CAPABILITY
 from jobs.private import kept_cache
 from jobs.ranks import Rank, node_name
@@ -71,6 +73,18 @@ def keep_kernels() -> None:
     kept = kept_cache("kernels") / as_file_name(f"{platform.machine()} {cpu_name()}")
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kept / "torchinductor"))
     os.environ.setdefault("TRITON_CACHE_DIR", str(kept / "triton"))
+
+
+def compiled_graphs() -> dict[Metric, int]:
+    """Return the graphs that torch.compile of this process found in the kept cache, and those that it compiled anew.
+
+    torch's own counters: a bypass is a graph that it cannot keep.
+    """
+    from torch._dynamo.utils import counters  # noqa: PLC0415 (seconds, where nothing is compiled)
+
+    graphs = counters["inductor"]
+    anew = graphs["fxgraph_cache_miss"] + graphs["fxgraph_cache_bypass"]
+    return {m.KERNELS_FOUND: graphs["fxgraph_cache_hit"], m.KERNELS_COMPILED: anew}
 
 
 def refuse_own_gpu_only(run: Run) -> None:

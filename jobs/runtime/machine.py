@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from pathlib import Path
@@ -16,6 +17,22 @@ VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 def process_start() -> float:
     """Return the start of this process, in seconds since the epoch."""
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + started_after_boot_s("self")
+
+
+STAGED, STAGING_S = "SLURMSCALE_STAGED", "SLURMSCALE_STAGING_S"
+"""Set by staged_python.sh before it becomes the rank."""
+
+
+def staged_environment() -> tuple[str, float]:
+    """Return where this process found the copy of its environment, in words, and the seconds of its copying.
+
+    Empty and 0 without cluster.stage_environment.
+    """
+    try:
+        time_s = float(os.environ.get(STAGING_S, "0"))
+    except ValueError:
+        time_s = 0.0
+    return os.environ.get(STAGED, ""), time_s
 
 
 def boot_id() -> str:

@@ -24,6 +24,7 @@ from jobs.runtime.checkpoint_directory import take_over
 from jobs.runtime.exchange import gather
 from jobs.runtime.gpu import is_far, own_index, stay_near
 from jobs.runtime.machine import boot_id, cpu_name
+from jobs.runtime.startup import Startup
 from jobs.runtime.store import met_at
 from jobs.runtime.transport import gloo_transports, read_nccl
 from jobs.runtime.watchdog import LONGEST_SUSPENSION
@@ -132,6 +133,13 @@ def nodes_of_run(planned: int, device: torch.device | None = None) -> dict[str, 
         "emulated_nodes": len(machines) < planned,
         "far_from_gpu": [rank for rank, (*_, far) in enumerate(places) if far],
     }
+
+
+def found_by_ranks(startup: Startup) -> dict[Metric, float]:
+    """Return the longest time of imports, and the bytes that all ranks read for them. Every rank calls it."""
+    own = [startup.parts[m.STARTUP_IMPORT_TIME], startup.import_read_bytes]
+    times_s, read_bytes = zip(*(gather(own) if dist.is_initialized() else [own]), strict=True)
+    return {m.SLOWEST_IMPORT_TIME: max(times_s), m.STARTUP_READ_BYTES: sum(read_bytes)}
 
 
 def transports_of_run(network: Network, nccl_log: Path) -> tuple[list[str], list[str], list[str]]:

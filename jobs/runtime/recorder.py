@@ -32,11 +32,14 @@ from jobs.rundir import SCHEMA_VERSION, append_record, event_record, read_events
 from jobs.runtime import storage_io
 from jobs.runtime.checkpoint_directory import Saved
 from jobs.runtime.divergence import DivergedError, in_words, is_finite
+from jobs.runtime.gpu import compiled_graphs
+from jobs.runtime.machine import staged_environment
 from jobs.runtime.node_load import NodeLoad, at_start
 from jobs.runtime.nvidia import gpu_of_rank
 from jobs.runtime.process_group import (
     device_name,
     forget_memory_of_startup,
+    found_by_ranks,
     largest_of_ranks,
     memory_peaks,
     nodes_of_run,
@@ -79,8 +82,11 @@ class Recorder:
     def started(self, device: torch.device, data: str, **more: str) -> None:
         """Record the start, after all ranks have met and before the first step. All ranks call it."""
         nodes = nodes_of_run(self.run.nodes, device)
+        found = found_by_ranks(self.startup)
         forget_memory_of_startup(device)
         self.loop_started = self.startup.ends()
+        if self.from_step == self.steps:
+            self.startup.watchdog.startup_ends()
         storage_io.begin(StoragePhase.train)
         if not self.writes:
             return
@@ -96,6 +102,7 @@ class Recorder:
         # Also here, because a killed attempt records no end.
         parts = {metric.name: value for metric, value in self.startup.parts.items() if value}
         startup = {m.STARTUP_TIME.name: self.loop_started - self.startup.process_started, **parts}
+        startup |= {metric.name: value for metric, value in found.items()}
         if self.load is not None:
             self.load.gpu = gpu_of_rank(device)
             startup |= {metric.name: value for metric, value in at_start(self.load.gpu).items()}
@@ -106,6 +113,8 @@ class Recorder:
             "float32_products": torch.get_float32_matmul_precision(),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
         }
+        if staged := staged_environment()[0]:
+            more["environment"] = staged
         self.event("started", **place, **startup, **where, **arithmetic, **more, data=data)
         unlearned = ", from RANDOM WEIGHTS (job.init_from is not set)" if finetunes_nothing(self.run.job) else ""
         print(
@@ -154,12 +163,20 @@ class Recorder:
             self.append(self.directory.metrics, known)
             self.show(step, loss, step_time_s, batch)
         if len(self.step_times_s) == 1:
+            self.startup.watchdog.startup_ends()
             self.transport(step)
+            self.kernels(step)
             self.recovered(step)
         if self.load is not None and len(self.step_times_s) == self.run.job.unmeasured_steps:
             self.load.begin()
         elif self.load is not None and self.load.due():
             self.node_load(step)
+
+    def kernels(self, step: int) -> None:
+        """Record the compiled graphs that rank 0 found in the kept cache or compiled anew, if it compiles."""
+        if self.writes and self.run.engine.compile:
+            graphs = {metric.name: value for metric, value in compiled_graphs().items()}
+            self.event("kernels", attempt=self.attempt, step=step, **graphs)
 
     def recovered(self, step: int) -> None:
         """Record the time since the failure of the start before, after the first step of this one."""

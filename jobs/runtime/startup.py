@@ -10,11 +10,14 @@ from jobs import metrics as m
 from jobs.metrics import Metric
 from jobs.plan.cost import checkpoint_bytes, weights_bytes
 from jobs.runtime.checkpoint_directory import size_bytes
-from jobs.runtime.watchdog import Watchdog
+from jobs.runtime.machine import staged_environment
+from jobs.runtime.storage_io import own_counters
+from jobs.runtime.watchdog import IMPORTING, STAGING, Watchdog
 from jobs.schema import Run
 
 ACTIVITIES = {
-    m.STARTUP_IMPORT_TIME: "importing",
+    m.STARTUP_STAGING_TIME: STAGING,
+    m.STARTUP_IMPORT_TIME: IMPORTING,
     m.STARTUP_RENDEZVOUS_TIME: "meeting the other ranks",
     m.STARTUP_DATA_TIME: "opening the data",
     m.STARTUP_MODEL_TIME: "building the model",
@@ -27,17 +30,20 @@ ACTIVITIES = {
 class Startup:
     """A clock that adds every second from the process's start to one of STARTUP_PARTS; they sum to STARTUP_TIME.
 
-    The first part is the interpreter and all imports, which end before the clock is created.
+    The first parts are staging, the interpreter and all imports, which end before the clock is created.
     """
 
     def __init__(self, process_started: float, watchdog: Watchdog, reads_bytes: Mapping[Metric, int]) -> None:
         self.process_started = process_started
         self.parts = dict.fromkeys(m.STARTUP_PARTS, 0.0)
-        self.parts[m.STARTUP_IMPORT_TIME] = time.time() - process_started
+        self.parts[m.STARTUP_STAGING_TIME] = staged_environment()[1]
+        self.parts[m.STARTUP_IMPORT_TIME] = time.time() - process_started - self.parts[m.STARTUP_STAGING_TIME]
         self.part = m.STARTUP_OTHER_TIME
         self.watchdog = watchdog
         self.reads_bytes = reads_bytes
         self.data_bytes = 0
+        self.import_read_bytes = own_counters().get("read_bytes", 0.0)
+        """Bytes of the imports that were not in the page cache."""
 
     def begins(self, part: Metric) -> None:
         """Begin a part, which lasts until the next one begins; the watchdog names it in its errors."""

@@ -1,10 +1,12 @@
-"""End a run that hangs, and record which rank lagged and where.
+"""End a run that hangs or starts too slowly, and record which rank lagged and where.
 
 A thread of every rank writes the rank's current work to heartbeats/ in the run directory. A rank whose work takes
 longer than engine.hang_timeout_s, and longer than a slow file system needs for its bytes, writes the stacks of its
 threads and the record of its collectives to hangs/. One rank then records the failure with the lagging rank, and all
 ranks end. A stopped process is identified by its missing heartbeats; a job of which all processes were stopped is none
-that hangs.
+that hangs. A run that has not made its first step within engine.startup_limit_s ends in the same way.
+
+This module does not import torch: it also watches the imports of a rank.
 """
 
 from __future__ import annotations
@@ -17,14 +19,12 @@ import threading
 import time
 import traceback
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-
-import torch
-from torch._C import _distributed_c10d
 
 from jobs.errors import RunDirError
 from jobs.failure_causes import FailureCause, record_failure
@@ -35,6 +35,7 @@ from jobs.output import open_to_append, own_directory, write_file
 from jobs.ranks import Rank, node_name, restart_count
 from jobs.rundir import RunDir, append_event
 from jobs.runtime.gpu_limits import release
+from jobs.runtime.machine import process_start, staged_environment
 
 BEAT_S = 5.0
 # On a shared file system another node sees a heartbeat with a delay.
@@ -42,9 +43,14 @@ SILENT_BEATS = 4
 # Limits the heartbeats per second in one directory of a file system.
 RANKS_PER_BEAT_S = 100
 COLLECTIVES_KEPT = 2000
+# Shorter parts of a start-up are not listed.
+SHOWN_S = 0.5
 # All ranks together: a slower file system counts as one that hangs.
 LEAST_BYTES_PER_S = 1e8
 EXIT_CODE = 75
+STAGING = "copying the environment"
+IMPORTING = "importing"
+"""The first pieces of work, from the start of the process to the end of its imports."""
 LONGEST_SUSPENSION = timedelta(days=7)
 """Added to the timeouts of collectives, which go on while Slurm suspends a job; the limits of this module do not."""
 
@@ -62,21 +68,31 @@ class Beat:
     """The code line of its main thread."""
     silent_s: float
     """Age relative to the newest heartbeat of any rank."""
+    spent: dict[str, float] = field(default_factory=dict)
+    """Seconds of its start-up by piece of work, if that has a limit."""
 
 
 class Watchdog:
     """A thread that watches this rank's main thread."""
 
-    def __init__(self, lease: Lease, rank: Rank, limit_s: float) -> None:
+    def __init__(self, lease: Lease, rank: Rank, limit_s: float, startup_limit_s: float | None = None) -> None:
         # Before any process group is created: torch's flight recorder reads it then.
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(COLLECTIVES_KEPT))
         self.lease = lease
         self.directory = lease.run
         self.rank = rank
         self.hang_timeout_s = self.limit_s = limit_s
-        self.beat_s = min(max(BEAT_S, rank.world_size / RANKS_PER_BEAT_S), limit_s / 4)
+        self.startup_limit_s = startup_limit_s
+        """Longest time from the start of the process to the end of its first step; None: no limit, or it is made."""
+        self.exceeded_s: float | None = None
+        """The limit of the start-up for which this run ends."""
+        staged_s = staged_environment()[1]
+        self.spent = {STAGING: staged_s, IMPORTING: time.time() - process_start() - staged_s}
+        """Seconds of the start-up by piece of work, without the present one."""
+        shortest_s = min(limit_s, startup_limit_s or limit_s)
+        self.beat_s = min(max(BEAT_S, rank.world_size / RANKS_PER_BEAT_S), shortest_s / 4)
         self.main = threading.main_thread().ident
-        self.doing, self.order, self.since = "starting", 0, time.monotonic()
+        self.doing, self.order, self.since = IMPORTING, 0, time.monotonic()
         self.stopped = threading.Event()
         self.thread = threading.Thread(target=self.watch, name="watchdog", daemon=True)
         self.thread.start()
@@ -86,10 +102,23 @@ class Watchdog:
 
         Every rank begins the same ones in the same order.
         """
+        spent = self.spent_until_now()
         self.doing, self.order = work, self.order + 1
-        # In this order: the thread must not compare the time of the last piece with the limit of this one.
+        # In this order: the thread must not compare the time of the last piece with the limit of this one, nor count it
+        # twice.
         self.since = time.monotonic()
+        self.spent = spent
         self.limit_s = within_s(self.hang_timeout_s, size_bytes)
+
+    def startup_ends(self) -> None:
+        """Note that the first step is made, or that none is left."""
+        self.startup_limit_s, self.spent = None, {}
+
+    def spent_until_now(self) -> dict[str, float]:
+        """Return the seconds of the start-up by piece of work; empty if it has no limit, or is over."""
+        if self.startup_limit_s is None:
+            return {}
+        return self.spent | {self.doing: self.spent.get(self.doing, 0.0) + time.monotonic() - self.since}
 
     def stop(self) -> None:
         """Stop watching, when the rank has done its work."""
@@ -104,8 +133,19 @@ class Watchdog:
             if self.stopped.wait(self.beat_s):
                 return
             self.forgive(time.monotonic() - slept)
-            if time.monotonic() - self.since > self.limit_s:
+            self.exceeded_s = self.exceeded()
+            if self.exceeded_s is not None or time.monotonic() - self.since > self.limit_s:
                 self.end()
+
+    def exceeded(self) -> float | None:
+        """Return the limit of the start-up if this is the first rank awake and the limit is exceeded.
+
+        Ranks start at different times: one of them decides for all, which end with it.
+        """
+        limit_s = self.startup_limit_s
+        if limit_s is None or sum(self.spent_until_now().values()) <= limit_s or self.a_rank_before_is_awake():
+            return None
+        return limit_s
 
     def forgive(self, slept_s: float) -> None:
         """Do not count the time for which this process was stopped to the work of the main thread.
@@ -131,7 +171,8 @@ class Watchdog:
         """Write a heartbeat; a full disk does not end the rank."""
         file = heartbeat(self.directory, self.rank.rank)
         record = {"rank": self.rank.rank, "node": node_name(), "doing": self.doing, "order": self.order,
-                  "place": place(sys._current_frames().get(self.main or 0))}  # fmt: skip
+                  "place": place(sys._current_frames().get(self.main or 0)),
+                  "spent": self.spent_until_now()}  # fmt: skip
         try:
             own_directory(file.parent)
             write_file(file, json.dumps(record))
@@ -156,9 +197,10 @@ class Watchdog:
         name = f"rank-{self.rank.rank:05d}"
         with open_to_append(own_directory(hang) / f"{name}.txt") as stacks:
             faulthandler.dump_traceback(stacks.fileno(), all_threads=True)
-        # Private: torch itself dumps only when NCCL's watchdog ends the process.
-        recorded = _distributed_c10d._dump_fr_trace_json(True, False)  # type: ignore[attr-defined]  # not in its stubs
-        write_file(hang / f"{name}.collectives.json", bytes(recorded))
+        # Private: torch itself dumps only when NCCL's watchdog ends the process. Without torch there are none.
+        collectives = getattr(sys.modules.get("torch._C"), "_distributed_c10d", None)
+        if collectives is not None:
+            write_file(hang / f"{name}.collectives.json", bytes(collectives._dump_fr_trace_json(True, False)))
 
     def record_lagging(self, hang: Path) -> None:
         """Record the lagging rank if this is the first rank awake; else wait while that rank does."""
@@ -172,6 +214,13 @@ class Watchdog:
         if self.lease.is_lost():
             return
         lagging, words = lagging_rank(found, awake)
+        if self.exceeded_s is not None:
+            words = unstarted(found, self.rank.world_size) or words
+            error = f"no first step within {self.exceeded_s:.0f} s (engine.startup_limit_s): {words}; "
+            error += f"{startup_in_words(lagging)}; stacks in {hang}"
+            cause = FailureCause.startup_limit
+            record_failure(self.directory, cause, rank=lagging.rank, node=lagging.node, error=error)
+            return
         slow = "" if self.limit_s == self.hang_timeout_s else f", and its bytes at {LEAST_BYTES_PER_S / 1e9:g} GB/s"
         error = f"no progress for {self.limit_s:.0f} s (engine.hang_timeout_s{slow}): {words}; stacks in {hang}"
         record_failure(self.directory, FailureCause.hung, rank=lagging.rank, node=lagging.node, error=error)
@@ -181,7 +230,10 @@ class Watchdog:
 
         Mostly rank 0 did: N ranks then look at N files, and only one rank reads all of them.
         """
-        own = heartbeat(self.directory, self.rank.rank).stat().st_mtime
+        try:
+            own = heartbeat(self.directory, self.rank.rank).stat().st_mtime
+        except OSError:
+            return False  # a full disk, which no other rank can write to either
         before = (heartbeat(self.directory, rank) for rank in range(self.rank.rank))
         return any(file.exists() and own - file.stat().st_mtime < SILENT_BEATS * self.beat_s for file in before)
 
@@ -221,11 +273,27 @@ def lagging_rank(found: list[Beat], awake: list[Beat]) -> tuple[Beat, str]:
     if len(behind) < len(awake):
         return behind[0], f"{named(behind)} still {behind[0].doing} at {behind[0].place}"
     # All do the same piece of work: ranks in torch wait for the others in a collective, or for the device.
-    torch_directory = str(Path(torch.__file__).parent)
+    spec = find_spec("torch")  # without importing it: it may be what hangs
+    torch_directory = str(Path(spec.origin).parent) if spec and spec.origin else os.sep
     outside = [beat for beat in awake if not beat.place.startswith(torch_directory)]
     if 0 < len(outside) < len(awake):
         return outside[0], f"{named(outside)} {outside[0].doing} at {outside[0].place}, the others waited in torch"
     return awake[0], f"all ranks {awake[0].doing}, none stands out"
+
+
+def unstarted(found: list[Beat], ranks: int) -> str:
+    """Return the ranks without any heartbeat as text; empty if there are none."""
+    missing = sorted(set(range(ranks)) - {beat.rank for beat in found})
+    return f"{len(missing)} of {ranks} ranks have not started, the first is rank {missing[0]}" if missing else ""
+
+
+def startup_in_words(beat: Beat) -> str:
+    """Return the parts of a rank's start-up, the longest first, with the remedy for slow imports."""
+    parts = sorted(beat.spent.items(), key=lambda part: -part[1])
+    listed = ", ".join(f"{work} {time_s:.0f} s" for work, time_s in parts if time_s >= SHOWN_S)
+    whole = f"the {sum(beat.spent.values()):.0f} s of rank {beat.rank}: {listed or 'not recorded'}"
+    slow_imports = bool(parts) and parts[0][0] == IMPORTING and not beat.spent.get(STAGING)
+    return f"{whole}. Set cluster.stage_environment=/tmp" if slow_imports else whole
 
 
 def named(beats_of: list[Beat]) -> str:

@@ -16,6 +16,7 @@ from jobs.errors import ConfigError
 from jobs.output import own_directory
 from jobs.ranks import Rank, node_name
 from jobs.rundir import RunDir
+from jobs.runtime.machine import STAGING_S
 from jobs.schema import Profiler, Run
 
 WRAPPED = "SLURMSCALE_WRAPPED"
@@ -40,6 +41,7 @@ def start_under_profiler(run: Run, directory: RunDir, rank: Rank) -> None:
         )
     own_directory(directory.profiles)
     os.environ[WRAPPED] = profile.program.name
+    os.environ.pop(STAGING_S, None)  # the copying was over before the process that will be the rank
     command += [sys.executable, "-u", "-m", "jobs.run", str(directory.path)]
     print(f"rank {rank.rank}: {shlex.join(command)}", flush=True)
     os.execv(program, command)  # noqa: S606 (no shell is wanted)

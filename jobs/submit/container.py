@@ -13,6 +13,7 @@ from jobs.errors import SubmitError
 from jobs.files import opened
 from jobs.plan.rules.container import IMAGE_PYTHON, sees_this_python
 from jobs.schema import ContainerRuntime, Run
+from jobs.submit.staging import staged_python, stages_environment
 from jobs.work.work import work_of
 
 # The global header of a SIF (sylabs/sif, pkg/sif/sif.go): 32 bytes of a script, its name, version, architecture, id.
@@ -67,7 +68,7 @@ def rank_python(run: Run) -> str:
     cluster = run.cluster
     python = cluster.python or shlex.quote(sys.executable)
     if cluster.container is None:
-        return python
+        return staged_python(run, python) if stages_environment(run) else python
     if cluster.python is None and not sees_this_python(cluster):
         python = IMAGE_PYTHON
     if cluster.container_runtime is ContainerRuntime.pyxis:

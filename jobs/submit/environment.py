@@ -14,7 +14,8 @@ from collections.abc import Mapping
 KEPT = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS"}
 SLURM = re.compile(r"(SLURMD?|SBATCH|SRUN|SALLOC|SQUEUE|SACCT|SACCTMGR|SINFO|SCONTROL|SCANCEL)_")
 RANK_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR",
-              "MASTER_PORT", "SLURMSCALE_START", "SLURMSCALE_RESTART_COUNT", "SLURMSCALE_JOB_ID")  # fmt: skip
+              "MASTER_PORT", "SLURMSCALE_START", "SLURMSCALE_RESTART_COUNT", "SLURMSCALE_JOB_ID",
+              "SLURMSCALE_STAGED", "SLURMSCALE_STAGING_S")  # fmt: skip
 RANK_PREFIXES = ("TORCHELASTIC_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_", "SUBMITIT_")
 # Variables of a shell inside another job: options of sbatch, requests that srun reads (without them a step gets what
 # its own job has), the array of that job.

@@ -13,6 +13,7 @@ from jobs.submit.code_store import restore_code
 from jobs.submit.launchers import launcher_of
 from jobs.submit.launchers.launcher import Launch, Runs
 from jobs.submit.stages import MissingStages
+from jobs.submit.staging import packed
 from jobs.submit.trust.integrity import refuse_changed
 from jobs.submit.trust.own_sweeps import refuse_unrecorded
 
@@ -36,8 +37,9 @@ def launch(sweep: SweepDir, runs: Runs, kind: LauncherKind, missing_stages: Sequ
         codes = {directory.code_snapshot for directory in directories}
         refuse_changed(sweep.path, first.cluster.trusted_group, codes)
         refuse_unrecorded(sweep, directories)
+        lines = [] if kind.is_preview else packed(run for run, _ in runs)
         with spent([*(run for run, _ in runs), *(each.run for each in missing_stages)], kind):
-            return launcher_of(kind).launch(Launch(sweep, runs, missing_stages))
+            return [*lines, *launcher_of(kind).launch(Launch(sweep, runs, missing_stages))]
     except OSError as error:
         raise SubmitError(
             f"{error.filename or sweep.path}: {error.strerror or error}. Nothing was launched. Free some space or set "

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import venv
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from jobs.cli import main
 from jobs.plan.compose import compose
 from jobs.run_events import run_events
 from jobs.rundir import RunDir, SweepDir, read_records
+from jobs.submit import staging
 from jobs.submit.launchers.slurm import arrays
 from jobs.submit.slurm_commands import most_tasks
 from jobs.submit.states import State, states
@@ -92,6 +94,33 @@ def test_each_point_of_a_node_sweep_runs_on_its_own_number_of_nodes_and_reports(
     page = (sweep.path / "report.html").read_text()
     assert "mulated" in page
     assert "from 1 to 2 ranks" in page
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_ranks_run_a_copy_of_their_environment_and_the_next_run_on_the_node_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env, disk = tmp_path / "env", tmp_path / "disk"
+    disk.mkdir()
+    venv.create(env, symlinks=True)
+    (site,) = env.glob("lib/python*/site-packages")
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "packages.pth").write_text("\n".join(packages))
+    monkeypatch.setattr(sys, "prefix", str(env))
+    monkeypatch.setattr(sys, "executable", str(env / "bin/python"))
+    # Here all file systems are local: one that is not needs a network. The Python below the environment stays there.
+    monkeypatch.setattr(sys, "base_prefix", str(env))
+    monkeypatch.setattr(staging, "LOCAL_TYPES", frozenset())
+    points = ["repeat=1,2", "launcher.max_running=1", f"cluster.stage_environment={disk}"]
+    assert main(["submit", "-m", "--wait", *small(tmp_path), *points]) == 0, printed(capsys)
+    starts = [
+        event for run in SweepDir(tmp_path / "s").runs() for event in run_events(run) if event["event"] == "started"
+    ]
+    (copy,) = (disk / f"slurmscale-{os.getuid()}").glob("env-*[0-9a-f]")
+    assert sorted(str(start["environment"]) for start in starts) == [f"found in {copy}", f"unpacked in {copy}"]
+    assert all(float(start["startup_staging_time_s"]) > 0 for start in starts)
+    assert all(float(start["startup_import_time_s"]) > 0 for start in starts)
 
 
 @pytest.mark.slow

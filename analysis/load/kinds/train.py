@@ -17,6 +17,7 @@ from analysis.load.ended import Submissions, refuse_unfinished
 from analysis.load.kinds.evaluate import data_account, evaluated
 from analysis.load.run_files import AT, Contents, UnusableError, content_of, records_of
 from analysis.metrics.checkpoints import checkpoint_values
+from analysis.metrics.cold_starts import found_values
 from analysis.metrics.communication import read_collectives, sums
 from analysis.metrics.energy import energy_of_run, intervals_of
 from analysis.metrics.goodput import account, starts_of, suspensions_of
@@ -60,6 +61,7 @@ def read(run: RunResult, contents: Contents, submissions: Submissions) -> RunRes
             **straggler_share(slow),
             **attempt_times(run.events),
             **startup_parts(run.events),
+            **found_values(run.events),
             **held(run.events),
             **sums(collectives),
             **evaluated(run.events),

@@ -14,6 +14,7 @@ from jobs.metrics import Metric
 
 HEADING = "Start-up by cause"
 PARTS = (
+    (m.STARTUP_STAGING_TIME, "staging", "#56606b"),
     (m.STARTUP_IMPORT_TIME, "interpreter and imports", "#999999"),
     (m.STARTUP_RENDEZVOUS_TIME, "rendezvous", "#56B4E9"),
     (m.STARTUP_DATA_TIME, "data", "#009E73"),

@@ -45,7 +45,7 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
     Raise SupersededError on all ranks, at a step boundary, if another start takes the run over.
     """
     stop, directory = StopRequest(), lease.run
-    watchdog = Watchdog(lease, rank, run.engine.hang_timeout_s)
+    watchdog = Watchdog(lease, rank, run.engine.hang_timeout_s, run.engine.startup_limit_s)
     startup = Startup(process_start(), watchdog, reads_bytes(run))
     prepare_gpu(run, rank)
     refuse_own_gpu_only(run)

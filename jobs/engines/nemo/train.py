@@ -36,7 +36,7 @@ def train(run: Run, lease: Lease, rank: Rank) -> None:
     start takes the run over.
     """
     stop, directory = StopRequest(), lease.run
-    watchdog = Watchdog(lease, rank, run.engine.hang_timeout_s)
+    watchdog = Watchdog(lease, rank, run.engine.hang_timeout_s, run.engine.startup_limit_s)
     startup = Startup(process_start(), watchdog, reads_bytes(run))
     prepare_gpu(run, rank)
     refuse_without_gpu()

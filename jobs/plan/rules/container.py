@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from jobs.plan.rules.rule import Rule
 from jobs.schema import Cluster, Run
 
 IMAGE_PYTHON = "python3"
+DIRECTORY = re.compile(r"/[\w./+@-]+", re.ASCII)
 
 
 def sees_this_python(cluster: Cluster) -> bool:
@@ -38,4 +40,26 @@ def ranks_have_the_images_python(run: Run) -> str | None:
     )
 
 
+def only_this_environment_is_staged(run: Run) -> str | None:
+    """Refuse to copy another environment than that of the Python that submits, or to a path that no shell takes."""
+    cluster, directory = run.cluster, run.cluster.stage_environment
+    if directory is None:
+        return None
+    key = f"cluster.stage_environment={directory}"
+    if not DIRECTORY.fullmatch(directory):
+        return f"{key} is not an absolute path of letters, digits and . _ + @ -. Set cluster.stage_environment=/tmp."
+    if cluster.container is not None:
+        return (
+            f"{key} copies the environment of the Python that submits, and the ranks run in "
+            f"cluster.container={cluster.container}. Set cluster.stage_environment=null."
+        )
+    if cluster.python is not None:
+        return (
+            f"{key} copies the environment of the Python that submits, and the ranks run "
+            f"cluster.python={cluster.python}. Set cluster.stage_environment=null, or cluster.python=null."
+        )
+    return None
+
+
+RULES: tuple[Rule, ...] = (only_this_environment_is_staged,)
 WARNINGS: tuple[Rule, ...] = (ranks_have_the_images_python,)

@@ -18,8 +18,8 @@ NEMO_ONLY = {
 ALSO_NEMO = {"engine.float8", "engine.gradients"}
 """Keys that only the native engine and engine=nemo read."""
 OF_EVERY_ENGINE = {"kind", "activation_checkpointing", "compile", "parameters",
-                   "tf32", "hang_timeout_s", "cpu_threads_per_rank", "deepspeed", "profile", "server",
-                   *(key.removeprefix("engine.") for key in NEMO_ONLY)}  # fmt: skip
+                   "tf32", "hang_timeout_s", "startup_limit_s", "cpu_threads_per_rank", "deepspeed", "profile",
+                   "server", *(key.removeprefix("engine.") for key in NEMO_ONLY)}  # fmt: skip
 """Fields of `engine` that other engines support or have rules for; all others belong to the native engine."""
 
 

@@ -515,7 +515,7 @@ def local_runs_need_no_site(run: Run) -> str | None:
     c = run.cluster
     given = [
         f"cluster.{key}"
-        for key in ("setup", "modules", "container", "container_mounts", "sbatch", "pbs")
+        for key in ("setup", "modules", "container", "container_mounts", "stage_environment", "sbatch", "pbs")
         if getattr(c, key)
     ]
     if given and run.starter.on_this_machine:

@@ -31,6 +31,7 @@ REASONS: Mapping[FailureCause, str] = {
     FailureCause.lost_peer: "a connection broke, which may not happen again",
     FailureCause.node_failure: "the node is at fault, and another one is not",
     FailureCause.hung: "the node that lagged is suspect, and another one is not",
+    FailureCause.startup_limit: "the next start finds files and kernels in the caches",
     FailureCause.hardware: "the node is at fault, and another one is not",
     FailureCause.killed: "the node of the killed rank is suspect, and another one is not",
     FailureCause.aborted: "why it aborted is not known, and another start costs little",
@@ -78,7 +79,12 @@ def repeated_step(run: RunDir, events: Sequence[Mapping[str, Any]]) -> int | Non
     """Return the step after which the last two starts failed by one cause; None if they differ, or made no step.
 
     Two faults of machines at one step are unlikely: such an end is one of the run, of its data or of its checkpoint.
+    A start-up that is too slow twice, the second time with warm caches, has no step: 0.
     """
+    requeued = [recorded_cause(event) for event in events if event["event"] == "requeued"]
+    late = FailureCause.startup_limit
+    if recorded_cause(end_of(latest_attempt(events)) or {}) is late and requeued[-1:] == [late]:
+        return 0
     starts: list[tuple[int, set[FailureCause | None]]] = []
     for event in events:
         if event["event"] == "started" and isinstance(event.get("attempt"), int):

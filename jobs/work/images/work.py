@@ -30,7 +30,7 @@ class Images(Work):
     entry_point = "jobs.work.images.trainer:train"
     rules = "jobs.work.images.rules"
     not_read = NOT_READ
-    reads_of_engine = frozenset({"tf32", "deterministic", "pace_every_steps"})
+    reads_of_engine = frozenset({"tf32", "deterministic", "pace_every_steps", "startup_limit_s"})
     has_batch = True
     meaningless = ("sequence_length",)
     paths = ("images.path", "images.validation_path")

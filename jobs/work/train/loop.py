@@ -48,7 +48,7 @@ def train(
     Raise SupersededError on all ranks, at a step boundary, if another start takes the run over.
     """
     stop, directory = StopRequest(), lease.run
-    watchdog = Watchdog(lease, rank, run.engine.hang_timeout_s)
+    watchdog = Watchdog(lease, rank, run.engine.hang_timeout_s, run.engine.startup_limit_s)
     startup = Startup(process_start(), watchdog, reads_bytes(run))
 
     # --- device -----------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from jobs.engines.native.compilation import overlap_tp, overlaps_tp
 from jobs.rundir import RunDir, load_run
 from jobs.runtime.recorder import Recorder
 from tests.support.composing import one
-from tests.support.real_run import make_run, printed, rank, steps, train
+from tests.support.real_run import events, make_run, printed, rank, steps, train
 from tests.support.training import assert_equal, long
 
 LAYERS = 12  # more than torch compiles one function for (recompile_limit, 8)
@@ -103,6 +103,8 @@ def test_every_step_of_every_layer_is_compiled(layout: str, checkpointing: str, 
     common = (*MODEL, *LAYOUTS[layout], *ROWS[rows], f"engine.activation_checkpointing={checkpointing}")
     compiled = make_run(tmp_path, *common, "name=compiled", "engine.compile=true")
     assert set(train(compiled, of_rank=counted_rank)) == {0}, printed(compiled)
+    (kernels,) = events(compiled, "kernels")
+    assert int(str(kernels["kernels_found"])) + int(str(kernels["kernels_compiled"])) > 0
     eager = make_run(tmp_path, *common, "name=eager")
     assert set(train(eager)) == {0}, printed(eager)
     assert_equal(steps(compiled), steps(eager))

@@ -20,7 +20,8 @@ from jobs.ranks import Rank
 from jobs.rundir import RunDir
 from jobs.runtime.startup import Startup
 from jobs.runtime.watchdog import Watchdog
-from tests.support.fake_runs import a_run, ended, finished_run, prepared, started, step
+from tests.support.fake_events import clock
+from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started, step
 from tests.support.paths import ROOT
 from tests.support.real_run import events, make_run, printed, train
 
@@ -66,8 +67,10 @@ def test_a_run_records_parts_that_sum_to_its_start_up(tmp_path: Path) -> None:
     run = make_run(tmp_path, "parallelism=ddp", "job.steps=1", "job.warmup_steps=0")
     assert train(run) == [0, 0], printed(run)
     (start,) = events(run, "started")
-    parts = [float(str(start[metric.name])) for metric in m.STARTUP_PARTS]
+    parts = [float(str(start[metric.name])) for metric in m.STARTUP_PARTS if metric is not m.STARTUP_STAGING_TIME]
     assert all(part > 0 for part in parts)
+    assert float(str(start["slowest_import_time_s"])) >= float(str(start["startup_import_time_s"]))
+    assert float(str(start["startup_read_bytes"])) >= 0
     assert sum(parts) == pytest.approx(float(str(start["startup_time_s"])), abs=1e-6)
 
 
@@ -130,7 +133,7 @@ print(sys.modules["liger_kernel.ops"].ASKED, sys.modules["peft"] is peft)
 def test_the_report_shows_start_up_by_cause_summed_over_starts(tmp_path: Path) -> None:
     directory = prepared(tmp_path, run := a_run("twice"))
     for attempt in (1, 2):
-        started(directory, run, attempt=attempt, startup_time_s=28.0, **PARTS)
+        started(directory, run, attempt=attempt, startup_time_s=36.0, **PARTS)
     for number in range(1, 7):
         step(directory, number, attempt=2)
     ended(directory, attempt=2, step=6)
@@ -138,9 +141,9 @@ def test_the_report_shows_start_up_by_cause_summed_over_starts(tmp_path: Path) -
     page = report([tmp_path], None)
     section = next(each for each in build(read([tmp_path])).sections if each.heading == "Start-up by cause")
     ((name, starts, whole, *parts, most),) = section.rows
-    assert (name, starts, whole) == ("twice", "2", "56.0")
-    assert parts == ["2.00", "4.00", "6.00", "8.00", "10.0", "12.0", "14.0"]
-    assert most == "other, 25 %"
+    assert (name, starts, whole) == ("twice", "2", "72.0")
+    assert parts == ["2.00", "4.00", "6.00", "8.00", "10.0", "12.0", "14.0", "16.0"]
+    assert most == "other, 22 %"
     assert ">Start-up by cause</h2>" in page.read_text()
     assert "startup_weights_time_s" in (tmp_path / "runs.csv").read_text().splitlines()[0]
 
@@ -148,3 +151,31 @@ def test_the_report_shows_start_up_by_cause_summed_over_starts(tmp_path: Path) -
 def test_where_no_run_recorded_it_the_page_does_not_speak_of_it(tmp_path: Path) -> None:
     finished_run(tmp_path, a_run())
     assert "Start-up by cause" not in report([tmp_path], None).read_text()
+
+
+def test_cold_and_warm_starts_are_apart_also_those_of_a_restart_on_the_same_machines(tmp_path: Path) -> None:
+    first, again = prepared(tmp_path, a_run("first")), prepared(tmp_path, a_run("again"))
+    started(first, a_run("first"), startup_time_s=100.0, machines=["a", "b"], startup_read_bytes=3e9, time=clock(0))
+    event(first, "kernels", attempt=1, step=1, kernels_found=0, kernels_compiled=2)
+    started(first, a_run("first"), attempt=2, startup_time_s=20.0, machines=["b", "a"], time=clock(200))
+    event(first, "kernels", attempt=2, step=5, kernels_found=2, kernels_compiled=0)
+    started(again, a_run("again"), startup_time_s=30.0, machines=["a"], slowest_import_time_s=25.0, time=clock(300))
+    started(again, a_run("again"), attempt=2, startup_time_s=90.0, machines=["a", "c"], time=clock(400))
+    for directory in (first, again):
+        for number in range(1, 7):
+            step(directory, number, attempt=2)
+        ended(directory, attempt=2, step=6)
+    found = {run.name: run.values for run in read([tmp_path]).runs}
+    assert [found["first"][metric] for metric in (m.COLD_STARTS, m.COLD_STARTUP_TIME, m.WARM_STARTUP_TIME)] == [
+        1,
+        100,
+        20,
+    ]
+    assert [found["again"][metric] for metric in (m.COLD_STARTS, m.COLD_STARTUP_TIME, m.WARM_STARTUP_TIME)] == [
+        1,
+        90,
+        30,
+    ]
+    kept = (m.KERNELS_FOUND, m.KERNELS_COMPILED, m.STARTUP_READ_BYTES)
+    assert [found["first"][metric] for metric in kept] == [2, 2, 3e9]
+    assert found["again"][m.SLOWEST_IMPORT_TIME] == 25

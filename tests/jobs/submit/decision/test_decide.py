@@ -46,6 +46,16 @@ def test_a_run_that_fails_again_after_the_same_step_stops(
         assert decision.words == "STOP: two starts ended by killed after step 7: it follows the run"
 
 
+def test_a_run_that_starts_too_slowly_again_with_warm_caches_stops(tmp_path: Path) -> None:
+    run, cause = make_run(tmp_path), FailureCause.startup_limit
+    record_failure(run, cause, rank=0, node="node01", error="no first step within 120 s", restart=0)
+    assert decide(cause, repeated_step(run, run_events(run))).name == "RESTART"
+    append_event(run, "requeued", cause=cause.name)
+    record_failure(run, cause, rank=0, node="node01", error="no first step within 120 s", restart=1)
+    decision = decide(cause, repeated_step(run, run_events(run)))
+    assert decision.words == "STOP: two starts ended by startup_limit after step 0: it follows the run"
+
+
 def test_the_decisions_on_labelled_ends_are_as_good_as_the_readme_states() -> None:
     errors = [stop_or_restart.errors(whole=whole) for whole in (False, True)]
     assert sum(each.wrong_stops for each in errors) <= 0.01 * sum(each.restarts for each in errors)
