@@ -119,6 +119,6 @@ def refuse_shared(sweep: SweepDir, runs: Sequence[RunState]) -> None:
     others = [item for item in states(sweep.whole) if item.job_id in jobs and item.state.is_alive] if jobs else []
     if len(others) > 1:
         raise SubmitError(
-            f"{sweep.only} shares job {others[0].job_id} of launcher=pilot with {counted(len(others) - 1)}, which "
-            f"would end too. {remedy}"
+            f"{sweep.only} shares job {others[0].job_id} of launcher={others[0].launcher} with "
+            f"{counted(len(others) - 1)}, which would end too. {remedy}"
         )

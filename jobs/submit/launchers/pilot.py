@@ -1,10 +1,14 @@
-"""launcher=pilot: one Slurm job, inside which the runs take turns as steps (jobs.submit.pilot)."""
+"""launcher=pilot: one Slurm job, inside which the runs take turns as steps (jobs.submit.pilot).
+
+What pilots of all schedulers share is here, too: launchers/pbs_pilot.py has those of PBS.
+"""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -26,8 +30,12 @@ from jobs.submit.intents import run_task, submit_marked
 from jobs.submit.job_state import JobState
 from jobs.submit.launchers.launcher import Launch, Runs
 from jobs.submit.launchers.slurm import Slurm, cancel_submitted
+from jobs.submit.scheduler_call import Scheduler
 from jobs.submit.submissions import Submission
 from jobs.submit.trust.integrity import submitted_as
+
+Script = Callable[[SweepDir, Runs, str], str]
+"""Returns the batch script of the job of a name that some runs share."""
 
 
 class Pilot(Slurm):
@@ -35,17 +43,7 @@ class Pilot(Slurm):
 
     def check(self, runs: list[Run]) -> None:
         """Raise SubmitError for runs that cannot share one job, and for a job that its partition can never run."""
-        first = runs[0]
-        for run in runs:
-            for section in ("cluster", "launcher"):
-                settings, others = asdict(getattr(first, section)), asdict(getattr(run, section))
-                for key, value in settings.items():
-                    if others[key] != value:
-                        raise SubmitError(
-                            f"launcher=pilot runs all points in one job, but {section}.{key} is {value} for "
-                            f"{first.name} and {others[key]} for {run.name}. Submit them as separate sweeps, one "
-                            "after the other."
-                        )
+        refuse_differing(runs)
         slurm_commands.require()
         slurm_commands.refuse_newer_options(runs)
         pilot = whole(runs)
@@ -55,41 +53,76 @@ class Pilot(Slurm):
 
     def preview(self, what: Launch) -> list[str]:
         """Return the batch script of each job."""
-        return [
-            line
-            for group in jobs_of(what.runs)
-            for line in (f"--- pilot of {counted(len(group))}", job_script(what.sweep, group, what.sweep.path.name))
-        ]
+        return scripts(what, what.sweep.path.name, job_script)
 
     def launch(self, what: Launch) -> list[str]:
         """Submit one job in which the runs take turns."""
         slurm_commands.require()
-        sweep, lines = what.sweep, []
-        submitted: list[str] = []
-        for group in jobs_of(what.runs):
-            pilot = whole([run for run, _ in group])
-            tasks = [run_task(directory, nodes=run.nodes) for run, directory in group]
-            try:
-                with slurm_call.SLURM.refusals_of(f"a pilot of {pilot.nodes} nodes for {counted(len(group))}"):
-                    job_ids = submit_marked(
-                        sweep, "pilot", str(pilot.sweep), tasks, partial(job_script, sweep, group), array=False
-                    )
-            except scheduler_call.NoAnswerError:
-                raise
-            except (SubmitError, OSError) as error:
-                cancel_submitted(sweep, submitted, because=error)
-                raise SubmitError(f"{error} Nothing of this submission is left in the queue.") from error
-            submitted.append(job_ids[0])
-            lines.append(
-                f"submitted {counted(len(group))} as pilot {submitted[-1]}: "
-                f"{pilot.nodes} nodes for {duration(pilot.wall_time_min)} at most"
-            )
-        return lines
+        return submit(
+            what, job_script, launcher="pilot", name=what.sweep.path.name, scheduler=slurm_call.SLURM,
+            take_back=cancel_submitted,
+        )  # fmt: skip
 
     def states(self, submissions: list[Submission]) -> dict[str, JobState]:
         """Return the state of each run inside its job, where it may still wait for nodes."""
-        held = super().states(submissions)
-        return {each.asked_as: in_its_job(each, held[each.asked_as]) for each in submissions if each.asked_as in held}
+        return in_their_jobs(submissions, super().states(submissions))
+
+
+def refuse_differing(runs: list[Run]) -> None:
+    """Raise SubmitError for runs that one job cannot serve."""
+    first = runs[0]
+    for run in runs:
+        for section in ("cluster", "launcher"):
+            settings, others = asdict(getattr(first, section)), asdict(getattr(run, section))
+            for key, value in settings.items():
+                if others[key] != value:
+                    raise SubmitError(
+                        f"launcher={first.launcher.kind.name} runs all points in one job, but {section}.{key} is "
+                        f"{value} for {first.name} and {others[key]} for {run.name}. Submit them as separate sweeps, "
+                        "one after the other."
+                    )
+
+
+def scripts(what: Launch, name: str, script: Script) -> list[str]:
+    """Return the lines that show the batch script of each job."""
+    return [
+        line
+        for group in jobs_of(what.runs)
+        for line in (f"--- pilot of {counted(len(group))}", script(what.sweep, group, name))
+    ]
+
+
+def submit(
+    what: Launch, script: Script, *, launcher: str, name: str, scheduler: Scheduler, take_back: Callable[..., None]
+) -> list[str]:
+    """Submit one job in which the runs take turns; return sentences for the user.
+
+    `name` begins the name of the job. `take_back` cancels jobs of this submission if the scheduler refuses a later one.
+    """
+    sweep, lines = what.sweep, []
+    submitted: list[str] = []
+    for group in jobs_of(what.runs):
+        pilot = whole([run for run, _ in group])
+        tasks = [run_task(directory, nodes=run.nodes) for run, directory in group]
+        try:
+            with scheduler.refusals_of(f"a pilot of {pilot.nodes} nodes for {counted(len(group))}"):
+                job_ids = submit_marked(sweep, launcher, name, tasks, partial(script, sweep, group), array=False)
+        except scheduler_call.NoAnswerError:
+            raise
+        except (SubmitError, OSError) as error:
+            take_back(sweep, submitted, because=error)
+            raise SubmitError(f"{error} Nothing of this submission is left in the queue.") from error
+        submitted.append(job_ids[0])
+        lines.append(
+            f"submitted {counted(len(group))} as pilot {submitted[-1]}: "
+            f"{pilot.nodes} nodes for {duration(pilot.wall_time_min)} at most"
+        )
+    return lines
+
+
+def in_their_jobs(submissions: list[Submission], jobs: Mapping[str, JobState]) -> dict[str, JobState]:
+    """Return the states of runs inside jobs that have these states."""
+    return {each.asked_as: in_its_job(each, jobs[each.asked_as]) for each in submissions if each.asked_as in jobs}
 
 
 def in_its_job(submission: Submission, job: JobState) -> JobState:
@@ -108,7 +141,7 @@ def jobs_of(runs: Runs) -> list[Runs]:
     for run, directory in runs:
         if run.launcher.pilot_nodes is None or run.launcher.pilot_wall_time_min is None:
             raise SubmitError(
-                f"{run.name} was not prepared for launcher=pilot: it has no launcher.pilot_nodes and "
+                f"{run.name} was not prepared for launcher={run.starter.name}: it has no launcher.pilot_nodes and "
                 "launcher.pilot_wall_time_min. Run `slurmscale resume` without --launcher, or submit a new sweep."
             )
         # One job has one partition, one account and one size.
