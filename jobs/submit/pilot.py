@@ -276,7 +276,10 @@ def unfinished(sweep: SweepDir, job_id: str, codes: Mapping[str, str]) -> list[T
     """Return the runs of this job that have not ended, in their order."""
     turns = []
     for submission in latest_submissions(sweep).values():
-        if submission.job_id != job_id or submission.ended or submission.cancelled:
+        if submission.job_id != job_id or submission.ended:
+            continue
+        if submission.cancelled:
+            append_record(sweep.submissions, event_record("ended", run=submission.run))
             continue
         directory = sweep.run(submission.run)
         end = own_end(directory, submission)

@@ -13,7 +13,7 @@ from jobs.submit.batch_script import environment_lines, integrity_lines
 from jobs.submit.job_state import JobState
 from jobs.submit.launchers.launcher import Launch, Runs
 from jobs.submit.launchers.pbs import Pbs, cancel_submitted
-from jobs.submit.launchers.pilot import in_their_jobs, refuse_differing, scripts, submit, whole
+from jobs.submit.launchers.pilot import cancel_in_job, in_their_jobs, refuse_differing, scripts, submit, whole
 from jobs.submit.pbs import commands
 from jobs.submit.pbs.call import PBS
 from jobs.submit.pbs.script import name_of_job, options, per_job
@@ -23,6 +23,8 @@ from jobs.submit.trust.integrity import submitted_as
 
 class PbsPilot(Pbs):
     """Submits one job; the program in it gives its nodes to the runs, and cluster.pbs_start starts each on its own."""
+
+    takes_turns = True
 
     def check(self, runs: list[Run]) -> None:
         """Raise SubmitError for runs that cannot share one job, and for a job that its queue can never run."""
@@ -48,9 +50,11 @@ class PbsPilot(Pbs):
 
     def states(self, submissions: list[Submission]) -> dict[str, JobState]:
         """Return the state of each run inside its job, where it may still wait for nodes."""
-        # The job goes on when one of its runs has ended.
-        left = [each for each in submissions if not each.ended]
-        return in_their_jobs(left, super().states(left))
+        return in_their_jobs(submissions, super().states(submissions))
+
+    def cancel_turn(self, sweep: SweepDir, name: str) -> None:
+        """End a run; the others go on."""
+        cancel_in_job(self, sweep, name)
 
 
 def job_script(sweep: SweepDir, runs: Runs, name: str) -> str:

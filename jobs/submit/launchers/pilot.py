@@ -13,10 +13,11 @@ from dataclasses import asdict, replace
 from functools import partial
 
 from jobs.errors import SubmitError
+from jobs.event_fields import NO_JOB
 from jobs.plan.cost import checkpoint_bytes
 from jobs.plan.rules.rule import counted
 from jobs.plan.time_limit import duration
-from jobs.rundir import SweepDir
+from jobs.rundir import SweepDir, append_record, now
 from jobs.schema import Run
 from jobs.submit import scheduler_call, slurm_call, slurm_commands
 from jobs.submit.batch_script import (
@@ -28,10 +29,10 @@ from jobs.submit.batch_script import (
 )
 from jobs.submit.intents import run_task, submit_marked
 from jobs.submit.job_state import JobState
-from jobs.submit.launchers.launcher import Launch, Runs
+from jobs.submit.launchers.launcher import Launch, Launcher, Runs
 from jobs.submit.launchers.slurm import Slurm, cancel_submitted
 from jobs.submit.scheduler_call import Scheduler
-from jobs.submit.submissions import Submission
+from jobs.submit.submissions import Submission, latest_submissions
 from jobs.submit.trust.integrity import submitted_as
 
 Script = Callable[[SweepDir, Runs, str], str]
@@ -40,6 +41,8 @@ Script = Callable[[SweepDir, Runs, str], str]
 
 class Pilot(Slurm):
     """Submits one job; the program in it (jobs.submit.pilot) starts the runs as steps."""
+
+    takes_turns = True
 
     def check(self, runs: list[Run]) -> None:
         """Raise SubmitError for runs that cannot share one job, and for a job that its partition can never run."""
@@ -66,6 +69,10 @@ class Pilot(Slurm):
     def states(self, submissions: list[Submission]) -> dict[str, JobState]:
         """Return the state of each run inside its job, where it may still wait for nodes."""
         return in_their_jobs(submissions, super().states(submissions))
+
+    def cancel_turn(self, sweep: SweepDir, name: str) -> None:
+        """End a run; the others go on."""
+        cancel_in_job(self, sweep, name)
 
 
 def refuse_differing(runs: list[Run]) -> None:
@@ -121,8 +128,19 @@ def submit(
 
 
 def in_their_jobs(submissions: list[Submission], jobs: Mapping[str, JobState]) -> dict[str, JobState]:
-    """Return the states of runs inside jobs that have these states."""
-    return {each.asked_as: in_its_job(each, jobs[each.asked_as]) for each in submissions if each.asked_as in jobs}
+    """Return the states of runs inside jobs that have these states; those that are over have none."""
+    left = [each for each in submissions if not each.ended and not (each.cancelled and each.place is None)]
+    return {each.asked_as: in_its_job(each, jobs[each.asked_as]) for each in left if each.asked_as in jobs}
+
+
+def cancel_in_job(launcher: Launcher, sweep: SweepDir, name: str) -> None:
+    """Record that a run is cancelled: the program in its job stops it, or leaves it out. The last run ends the job."""
+    latest = latest_submissions(sweep.whole)
+    job_id = latest[name].job_id
+    mine = [each for each in latest.values() if each.job_id == job_id]
+    if job_id != NO_JOB and all(each.run == name or each.ended or each.cancelled for each in mine):
+        launcher.cancel(sweep, [job_id])
+    append_record(sweep.submissions, {"time": now(), "event": "cancelled", "runs": [name]})
 
 
 def in_its_job(submission: Submission, job: JobState) -> JobState:

@@ -31,9 +31,9 @@ from tests.support.waiting import limit_s, wait_until
 ENDLESS = ("job.steps=100000", "job.checkpoint_every_steps=20", "data.max_samples=64")
 
 
-def given(where: Path, *more: str, minutes: int = 20) -> list[str]:
+def given(where: Path, *more: str, minutes: int = 60) -> list[str]:
     size = ("launcher.pilot_nodes=2", f"launcher.pilot_wall_time_min={minutes}")
-    chosen = ("cluster=generic_slurm", "launcher=pbs_pilot", "wall_time_min=5", "name=r${repeat}", *size)
+    chosen = ("cluster=generic_slurm", "launcher=pbs_pilot", "wall_time_min=15", "name=r${repeat}", *size)
     return [*small(where), *chosen, *more]
 
 
@@ -58,37 +58,42 @@ def test_three_runs_take_turns_on_the_two_nodes_of_one_job(
     (pbs.directory / "distinct").touch()
     (pbs.directory / "hold").touch()
     assert main(["submit", "-m", *given(tmp_path, "repeat=1,2,3")]) == 0
-    assert "submitted 3 runs as pilot 1: 2 nodes for 0:20:00 at most" in printed(capsys)
+    assert "submitted 3 runs as pilot 1: 2 nodes for 1:00:00 at most" in printed(capsys)
     sweep = SweepDir(tmp_path / "s")
     wait_until(lambda: details(sweep)["r1"] == (State.queued, "Not Running: Not enough free nodes available"))
     asked = pbs.job("1")["Resource_List"]
-    assert (asked["select"], asked["place"], asked["walltime"]) == ("2:mpiprocs=1", "scatter:excl", "00:20:00")
+    assert (asked["select"], asked["place"], asked["walltime"]) == ("2:mpiprocs=1", "scatter:excl", "01:00:00")
     (pbs.directory / "hold").unlink()
-    shown = ["starting on localhost of pilot 1", "starting on 127.0.0.2 of pilot 1", "waits for 1 free node of pilot 1"]
-    wait_until(lambda: [detail for _, detail in details(sweep).values()] == shown)
+
+    def both_run() -> bool:
+        found = details(sweep)
+        waits = found["r3"] == (State.queued, "waits for 1 free node of pilot 1")
+        return waits and found["r2"][1].endswith("on 127.0.0.2 of pilot 1")
+
+    wait_until(both_run)
     assert main(["resume", "--wait", str(sweep.path)]) == 0, printed(capsys)
     assert {state for state, _ in details(sweep).values()} == {State.finished}
+    wait_until(lambda: not pbs.alive())
+    assert pbs.job("1")["Exit_status"] == 0
     assert len(pbs.calls("qsub")) == 1
     assert [len(events(run, "started")) for run in sweep.runs()] == [1, 1, 1]
     assert {node for _, _, node in stays(sweep)} == {"localhost", "127.0.0.2"}
     for (begin, end, node), (other_begin, other_end, other) in combinations(stays(sweep), 2):
         assert node != other or end <= other_begin or other_end <= begin
     assert all(losses(run) == pytest.approx(losses(sweep.run("r1")), abs=1e-5) for run in sweep.runs())
-    wait_until(lambda: not pbs.alive())
-    assert pbs.job("1")["Exit_status"] == 0
     assert main(["logs", str(sweep.run("r3").path)]) == 0
     assert "r3: finished at step 4 of 4" in printed(capsys)
 
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_pilot_that_pbs_runs_again_goes_on_and_is_cancelled_with_all_its_runs(
-    pbs: PbsStandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_pilot_that_pbs_runs_again_goes_on_and_is_cancelled_run_by_run_or_as_a_whole(
+    pbs: PbsStandIn, tmp_path: Path
 ) -> None:
     (pbs.directory / "distinct").touch()
     assert main(["submit", "-m", *given(tmp_path, *ENDLESS, "repeat=1,2,3")]) == 0
     sweep = SweepDir(tmp_path / "s")
-    first, second, third = sweep.runs()
+    first, second, _ = sweep.runs()
     wait_until(lambda: events(first, "checkpoint") and events(second, "checkpoint"))
     assert details(sweep) == {
         "r1": (State.running, "on localhost of pilot 1"),
@@ -103,13 +108,15 @@ def test_a_pilot_that_pbs_runs_again_goes_on_and_is_cancelled_with_all_its_runs(
         assert [(each["restart"], each["job_id"]) for each in events(run, "started")] == [(0, "1"), (1, "1")]
         assert int(str(events(run, "started")[1]["from_step"])) >= 20
     assert details(sweep)["r1"] == (State.running, "restart 1, after preempted; on localhost of pilot 1")
-    assert main(["cancel", str(third.path)]) == 2
-    assert "r3 shares job 1 of launcher=pbs_pilot with 2 runs, which would end too." in printed_words(capsys)
+    assert main(["cancel", str(second.path)]) == 0
+    wait_until(lambda: details(sweep)["r3"][1].endswith("on 127.0.0.2 of pilot 1"))
+    assert details(sweep)["r2"] == (State.cancelled, "")
+    assert len(events(second, "stopped")) == 1, "with a checkpoint"
+    assert pbs.calls("qdel") == []
     assert main(["cancel", str(sweep.path)]) == 0
     assert pbs.calls("qdel") == ["qdel 1"]
     wait_until(lambda: not pbs.alive())
     assert {state for state, _ in details(sweep).values()} == {State.cancelled}
-    assert [len(events(run, "stopped")) for run in (first, second)] == [1, 1], "with a checkpoint"
 
 
 @pytest.mark.slow
@@ -117,11 +124,12 @@ def test_a_pilot_that_pbs_runs_again_goes_on_and_is_cancelled_with_all_its_runs(
 def test_what_the_walltime_of_a_pilot_leaves_goes_to_the_next_one(
     pbs: PbsStandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["submit", "-m", *given(tmp_path, *ENDLESS, "repeat=1,2,3", "wall_time_min=1", minutes=2)]) == 0
+    (pbs.directory / "distinct").touch()
+    assert main(["submit", "-m", *given(tmp_path, *ENDLESS, "repeat=1,2,3", "wall_time_min=2", minutes=3)]) == 0
     sweep = SweepDir(tmp_path / "s")
     wait_until(lambda: not pbs.alive())
     assert pbs.job("1")["Exit_status"] == 0, "it ends before PBS ends it"
-    # A run is asked to stop 45 s after its start, the pilot 90 s after its own: no time is left for another turn.
+    # A run is asked to stop 90 s after its start, the pilot 135 s after its own: no time is left for another turn.
     another = "pilot 1 ended before its turn; `slurmscale resume` submits another"
     assert details(sweep)["r3"] == (State.prepared, another)
     steps = []
@@ -152,6 +160,10 @@ def test_a_job_of_a_shell_that_was_killed_is_adopted(
     assert "adopted job 1, whose submission was interrupted" in shown
     assert "2 runs: 2 queued; 0 to resume" in shown
     assert {item.job_id for item in states(sweep)} == {"1"}
+    for name, calls in (("r1", []), ("r2", ["qdel 1"])):
+        assert main(["cancel", str(sweep.run(name).path)]) == 0
+        assert pbs.calls("qdel") == calls, "the last run ends the job"
+        assert details(sweep)[name][0] is State.cancelled
 
 
 # --- refusals
@@ -210,7 +222,7 @@ def test_the_script_is_valid_shell_and_shellcheck_finds_nothing(tmp_path: Path) 
     file = tmp_path / "script"
     file.write_text(job_script(sweep, [(run, directory)], "s-0"))
     assert "#PBS -N s-0\n" in file.read_text()
-    assert " $((1200 - SECONDS)) <<< " in file.read_text()
+    assert " $((3600 - SECONDS)) <<< " in file.read_text()
     for command in (("bash", "-n"), (Path(sys.executable).parent / "shellcheck", "--exclude=SC1091")):
         checked = subprocess.run([*command, file], capture_output=True, text=True, check=False)
         assert checked.returncode == 0, checked.stdout + checked.stderr
