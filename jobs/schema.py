@@ -864,6 +864,8 @@ class LauncherKind(Enum):
     """qsub (PBS Pro, OpenPBS); each run is a job of its own."""
     pbs_script = "pbs_script"
     """A person, who gives job.pbs of each run directory to qsub (PBS Pro)."""
+    pbs_pilot = "pbs_pilot"
+    """As pilot, one job of PBS."""
     pilot = "pilot"
     """One Slurm job for all points of a submission, which gives its nodes to them as they become free."""
     here = "here"
@@ -882,7 +884,7 @@ class LauncherKind(Enum):
     @property
     def scheduler(self) -> str | None:
         """The scheduler whose job ids are in the ledger; None if no job of a scheduler is submitted."""
-        return {"slurm": "Slurm", "pilot": "Slurm", "pbs": "PBS"}.get(self.name)
+        return {"slurm": "Slurm", "pilot": "Slurm", "pbs": "PBS", "pbs_pilot": "PBS"}.get(self.name)
 
     @property
     def job_per_run(self) -> bool:
@@ -896,8 +898,8 @@ class LauncherKind(Enum):
 
     @property
     def one_job(self) -> bool:
-        """True if all runs share one Slurm job."""
-        return self is LauncherKind.pilot
+        """True if all runs share one job, which is submitted for them."""
+        return self in {LauncherKind.pilot, LauncherKind.pbs_pilot}
 
     @property
     def in_own_job(self) -> bool:
@@ -1091,9 +1093,9 @@ class Launcher:
     """Seconds before its time limit at which a run is asked to stop and save; null: 90 and the time to write two
     checkpoints at 1 GB/s, at most a quarter of the limit."""
     pilot_nodes: Count | None = None
-    """Whole nodes of the one job of launcher=pilot."""
+    """Whole nodes of the one job of launcher=pilot or pbs_pilot."""
     pilot_wall_time_min: Count | None = None
-    """Time limit of the job of launcher=pilot; `wall_time_min` is the limit of a point inside it."""
+    """Time limit of that job; `wall_time_min` is the limit of a point inside it."""
 
 
 @dataclass(kw_only=True)

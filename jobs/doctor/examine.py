@@ -23,7 +23,7 @@ from jobs.errors import ConfigError, SubmitError
 from jobs.plan.compose import compose
 from jobs.plan.legality import value_problems
 from jobs.rundir import SweepDir
-from jobs.schema import LauncherKind, Run
+from jobs.schema import Run
 from jobs.submit import slurm_commands
 from jobs.submit.batch_script import batch_script, resources, sweep_path
 from jobs.submit.held import held_allocation
@@ -44,7 +44,7 @@ def doctor(overrides: list[str], *, nodes: int | None, node_list: str | None, wi
     """Show every finding, and return them all."""
     # Layout and batch may still be defaults of another machine: the cluster is checked all the same.
     run = compose(overrides, multirun=False, judge=value_problems)[0].run
-    if run.starter is LauncherKind.pbs:
+    if run.starter.scheduler == "PBS":
         return doctor_of_pbs(run)
     if run.starter.in_own_job:
         return doctor_of_own_job(run)

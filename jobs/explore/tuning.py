@@ -84,8 +84,8 @@ class Tuning(ABC):
             return 0
         if not kind.starts_runs:
             raise ConfigError(
-                f"launcher={kind.name} starts nothing, and tuning waits for results. Set launcher=slurm, pilot or "
-                "local."
+                f"launcher={kind.name} starts nothing, and tuning waits for results. Set launcher=slurm, pilot, "
+                "pbs_pilot or local."
             )
         with folder.held():
             self.begin()

@@ -1,7 +1,7 @@
 """An allocation of nodes that several runs use: its nodes and time, and the start of a run on some of the nodes.
 
 jobs.submit.pilot works by the protocol, `Allocation`. `SlurmAllocation` is the job of a pilot, in which each run is a
-step, `HeldSlurm` one that the user holds, and jobs.submit.pbs.allocation has a PBS job that the user holds.
+step, `HeldSlurm` one that the user holds; jobs.submit.pbs.allocation has both for PBS.
 """
 
 from __future__ import annotations
@@ -82,6 +82,10 @@ class Allocation(ABC):
     @abstractmethod
     def shown(self, nodes: list[str]) -> str:
         """Return nodes as text."""
+
+    def node_of(self, host: str) -> str:
+        """Return its name of the node that records of runs name so."""
+        return host
 
     @abstractmethod
     def command(self, turn: Turn) -> str:

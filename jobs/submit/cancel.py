@@ -43,7 +43,7 @@ def cancel_all(sweep: SweepDir) -> int:
         refuse_elsewhere(sweep, [*stages, *runs])
         waiting = [item.run.name for item in found if item.state is State.waiting]
         if sweep.only is not None:
-            refuse_shared(sweep, runs)
+            refuse_unconfirmed(sweep)
             refuse_stage_of_queue(sweep, stages)
         with uninterrupted():
             foreign = end(sweep, [*reversed(stages), *runs])
@@ -107,18 +107,10 @@ def refuse_stage_of_queue(sweep: SweepDir, stages: Sequence[StageState]) -> None
         )
 
 
-def refuse_shared(sweep: SweepDir, runs: Sequence[RunState]) -> None:
-    """Raise SubmitError for a run that cannot be ended without others: in one job with them, or not on record yet."""
-    remedy = f"Run `slurmscale cancel {sweep.whole.quoted}` to end all."
+def refuse_unconfirmed(sweep: SweepDir) -> None:
+    """Raise SubmitError for a run whose job, which others share, is not on record yet."""
     if any(sweep.only in intent.runs and len(intent.runs) > 1 for intent in intents(sweep)):
         raise SubmitError(
             f"The submission of {sweep.only} and other runs was interrupted, and the scheduler has not shown their "
-            f"job yet. Repeat the command in a few minutes. {remedy}"
-        )
-    jobs = {item.job_id for item in runs if (kind := kind_of(item.launcher)) is not None and kind.one_job}
-    others = [item for item in states(sweep.whole) if item.job_id in jobs and item.state.is_alive] if jobs else []
-    if len(others) > 1:
-        raise SubmitError(
-            f"{sweep.only} shares job {others[0].job_id} of launcher=pilot with {counted(len(others) - 1)}, which "
-            f"would end too. {remedy}"
+            f"job yet. Repeat the command in a few minutes. Run `slurmscale cancel {sweep.whole.quoted}` to end all."
         )

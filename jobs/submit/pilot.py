@@ -1,15 +1,16 @@
 """The program inside the job of launcher=pilot: gives its nodes to waiting runs until none is left or time is over.
 
-The batch script (jobs.submit.launchers.pilot) starts it on the first node; each run is a step of the job, on nodes of
-its own. The script names the code of each run on standard input. Its state is the ledger and the records of the runs:
-a pilot that Slurm restarts continues with the runs that have not ended. In an allocation that a user holds,
-jobs.submit.held does the same.
+The batch script (jobs.submit.launchers.pilot, pbs_pilot) starts it on the first node; each run has nodes of its own, on
+Slurm as a step of the job. The script names the code of each run on standard input; that of a PBS job also passes the
+seconds that are left of it. Its state is the ledger and the records of the runs: a pilot that its scheduler restarts
+continues with the runs that have not ended. In an allocation that a user holds, jobs.submit.held does the same.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from jobs.submit.allocation import Allocation, SlurmAllocation
 from jobs.submit.job_log import printed_since_start
 from jobs.submit.launchers.pilot import whole
 from jobs.submit.notices import tell_end, tell_restart
+from jobs.submit.pbs.allocation import PbsAllocation
 from jobs.submit.pilot_packing import Point, pack
 from jobs.submit.requeue import failed_twice, its_submission, planned_restart
 from jobs.submit.scheduler_call import BATCH_S, patience
@@ -89,7 +91,7 @@ class Pilot:
         self.job_id = job_id = allocation.job_id
         self.running: dict[str, Step] = {}
         self.waiting = {turn.directory.name: turn for turn in unfinished(sweep, job_id, codes)}
-        # A pilot that Slurm restarted counts on, so that no start writes into the log of an earlier one.
+        # A restarted pilot counts on, so that no start writes into the log of an earlier one.
         self.launches = sum(
             record["event"] == "launched" and record["log_id"].startswith(f"{job_id}-")
             for record in read_events(sweep.submissions)
@@ -101,7 +103,7 @@ class Pilot:
         self.ending = False
         """No run is started any more, and running ones are asked to stop."""
         self.taken = False
-        """Slurm ends the job with all its steps, and decides about a restart."""
+        """The scheduler ends the job with all its runs, and decides about a restart."""
 
     def spare_s(self, runs: list[Run]) -> float:
         """Return the seconds before its end at which all runs are asked to stop."""
@@ -230,7 +232,7 @@ class Pilot:
         turn.not_before = time.monotonic() + found.pause_s
         if end["event"] == "failed":
             # If the failure names no node, any of them may be the cause.
-            turn.failed_on |= {end["node"]} if blames_node(end) else set(step.nodes)
+            turn.failed_on |= {self.allocation.node_of(end["node"])} if blames_node(end) else set(step.nodes)
             self.bad_nodes = self.failed_twice()
         self.waiting[directory.name] = turn
 
@@ -263,7 +265,7 @@ class Pilot:
         """Return the nodes of this pilot on which its runs failed twice or more."""
         mine = [each for each in latest_submissions(self.sweep).values() if each.job_id == self.job_id]
         events = (event for each in mine for event in events_since(self.sweep.run(each.run), each))
-        return set(failed_twice(events)) & set(self.allocation.nodes)
+        return set(map(self.allocation.node_of, failed_twice(events))) & set(self.allocation.nodes)
 
     def record(self, event: str, turn: Turn, **fields: Any) -> None:
         """Append to the ledger."""
@@ -274,7 +276,10 @@ def unfinished(sweep: SweepDir, job_id: str, codes: Mapping[str, str]) -> list[T
     """Return the runs of this job that have not ended, in their order."""
     turns = []
     for submission in latest_submissions(sweep).values():
-        if submission.job_id != job_id or submission.ended or submission.cancelled:
+        if submission.job_id != job_id or submission.ended:
+            continue
+        if submission.cancelled:
+            append_record(sweep.submissions, event_record("ended", run=submission.run))
             continue
         directory = sweep.run(submission.run)
         end = own_end(directory, submission)
@@ -300,26 +305,37 @@ def unfinished(sweep: SweepDir, job_id: str, codes: Mapping[str, str]) -> list[T
     return turns
 
 
-def main(sweep_path: str, codes: Mapping[str, str]) -> None:
-    """Give the nodes of this job to the runs of the sweep that were submitted with it, each with its code."""
+def allocation_of(left_s: float | None) -> Allocation:
+    """Return the job that runs this process; of a job of PBS `left_s` seconds are left."""
+    pbs = re.match(r"\d+", os.environ.get("PBS_JOBID", ""))
+    if left_s is not None and pbs is not None:
+        return PbsAllocation(pbs[0], Path(os.environ["PBS_NODEFILE"]), left_s)
     job_id = scheduled_job_id()
     if job_id is None:
-        raise RunDirError("jobs.submit.pilot runs in a batch script, inside a Slurm job.")
+        raise RunDirError("jobs.submit.pilot runs in a batch script, inside a job of Slurm or PBS.")
+    return SlurmAllocation(job_id, hosts(os.environ["SLURM_JOB_NODELIST"]))
+
+
+def main(sweep_path: str, codes: Mapping[str, str], left_s: float | None = None) -> None:
+    """Give the nodes of this job to the runs of the sweep that were submitted with it, each with its code."""
+    allocation = allocation_of(left_s)
+    job_id = allocation.job_id
     sweep = SweepDir(Path(sweep_path))
     its_submission(sweep, job_id)
-    pilot = Pilot(sweep, SlurmAllocation(job_id, hosts(os.environ["SLURM_JOB_NODELIST"])), codes)
+    pilot = Pilot(sweep, allocation, codes)
 
     def warned(number: int, _frame: object) -> None:
         pilot.ending = True
         pilot.taken = pilot.taken or number == signal.SIGTERM
 
-    # SIGUSR2 is Slurm's warning before the time limit (--signal=B:), SIGTERM means that the job is being ended.
+    # SIGUSR2 is Slurm's warning before the time limit (--signal=B:), SIGTERM means that the job is being ended. PBS
+    # warns nobody.
     for number in (signal.SIGUSR2, signal.SIGTERM):
         signal.signal(number, warned)
     pilot.work()
     left = len(pilot.waiting)
     print(f"pilot {job_id}: {f'{left} runs left' if left else 'all runs have ended'}", flush=True)
-    if pilot.allocation.preempted and left and not pilot.taken:
+    if allocation.preempted and left and not pilot.taken:
         # Slurm does not requeue a preempted job that ends within its grace time. Requeueing ends this script.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         with patience(BATCH_S):
@@ -328,4 +344,4 @@ def main(sweep_path: str, codes: Mapping[str, str]) -> None:
 
 if __name__ == "__main__":
     with own_program():
-        main(sys.argv[1], json.load(sys.stdin))
+        main(sys.argv[1], json.load(sys.stdin), *map(float, sys.argv[2:]))

@@ -55,7 +55,8 @@ ELSEWHERE = (
 def require() -> None:
     """Raise SubmitError if the commands of Slurm are not installed or no controller answers."""
     if shutil.which("sbatch") is None:
-        raise SubmitError(f"launcher=slurm needs sbatch, which is not on this machine's PATH. {ELSEWHERE}")
+        pbs = "PBS is here: set launcher=pbs or pbs_pilot. " if shutil.which("qsub") else ""
+        raise SubmitError(f"launcher=slurm needs sbatch, which is not on this machine's PATH. {pbs}{ELSEWHERE}")
     try:
         ask("scontrol", "ping")
     except SubmitError as error:

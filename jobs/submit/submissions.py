@@ -119,7 +119,8 @@ class Submission:
     @property
     def shared_job(self) -> str:
         """The job that it shares with other runs, in sentences for the user."""
-        return f"{'pilot' if self.launcher == LauncherKind.pilot.name else 'job'} {self.job_id}"
+        kind = kind_of(self.launcher)
+        return f"{'pilot' if kind is not None and kind.one_job else 'job'} {self.job_id}"
 
     def is_its_job(self, described: str) -> bool:
         """Return True for the `name|script` of its job: schedulers use ids again, and users rename jobs."""

@@ -73,4 +73,5 @@ def allowed_starts(run: Run) -> int:
 
 def restarts_itself(run: Run) -> bool:
     """Return whether the launcher starts a run again at its time limit."""
-    return run.starter.needs_slurm or run.starter.on_this_machine or run.starter.in_own_job
+    starter = run.starter
+    return starter.needs_slurm or starter.on_this_machine or starter.in_own_job or starter.one_job

@@ -23,7 +23,6 @@ from jobs.schema import (
     EngineKind,
     Gpu,
     Job,
-    LauncherKind,
     LoraTarget,
     NormPlace,
     OptimizerKind,
@@ -362,7 +361,7 @@ def fits_pilot(run: Run) -> str | None:
         return None
     if nodes is None or minutes is None:
         return (
-            "launcher=pilot needs the size of its one job. Set launcher.pilot_nodes=NODES "
+            f"launcher={run.launcher.kind.name} needs the size of its one job. Set launcher.pilot_nodes=NODES "
             "launcher.pilot_wall_time_min=MINUTES."
         )
     if run.nodes > nodes:
@@ -382,17 +381,14 @@ def fits_pilot(run: Run) -> str | None:
     return None
 
 
-# Launchers whose job has nodes besides those of a run.
-SHARED = {LauncherKind.pilot, LauncherKind.here}
-
-
 def spares_are_used(run: Run) -> str | None:
     """Require spare nodes to be those of a Slurm job of the run, which may restart."""
     spares, launcher = run.launcher.spare_nodes, run.launcher
     if not spares:
         return None
     if not run.starter.has_arrays:
-        shared = "; the other nodes of its job are spares already" if run.starter in SHARED else ""
+        others = run.starter.one_job or run.starter.in_own_job
+        shared = "; the other nodes of its job are spares already" if others else ""
         return (
             f"launcher.spare_nodes={spares} are nodes of the Slurm job of one run, which launcher={run.starter.name} "
             f"does not submit{shared}. Set launcher.spare_nodes=0, or launcher=slurm."
@@ -531,15 +527,15 @@ def launcher_reads_its_keys(run: Run) -> str | None:
     starter, launcher = run.starter, run.launcher
     given = {
         "cluster.pbs": bool(run.cluster.pbs) and starter.scheduler == "Slurm",
-        "launcher.max_running": launcher.max_running is not None
-        and not (starter.has_arrays or starter.one_job or starter.in_own_job),
+        "launcher.max_running": launcher.max_running is not None and not (starter.in_queue or starter.in_own_job),
         "launcher.pilot_nodes": launcher.pilot_nodes is not None and not starter.one_job,
         "launcher.pilot_wall_time_min": launcher.pilot_wall_time_min is not None and not starter.one_job,
     }
     keys = [key for key, is_unread in given.items() if is_unread]
     if not keys:
         return None
-    those = {"cluster.pbs": "pbs", "launcher.max_running": "slurm, pilot or here"}.get(keys[0], "pilot")
+    pilot = "pbs_pilot" if starter.scheduler == "PBS" else "pilot"
+    those = {"cluster.pbs": "pbs", "launcher.max_running": "slurm, pilot or here"}.get(keys[0], pilot)
     return f"{' and '.join(keys)} {'has' if len(keys) == 1 else 'have'} no effect with launcher={starter.name}. " + (
         f"Leave {'it' if len(keys) == 1 else 'them'} out, or set launcher={those}."
     )

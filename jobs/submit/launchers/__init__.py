@@ -3,6 +3,7 @@
     launcher       the protocol that all of them implement
     slurm          job arrays, between the stages around training
     pilot          one Slurm job in which the runs take turns
+    pbs_pilot      one PBS job in which the runs take turns
     here           the job that the user is in, in which the runs take turns
     local          processes on this machine
     script         job.sbatch in each run directory, for a person to submit

@@ -1,18 +1,23 @@
-"""launcher=pilot: one Slurm job, inside which the runs take turns as steps (jobs.submit.pilot)."""
+"""launcher=pilot: one Slurm job, inside which the runs take turns as steps (jobs.submit.pilot).
+
+What pilots of all schedulers share is here, too: launchers/pbs_pilot.py has those of PBS.
+"""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 
 from jobs.errors import SubmitError
+from jobs.event_fields import NO_JOB
 from jobs.plan.cost import checkpoint_bytes
 from jobs.plan.rules.rule import counted
 from jobs.plan.time_limit import duration
-from jobs.rundir import SweepDir
+from jobs.rundir import SweepDir, append_record, now
 from jobs.schema import Run
 from jobs.submit import scheduler_call, slurm_call, slurm_commands
 from jobs.submit.batch_script import (
@@ -24,28 +29,24 @@ from jobs.submit.batch_script import (
 )
 from jobs.submit.intents import run_task, submit_marked
 from jobs.submit.job_state import JobState
-from jobs.submit.launchers.launcher import Launch, Runs
+from jobs.submit.launchers.launcher import Launch, Launcher, Runs
 from jobs.submit.launchers.slurm import Slurm, cancel_submitted
-from jobs.submit.submissions import Submission
+from jobs.submit.scheduler_call import Scheduler
+from jobs.submit.submissions import Submission, latest_submissions
 from jobs.submit.trust.integrity import submitted_as
+
+Script = Callable[[SweepDir, Runs, str], str]
+"""Returns the batch script of the job of a name that some runs share."""
 
 
 class Pilot(Slurm):
     """Submits one job; the program in it (jobs.submit.pilot) starts the runs as steps."""
 
+    takes_turns = True
+
     def check(self, runs: list[Run]) -> None:
         """Raise SubmitError for runs that cannot share one job, and for a job that its partition can never run."""
-        first = runs[0]
-        for run in runs:
-            for section in ("cluster", "launcher"):
-                settings, others = asdict(getattr(first, section)), asdict(getattr(run, section))
-                for key, value in settings.items():
-                    if others[key] != value:
-                        raise SubmitError(
-                            f"launcher=pilot runs all points in one job, but {section}.{key} is {value} for "
-                            f"{first.name} and {others[key]} for {run.name}. Submit them as separate sweeps, one "
-                            "after the other."
-                        )
+        refuse_differing(runs)
         slurm_commands.require()
         slurm_commands.refuse_newer_options(runs)
         pilot = whole(runs)
@@ -55,41 +56,91 @@ class Pilot(Slurm):
 
     def preview(self, what: Launch) -> list[str]:
         """Return the batch script of each job."""
-        return [
-            line
-            for group in jobs_of(what.runs)
-            for line in (f"--- pilot of {counted(len(group))}", job_script(what.sweep, group, what.sweep.path.name))
-        ]
+        return scripts(what, what.sweep.path.name, job_script)
 
     def launch(self, what: Launch) -> list[str]:
         """Submit one job in which the runs take turns."""
         slurm_commands.require()
-        sweep, lines = what.sweep, []
-        submitted: list[str] = []
-        for group in jobs_of(what.runs):
-            pilot = whole([run for run, _ in group])
-            tasks = [run_task(directory, nodes=run.nodes) for run, directory in group]
-            try:
-                with slurm_call.SLURM.refusals_of(f"a pilot of {pilot.nodes} nodes for {counted(len(group))}"):
-                    job_ids = submit_marked(
-                        sweep, "pilot", str(pilot.sweep), tasks, partial(job_script, sweep, group), array=False
-                    )
-            except scheduler_call.NoAnswerError:
-                raise
-            except (SubmitError, OSError) as error:
-                cancel_submitted(sweep, submitted, because=error)
-                raise SubmitError(f"{error} Nothing of this submission is left in the queue.") from error
-            submitted.append(job_ids[0])
-            lines.append(
-                f"submitted {counted(len(group))} as pilot {submitted[-1]}: "
-                f"{pilot.nodes} nodes for {duration(pilot.wall_time_min)} at most"
-            )
-        return lines
+        return submit(
+            what, job_script, launcher="pilot", name=what.sweep.path.name, scheduler=slurm_call.SLURM,
+            take_back=cancel_submitted,
+        )  # fmt: skip
 
     def states(self, submissions: list[Submission]) -> dict[str, JobState]:
         """Return the state of each run inside its job, where it may still wait for nodes."""
-        held = super().states(submissions)
-        return {each.asked_as: in_its_job(each, held[each.asked_as]) for each in submissions if each.asked_as in held}
+        return in_their_jobs(submissions, super().states(submissions))
+
+    def cancel_turn(self, sweep: SweepDir, name: str) -> None:
+        """End a run; the others go on."""
+        cancel_in_job(self, sweep, name)
+
+
+def refuse_differing(runs: list[Run]) -> None:
+    """Raise SubmitError for runs that one job cannot serve."""
+    first = runs[0]
+    for run in runs:
+        for section in ("cluster", "launcher"):
+            settings, others = asdict(getattr(first, section)), asdict(getattr(run, section))
+            for key, value in settings.items():
+                if others[key] != value:
+                    raise SubmitError(
+                        f"launcher={first.launcher.kind.name} runs all points in one job, but {section}.{key} is "
+                        f"{value} for {first.name} and {others[key]} for {run.name}. Submit them as separate sweeps, "
+                        "one after the other."
+                    )
+
+
+def scripts(what: Launch, name: str, script: Script) -> list[str]:
+    """Return the lines that show the batch script of each job."""
+    return [
+        line
+        for group in jobs_of(what.runs)
+        for line in (f"--- pilot of {counted(len(group))}", script(what.sweep, group, name))
+    ]
+
+
+def submit(
+    what: Launch, script: Script, *, launcher: str, name: str, scheduler: Scheduler, take_back: Callable[..., None]
+) -> list[str]:
+    """Submit one job in which the runs take turns; return sentences for the user.
+
+    `name` begins the name of the job. `take_back` cancels jobs of this submission if the scheduler refuses a later one.
+    """
+    sweep, lines = what.sweep, []
+    submitted: list[str] = []
+    for group in jobs_of(what.runs):
+        pilot = whole([run for run, _ in group])
+        tasks = [run_task(directory, nodes=run.nodes) for run, directory in group]
+        try:
+            with scheduler.refusals_of(f"a pilot of {pilot.nodes} nodes for {counted(len(group))}"):
+                job_ids = submit_marked(sweep, launcher, name, tasks, partial(script, sweep, group), array=False)
+        except scheduler_call.NoAnswerError:
+            raise
+        except (SubmitError, OSError) as error:
+            take_back(sweep, submitted, because=error)
+            raise SubmitError(f"{error} Nothing of this submission is left in the queue.") from error
+        submitted.append(job_ids[0])
+        lines.append(
+            f"submitted {counted(len(group))} as pilot {submitted[-1]}: "
+            f"{pilot.nodes} nodes for {duration(pilot.wall_time_min)} at most"
+        )
+    return lines
+
+
+def in_their_jobs(submissions: list[Submission], jobs: Mapping[str, JobState]) -> dict[str, JobState]:
+    """Return the states of runs inside jobs that have these states; those that are over have none."""
+    left = [each for each in submissions if not each.ended and not (each.cancelled and each.place is None)]
+    return {each.asked_as: in_its_job(each, jobs[each.asked_as]) for each in left if each.asked_as in jobs}
+
+
+def cancel_in_job(launcher: Launcher, sweep: SweepDir, name: str) -> None:
+    """Record that a run is cancelled: the program in its job stops it, or leaves it out. The last run ends the job."""
+    latest = latest_submissions(sweep.whole)
+    job_id = latest[name].job_id
+    mine = [each for each in latest.values() if each.job_id == job_id]
+    if job_id != NO_JOB and all(each.run == name or each.ended or each.cancelled for each in mine):
+        launcher.cancel(sweep, [job_id])
+    append_record(sweep.submissions, {"time": now(), "event": "cancelled", "runs": [name]})
 
 
 def in_its_job(submission: Submission, job: JobState) -> JobState:
@@ -108,7 +159,7 @@ def jobs_of(runs: Runs) -> list[Runs]:
     for run, directory in runs:
         if run.launcher.pilot_nodes is None or run.launcher.pilot_wall_time_min is None:
             raise SubmitError(
-                f"{run.name} was not prepared for launcher=pilot: it has no launcher.pilot_nodes and "
+                f"{run.name} was not prepared for launcher={run.starter.name}: it has no launcher.pilot_nodes and "
                 "launcher.pilot_wall_time_min. Run `slurmscale resume` without --launcher, or submit a new sweep."
             )
         # One job has one partition, one account and one size.

@@ -142,11 +142,17 @@ def seconds(walltime: str) -> int | None:
 
 
 def beyond_queue(
-    known: Mapping[str, Mapping[str, Any]], default: str | None, name: str | None, wanted: Mapping[str, int]
+    known: Mapping[str, Mapping[str, Any]],
+    default: str | None,
+    name: str | None,
+    wanted: Mapping[str, int],
+    *,
+    prefix: str = "",
 ) -> Iterator[str]:
     """Yield a sentence for each limit of a queue that a job exceeds, with the remedy.
 
-    `wanted` has nodect, ncpus, ngpus and walltime (s) of the whole job, as far as they are known.
+    `wanted` has nodect, ncpus, ngpus and walltime (s) of the whole job, as far as they are known; `prefix` is that of
+    the configuration keys of nodes and time.
     """
     queue = known.get(name or default or "")
     if queue is None:
@@ -162,12 +168,13 @@ def beyond_queue(
         yield f"{where} allows a job {limit} s (resources_max.walltime). Set another cluster.partition."
     elif limit is not None and wanted.get("walltime", 0) > limit:
         yield (
-            f"wall_time_min={wanted['walltime'] // 60}, but {where} allows {limit // 60} (resources_max.walltime="
-            f"{most['walltime']}). Set wall_time_min={limit // 60} or less."
+            f"{prefix}wall_time_min={wanted['walltime'] // 60}, but {where} allows {limit // 60} "
+            f"(resources_max.walltime={most['walltime']}). Set {prefix}wall_time_min={limit // 60} or less."
         )
-    for resource, key in (("nodect", "nodes"), ("ncpus", "cluster.cpus_per_rank or nodes"), ("ngpus", "nodes")):
+    nodes = f"{prefix}nodes"
+    for resource, key in (("nodect", nodes), ("ncpus", f"cluster.cpus_per_rank or {nodes}"), ("ngpus", nodes)):
         if str(most.get(resource, "")).isdigit() and wanted.get(resource, 0) > int(most[resource]):
             yield (
-                f"The run asks for {wanted[resource]} {resource}, but {where} allows a job {most[resource]} "
+                f"The job asks for {wanted[resource]} {resource}, but {where} allows a job {most[resource]} "
                 f"(resources_max.{resource}). Set a smaller {key}."
             )

@@ -169,6 +169,11 @@ def resources(run: Run) -> list[str]:
 
 
 def job_name(run: Run) -> str:
-    """Return the name of the run as PBS accepts it: the first character is a letter, others are of a limited set."""
-    name = re.sub(r"[^A-Za-z0-9_.+-]", "_", str(run.name))
+    """Return the name of the run as PBS accepts it."""
+    return name_of_job(str(run.name))
+
+
+def name_of_job(text: str) -> str:
+    """Return a name as PBS accepts it: the first character is a letter, others are of a limited set."""
+    name = re.sub(r"[^A-Za-z0-9_.+-]", "_", text)
     return name if name[0].isalpha() else f"r{name}"

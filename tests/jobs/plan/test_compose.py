@@ -44,7 +44,7 @@ NEEDS = {
     "program": ("program=hpl",),
     "litgpt_serve": ("job=serve", "serving.client=ab", "serving.prompts=1"),
     "liger": ("cluster=xe9680_h100",),
-    "pilot": ("launcher.pilot_nodes=1", "launcher.pilot_wall_time_min=61"),
+    **dict.fromkeys(("pilot", "pbs_pilot"), ("launcher.pilot_nodes=1", "launcher.pilot_wall_time_min=61")),
     **dict.fromkeys(("roce", "infiniband", "infiniband_4_adapters"), ("cluster=xe9680_h100",)),
     **dict.fromkeys(("all", "all_and_serve"), ("data.held_out_samples=8", "job.export=true")),
     **dict.fromkeys(ZERO, ("engine=deepspeed",)),

@@ -22,7 +22,9 @@ from tests.support.waiting import wait_until
 # What a launcher needs to start a run.
 NEEDS = {
     LauncherKind.local: ("cluster=local", "nodes=1"),
-    LauncherKind.pilot: ("launcher.pilot_nodes=2", "launcher.pilot_wall_time_min=90"),
+    **dict.fromkeys(
+        (LauncherKind.pilot, LauncherKind.pbs_pilot), ("launcher.pilot_nodes=2", "launcher.pilot_wall_time_min=90")
+    ),
 }
 OF_SLURM = {LauncherKind.slurm, LauncherKind.pilot, LauncherKind.here}
 
@@ -37,7 +39,7 @@ def chosen(kind: LauncherKind, request: pytest.FixtureRequest) -> list[str]:
     """The overrides that choose a launcher."""
     if kind in OF_SLURM:
         request.getfixturevalue("empty_queue")
-    if kind is LauncherKind.pbs:
+    if kind.scheduler == "PBS":
         request.getfixturevalue("pbs")
     if kind is LauncherKind.here:
         request.getfixturevalue("monkeypatch").setenv("SLURM_JOB_ID", held_by_slurm(2))

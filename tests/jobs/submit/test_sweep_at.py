@@ -316,7 +316,7 @@ def test_a_waiting_run_is_cancelled_alone_and_its_queue_lives(
     assert "b neither waits nor runs" in printed(capsys)
 
 
-def test_a_run_of_a_pilot_that_others_share_is_not_cancelled_alone(
+def test_a_waiting_run_of_a_pilot_is_cancelled_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("a", "b", "c"):
@@ -324,9 +324,9 @@ def test_a_run_of_a_pilot_that_others_share_is_not_cancelled_alone(
         record = {"time": now(), "event": "submitted", "run": run.name, "launcher": "pilot", "job_id": "7", "nodes": 1}
         append_record(SweepDir(tmp_path).submissions, record | {"events_before": 1, "host": "h"})
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert main(["cancel", str(tmp_path / "b")]) == 2
-    words = f"b shares job 7 of launcher=pilot with 2 runs, which would end too. Run `slurmscale cancel {tmp_path}`"
-    assert words in printed(capsys)
+    assert main(["cancel", str(tmp_path / "b")]) == 0
+    assert f"cancelled b of {tmp_path}" in printed(capsys)
+    assert [item.state for item in states(SweepDir(tmp_path))] == [State.queued, State.cancelled, State.queued]
 
 
 @pytest.mark.slow
