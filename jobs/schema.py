@@ -922,9 +922,14 @@ class LauncherKind(Enum):
         return self.scheduler == "Slurm" or self is LauncherKind.script
 
     @property
+    def needs_pbs(self) -> bool:
+        """True if the cluster has to run PBS."""
+        return self.scheduler == "PBS" or self is LauncherKind.pbs_script
+
+    @property
     def chains_stages(self) -> bool:
         """True if its jobs can wait for each other, as the stages around training do."""
-        return self.has_arrays or self.on_this_machine or self.is_preview
+        return self in {LauncherKind.slurm, LauncherKind.pbs, LauncherKind.local, LauncherKind.dry}
 
 
 class PbsStart(Enum):
@@ -1103,7 +1108,7 @@ class Stage:
     """Resources of a stage other than training, which is one process in a job of its own."""
 
     partition: str | None = None
-    """Partition of the stage; null: the cluster's, with its constraint and further sbatch options."""
+    """Partition or queue of the stage; null: the cluster's, with its constraint and further sbatch options."""
     cpus: Count
     """CPU cores of the stage."""
     memory_gb: Count | None = None

@@ -326,7 +326,7 @@ def script_text(run: Run, directory: RunDir, sweep: SweepDir, *, by_hand: bool =
     """
     parameters = resources(run, directory.code_snapshot)
     setup = [*([unset_line()] if by_hand else []), *parameters["setup"]]
-    return task_script(start_command(run), [directory], sweep.logs, parameters | {"setup": setup})
+    return task_script(start_command(run), [quoted_path(directory)], sweep.logs, parameters | {"setup": setup})
 
 
 def start_command(run: Run) -> str:
@@ -339,14 +339,18 @@ def start_command(run: Run) -> str:
     return f"{rank_python(run)} -u -m jobs.run"
 
 
-def task_script(command: str, directories: Sequence[RunDir], logs: Path, parameters: dict[str, Any]) -> str:
-    """Return the text of a batch script that runs a command on one run directory, or an array on one per task."""
-    paths = [shlex.quote(str(directory.path)) for directory in directories]
-    if len(paths) == 1:
-        return batch_script(f"{command} {paths[0]}", logs, parameters)
-    setup = [*parameters["setup"], "directories=(", *paths, ")"]
+def quoted_path(directory: RunDir) -> str:
+    """Return the path of a run directory as a word of shell."""
+    return shlex.quote(str(directory.path))
+
+
+def task_script(command: str, arguments: Sequence[str], logs: Path, parameters: dict[str, Any]) -> str:
+    """Return the text of a batch script that runs a command with one argument, or an array with one per task."""
+    if len(arguments) == 1:
+        return batch_script(f"{command} {arguments[0]}", logs, parameters)
+    setup = [*parameters["setup"], "directories=(", *arguments, ")"]
     each = f'{command} "${{directories[$SLURM_ARRAY_TASK_ID]}}"'
-    return batch_script(each, logs, parameters | {"setup": setup, "map_count": len(paths)})
+    return batch_script(each, logs, parameters | {"setup": setup, "map_count": len(arguments)})
 
 
 def batch_script(command: str, logs: Path, parameters: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ def launch(sweep: SweepDir, runs: Runs, kind: LauncherKind, missing_stages: Sequ
     if not kind.chains_stages and any(stages_of(run) for run, _ in runs):
         raise SubmitError(
             f"{sweep.path} has stages around training, which need jobs that wait for each other; "
-            f"launcher={kind.name} does not support that. Use --launcher slurm or --launcher local."
+            f"launcher={kind.name} does not support that. Use --launcher slurm, --launcher pbs or --launcher local."
         )
     try:
         first = runs[0][0] if runs else missing_stages[0].run

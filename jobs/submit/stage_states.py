@@ -20,7 +20,7 @@ from jobs.stages.record import DONE, failed, started
 from jobs.submit.job_log import not_started, printed_since_start
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
 from jobs.submit.stages import MissingStages
-from jobs.submit.states import END_GRACE_S, RunState, State, ended_by_schedulers, held_by_schedulers
+from jobs.submit.states import END_GRACE_S, RunState, State, ended_by_schedulers, held_by_schedulers, held_words
 from jobs.submit.submissions import Submission, entries, included, is_in_queue
 
 # Most reasons of a state that a line shows.
@@ -134,7 +134,7 @@ def decide(
     last = events[-1] if events else {}
     if last.get("event") == DONE[key.stage]:
         return State.finished, ""
-    # In Slurm a stage has a job of its own, which may be started again.
+    # In a queue a stage has a job of its own, which may be started again.
     may_restart = submission.in_queue and job is not None and job.is_alive
     if last.get("event") == failed(key.stage) and not may_restart:
         return State.cancelled if submission.cancelled else State.failed, last["error"].partition("\n")[0]
@@ -143,17 +143,18 @@ def decide(
     if job is not None and (job.is_alive or job.state == UNKNOWN):
         # A local queue is alive as a whole: only the stage's own record shows that its turn has come.
         waits = not last or (job.waits and submission.in_queue)
-        return (State.queued, job.reason or "starting") if waits else (State.running, "")
+        waiting = held_words(submission, job) if job.is_held else job.reason or "starting"
+        return (State.queued, waiting) if waits else (State.running, "")
     if submission.cancelled:
         return State.cancelled, ""
     if job is not None and job.state == "CANCELLED":
-        # Slurm names the user who cancelled a job, and nobody for a dependency that failed.
+        # Schedulers name who cancelled a job; Slurm names nobody for a dependency that failed.
         waited = not last and not (key.run is not None and has_finished(sweep.run(key.run)))
         return State.cancelled, job.reason or ("its dependency failed" if waited else "")
     if job is not None and job.state not in {"COMPLETED", GONE}:
         unstarted = not_started(printed_since_start(sweep.output(submission.job_id)))
-        return State.failed, unstarted or f"Slurm reports {job.state}"
-    reported = "" if job is None else f" ({job.reason or f'Slurm reports {job.state}'})"
+        return State.failed, unstarted or job.reason or f"{submission.scheduler} reports {job.state}"
+    reported = "" if job is None else f" ({job.reason or f'{submission.scheduler} reports {job.state}'})"
     if submission.in_queue and time.time() - last_sign(sweep, key, submission) < END_GRACE_S:
         return State.ended, f"its job left the queue; its end is not known yet{reported}"
     return State.lost, f"its job is gone and recorded no end{reported}"

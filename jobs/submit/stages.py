@@ -1,11 +1,12 @@
 """The chain around training: the jobs that prepare, evaluate and report, and their dependencies.
 
-    prepare --afterok--> runs --aftercorr--> evaluate (one task per run) --afterany--> report
-                           `------------------afterany---------------------------------^
+    prepare --afterok--> runs --after its run--> evaluate (one per run) --afterany--> report
+                           `--------------------afterany-----------------------------^
 
-Slurm cancels stages whose dependencies failed (--kill-on-invalid-dep), so no job waits for ever; a run that is requeued
-is waited for. The exit code is not enough to know success (a run that stopped before its time limit exits with 0): each
-stage also reads the records of the runs that it needs.
+The order and meaning of the chain are the same in every queue; a `StageQueue` of the launcher has the text of scripts,
+and the dependency of a stage on its run. A run that is started again is waited for. The exit code is not enough to know
+success (a run that stopped before its time limit exits with 0): each stage also reads the records of the runs that it
+needs.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.errors import SubmitError
 from jobs.files import exists
 from jobs.plan.rules.stages import OF_EACH_RUN, stages_of, stages_of_each_run
 from jobs.rundir import RunDir, SweepDir, read_events
 from jobs.schema import Run
-from jobs.submit import scheduler_call, slurm_call, slurm_commands
-from jobs.submit.batch_script import batch_script, stage_resources, starting_after, task_script
-from jobs.submit.cancellation import ForeignJobsError, cancel_jobs
+from jobs.submit.batch_script import quoted_path
+from jobs.submit.cancellation import ForeignJobsError
 from jobs.submit.container import rank_python
 from jobs.submit.intents import stage_task, submit_marked
+from jobs.submit.queues import queue_of
+from jobs.submit.scheduler_call import Scheduler
 from jobs.submit.submissions import latest_submissions
 
 Group = list[tuple[Run, RunDir]]
@@ -44,19 +45,55 @@ class MissingStages:
     """The stages after it that it needs."""
 
 
-def refuse_beyond_partition(run: Run) -> None:
-    """Raise SubmitError for a stage that its partition can never run."""
-    for name, stage in stages_of(run).items():
-        key = f"stages.{name}.partition" if stage.partition else "cluster.partition"
-        slurm_commands.refuse_beyond_partition(
-            stage.partition or run.cluster.partition, 1, stage.wall_time_min, prefix=f"stages.{name}.", key=key
-        )
+@dataclass(frozen=True)
+class StageJob:
+    """A stage as a job, or as an array with a task for each run."""
+
+    name: str
+    sweep: SweepDir
+    run: Run
+    """The run that has its resources."""
+    code: Path
+    arguments: tuple[str, ...]
+    """The words of shell after the command, of each task."""
+    after: str | None
+    """The dependency of the job; None: it waits for nothing."""
+    mark: str | None
+    """The name of the job, by which its submission finds it; None in a preview."""
+
+    @property
+    def command(self) -> str:
+        """The words of shell that start the program of the stage."""
+        return f"{rank_python(self.run)} -u -m jobs.stages.{self.name}"
+
+
+class StageQueue:
+    """What a chain needs of the queue of a scheduler, besides that of interrupted submissions (jobs.submit.queues)."""
+
+    launcher: str
+    """The launcher of its jobs in the ledger."""
+    scheduler: Scheduler
+
+    def job_name(self, text: str) -> str:
+        """Return a name as the scheduler accepts it."""
+        return text
+
+    def script(self, job: StageJob) -> str:
+        """Return the batch script of a stage."""
+        raise NotImplementedError
+
+    def after_run(self, job_id: str) -> str:
+        """Return the dependency of a stage on the job of its run; of an array each task waits for that of its run."""
+        raise NotImplementedError
 
 
 class Chain:
-    """The stages of one submission to Slurm and their dependencies; each method submits one kind of stage."""
+    """The stages of one submission and their dependencies; each method submits one kind of stage."""
 
-    def __init__(self, sweep: SweepDir, runs: Group, missing_stages: Sequence[MissingStages], most: int) -> None:
+    def __init__(
+        self, queue: StageQueue, sweep: SweepDir, runs: Group, missing_stages: Sequence[MissingStages], most: int
+    ) -> None:
+        self.queue = queue
         self.sweep = sweep
         self.unprepared = [directory for run, directory in runs if run.stages.prepare and not exists(directory.data)]
         self.missing_stages = missing_stages
@@ -94,45 +131,31 @@ class Chain:
     def script(self, name: str, group: Group, after: str | None = None, mark: str | None = None) -> str:
         """Return the batch script of a stage for these runs, with the resources and code of the first one."""
         run, directory = group[0]
-        parameters = starting_after(stage_resources(run, name, directory.code_snapshot), after)
-        parameters |= {} if mark is None else {"job_name": mark}
-        command = f"{rank_python(run)} -u -m jobs.stages.{name}"
-        if name in OF_EACH_RUN:
-            return task_script(command, [directory for _, directory in group], self.sweep.logs, parameters)
         runs = [each.name for each in self.unprepared] if name == "prepare" else []
-        return batch_script(f"{command} {shlex.join([str(self.sweep.path), *runs])}", self.sweep.logs, parameters)
-
-    def test(self) -> None:
-        """Raise SubmitError if sbatch would refuse a stage; submits nothing."""
-        for name in self.names:
-            run = self.first[0]
-            try:
-                script = self.script(name, [self.first])
-                slurm_commands.test_script(script, 1, stages_of(run)[name].partition or run.cluster.partition)
-            except scheduler_call.QueueFullError:
-                # Other jobs may end before the stage is submitted; if not, the whole chain is refused then.
-                continue
-            except SubmitError as error:
-                raise SubmitError(f"sbatch refuses stages.{name}: {error}. Nothing was submitted.") from error
+        of_all = shlex.join([str(self.sweep.path), *runs])
+        arguments = tuple(quoted_path(each) for _, each in group) if name in OF_EACH_RUN else (of_all,)
+        return self.queue.script(StageJob(name, self.sweep, run, directory.code_snapshot, arguments, after, mark))
 
     def prepare(self) -> None:
         """Submit the job that makes the data of the runs, instead of earlier ones for which no run waits."""
         if self.unprepared:
             needed = {submission.after for submission in latest_submissions(self.sweep).values()}
             earlier = {
-                entry["job_id"] for entry in read_events(self.sweep.submissions) if entry.get("stage") == "prepare"
+                entry["job_id"]
+                for entry in read_events(self.sweep.submissions)
+                if entry.get("stage") == "prepare" and entry["launcher"] == self.queue.launcher
             }
             # A stage that was submitted for runs that were cancelled since would make data for nobody.
-            with suppress(ForeignJobsError):  # Slurm has used the id of an ended job again
-                cancel_jobs(self.sweep, earlier - needed)
+            with suppress(ForeignJobsError):  # the scheduler has used the id of an ended job again
+                queue_of(self.queue.launcher).cancel(self.sweep, earlier - needed)
             self.submit("prepare", [self.first], None)
 
     def follow(self, group: Group, job_ids: list[str]) -> None:
-        """Submit an array of each stage that follows a run; each task waits for the task of its run."""
+        """Submit the stages that follow each of these runs, which are one job or one array."""
         self.trained.append(job_ids[0].partition("_")[0])
         for name in stages_of_each_run(self.first[0]):
-            # aftercorr pairs tasks by their index, so both arrays list the runs in one order.
-            self.submit(name, group, f"aftercorr:{self.trained[-1]}")
+            # Tasks are paired by their index, so both arrays list the runs in one order.
+            self.submit(name, group, self.queue.after_run(self.trained[-1]))
 
     def finish(self) -> None:
         """Submit the stages after runs that were started earlier, and the report."""
@@ -142,7 +165,7 @@ class Chain:
                 if each.job_id is None:
                     by_code.setdefault((name, each.directory.code_snapshot), []).append((each.run, each.directory))
                 else:
-                    self.submit(name, [(each.run, each.directory)], f"afterok:{each.job_id}")
+                    self.submit(name, [(each.run, each.directory)], self.queue.after_run(each.job_id))
             if each.job_id is not None:
                 self.trained.append(each.job_id)
         for (name, _), finished in by_code.items():
@@ -158,13 +181,14 @@ class Chain:
             self.submit("report", [self.first], after)
 
     def submit(self, name: str, group: Group, after: str | None) -> None:
-        """Run one sbatch for a stage: of each of these runs, which have the same code, or one job of the sweep."""
+        """Submit one job or array of a stage: of each of these runs, which have the same code, or of the sweep."""
         directories = [directory for _, directory in group] if name in OF_EACH_RUN else [None]
         tasks = [stage_task(self.sweep, name, directory) for directory in directories]
-        with slurm_call.SLURM.refusals_of(f"stages.{name}"):
+        job_name = self.queue.job_name(f"{group[0][0].sweep}-{name}")
+        with self.queue.scheduler.refusals_of(f"stages.{name}"):
             self.jobs.setdefault(name, []).extend(
                 submit_marked(
-                    self.sweep, "slurm", f"{group[0][0].sweep}-{name}", tasks,
+                    self.sweep, self.queue.launcher, job_name, tasks,
                     lambda mark: self.script(name, group, after, mark), array=len(tasks) > 1,
                 )
             )  # fmt: skip

@@ -47,7 +47,7 @@ def launcher_chains_stages(run: Run) -> str | None:
     if stages_of(run) and not kind.chains_stages:
         return (
             f"Stages need job dependencies, which launcher={kind.name} does not support. Set stages=train and run "
-            "`slurmscale report` afterwards, or set launcher=slurm."
+            f"`slurmscale report` afterwards, or set launcher={'pbs' if kind.needs_pbs else 'slurm'}."
         )
     return None
 

@@ -7,7 +7,7 @@
     here           the job that the user is in, in which the runs take turns
     local          processes on this machine
     script         job.sbatch in each run directory, for a person to submit
-    pbs            a PBS job for each run
+    pbs            a PBS job for each run, between the stages around training
     pbs_script     job.pbs in each run directory, for a person to submit
     dry            shows what the launcher of the cluster would do
 

@@ -1,4 +1,4 @@
-"""launcher=pbs: one job of PBS Pro or OpenPBS for each run, submitted with qsub."""
+"""launcher=pbs: one job of PBS Pro or OpenPBS for each run, submitted with qsub, between the stages around training."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from jobs.submit.pbs import commands
 from jobs.submit.pbs.call import PBS
 from jobs.submit.pbs.cancel import cancel_jobs
 from jobs.submit.pbs.script import job_name, options, per_job, script_text
+from jobs.submit.pbs.stages import PbsStages, refuse_beyond_server
 from jobs.submit.pbs.states import state_of
 from jobs.submit.scheduler_call import NoAnswerError, QueueFullError
+from jobs.submit.stages import Chain
 from jobs.submit.submissions import Submission, script_name
 
 UNCONFIRMED = JobState(UNKNOWN, "its submission was interrupted, and PBS has not shown its job yet")
@@ -26,10 +28,10 @@ OTHER = "PBS has another job of this id now, and no record of this one"
 
 
 class Pbs(Launcher):
-    """Submits a job for each run."""
+    """Submits a job for each run, and the stages around them."""
 
     def check(self, runs: list[Run]) -> None:
-        """Raise SubmitError if no PBS answers here, or a queue can never run one of the runs."""
+        """Raise SubmitError if no PBS answers here, or a queue can never run one of the runs or stages."""
         for run in runs:
             options(run)
         commands.require()
@@ -37,40 +39,47 @@ class Pbs(Launcher):
         for run in runs:
             for sentence in commands.beyond_queue(queues, default, run.cluster.partition, per_job(run)):
                 raise SubmitError(sentence)
+        refuse_beyond_server(runs[0])
 
     def preview(self, what: Launch) -> list[str]:
-        """Return the job script of one run of each group with equal resources."""
+        """Return the job script of one run of each group with equal resources, and those of the stages."""
 
         def shown(run: Run, directory: RunDir) -> str:
             mark = f"{job_name(run)}-ID"
             return script_text(run, directory, what.sweep, what.sweep.logs / script_name(mark, "pbs"), name=mark)
 
-        return script_lines(groups(what.runs), "PBS job script", shown)
+        return script_lines(groups(what.runs), "PBS job script", shown) + chain_of(what).scripts()
 
     def launch(self, what: Launch) -> list[str]:
-        """Submit all runs, or none."""
+        """Submit all runs and stages, or none."""
         commands.require()
+        chain = chain_of(what)
+        refuse_beyond_server(chain.first[0])
         job_ids: list[str] = []
         try:
+            chain.prepare()
             for run, directory in what.runs:
                 most = run.launcher.max_running
                 # At most so many run at once: each waits for the one that many places before it.
-                after = job_ids[-most] if most and len(job_ids) >= most else None
-                job_ids += submit_run(what.sweep, run, directory, after)
+                turn = f"afterany:{job_ids[-most]}" if most and len(job_ids) >= most else None
+                job_ids += submit_run(what.sweep, run, directory, chain, turn)
+                chain.follow([(run, directory)], job_ids[-1:])
+            chain.finish()
         except NoAnswerError:
             # Its job may exist, so nothing is taken back.
             raise
         except QueueFullError as full:
-            cancel_submitted(what.sweep, job_ids, because=full)
+            cancel_submitted(what.sweep, [*chain.submitted, *reversed(job_ids)], because=full)
             raise SubmitError(
                 f"PBS accepts no more of your jobs now ({full}); {len(job_ids)} of {counted(len(what.runs))} were "
                 "accepted and are taken back: nothing of this submission is left in the queue. Submit fewer runs, or "
                 "repeat the command when jobs of yours have ended."
             ) from full
         except (SubmitError, OSError) as error:
-            cancel_submitted(what.sweep, job_ids, because=error)
+            cancel_submitted(what.sweep, [*chain.submitted, *reversed(job_ids)], because=error)
             raise SubmitError(f"{error} Nothing of this submission is left in the queue.") from error
-        return [f"submitted {counted(len(job_ids))}: {', '.join(job_ids)}"]
+        lines = [f"submitted {counted(len(job_ids))}: {', '.join(job_ids)}"] if job_ids else []
+        return lines + [f"submitted stage {name}: {', '.join(ids)}" for name, ids in chain.jobs.items()]
 
     def states(self, submissions: list[Submission]) -> dict[str, JobState]:
         """Return the state of each submission whose job waits or runs, or may."""
@@ -122,15 +131,21 @@ def known_jobs(submissions: list[Submission]) -> dict[str, JobState]:
     return {job_id: state_of(job) for job_id, job in jobs.items()}
 
 
-def submit_run(sweep: SweepDir, run: Run, directory: RunDir, after: str | None) -> list[str]:
-    """Run qsub for a run; return its job id in a list."""
+def chain_of(what: Launch) -> Chain:
+    """Return the stages around runs."""
+    return Chain(PbsStages(), what.sweep, what.runs, what.missing_stages, 1)
+
+
+def submit_run(sweep: SweepDir, run: Run, directory: RunDir, chain: Chain, turn: str | None) -> list[str]:
+    """Run qsub for a run, after the stage that prepares its data and its turn; return its job id in a list."""
+    after = ",".join(filter(None, [chain.prepared_by, turn]))
 
     def script(mark: str) -> str:
         file = sweep.logs / script_name(mark, "pbs")
         return script_text(run, directory, sweep, file, name=mark, after=after)
 
     with PBS.refusals_of(described(run)):
-        return submit_marked(sweep, "pbs", job_name(run), [run_task(directory)], script, array=False)
+        return submit_marked(sweep, "pbs", job_name(run), [run_task(directory, **chain.on_record)], script, array=False)
 
 
 def described(run: Run) -> str:

@@ -16,9 +16,18 @@ from jobs.submit.launchers.pbs import Pbs, cancel_submitted
 from jobs.submit.launchers.pilot import cancel_in_job, in_their_jobs, refuse_differing, scripts, submit, whole
 from jobs.submit.pbs import commands
 from jobs.submit.pbs.call import PBS
-from jobs.submit.pbs.script import name_of_job, options, per_job
+from jobs.submit.pbs.script import name_of_job, options, per_job, template
 from jobs.submit.submissions import Submission
 from jobs.submit.trust.integrity import submitted_as
+
+
+NODES = "launcher.pilot_nodes"
+KEYS = commands.KEYS_OF_RUN | {
+    "walltime": "launcher.pilot_wall_time_min",
+    "nodect": NODES,
+    "ncpus": f"cluster.cpus_per_rank or {NODES}",
+    "ngpus": NODES,
+}
 
 
 class PbsPilot(Pbs):
@@ -33,9 +42,7 @@ class PbsPilot(Pbs):
         options(pilot)
         commands.require()
         queues, default = commands.queues(), commands.server().get("default_queue")
-        for sentence in commands.beyond_queue(
-            queues, default, pilot.cluster.partition, per_job(pilot), prefix="launcher.pilot_"
-        ):
+        for sentence in commands.beyond_queue(queues, default, pilot.cluster.partition, per_job(pilot), KEYS):
             raise SubmitError(sentence)
 
     def preview(self, what: Launch) -> list[str]:
@@ -68,11 +75,7 @@ def job_script(sweep: SweepDir, runs: Runs, name: str) -> str:
         "#!/bin/bash",
         *(f"#PBS {option}" for option in options(pilot, name)),
         "",
-        "# PBS copies its own output only after the end: this file can be followed.",
-        f"""log={shlex.quote(str(sweep.logs))}/"${{PBS_JOBID%%[!0-9]*}}_0_log.out\"""",
-        f"restart=$(grep -c '^{BATCH_STARTED}' \"$log\" 2> /dev/null)",
-        'exec >> "$log" 2>&1',
-        f'echo "{BATCH_STARTED}, restart ${{restart:-0}}, on $(uniq "$PBS_NODEFILE" | paste -sd , -)"',
+        template("log.sh.j2").render(logs=shlex.quote(str(sweep.logs)), started=BATCH_STARTED),
         *integrity_lines(run, code),
         *environment_lines(run, code),
         "",

@@ -10,9 +10,10 @@ from jobs.plan.rules.rule import counted
 from jobs.plan.time_limit import stop_before_limit_s
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
-from jobs.submit import scheduler_call, slurm_call, slurm_commands, stages
+from jobs.submit import scheduler_call, slurm_call, slurm_commands, slurm_stages, stages
 from jobs.submit.accounting import accounting_of
 from jobs.submit.batch_script import (
+    quoted_path,
     resources,
     script_text,
     shared_resources,
@@ -28,6 +29,7 @@ from jobs.submit.ledger import record_cancelled, record_waiting
 from jobs.submit.submissions import Submission, in_brackets
 from jobs.work.work import work_of
 
+STAGES = slurm_stages.SlurmStages()
 UNCONFIRMED = JobState(UNKNOWN, "its submission was interrupted, and Slurm has not shown its job yet")
 
 
@@ -49,7 +51,7 @@ class Slurm(Launcher):
                 key=part.key,
                 nodes_key=part.nodes_key,
             )
-        stages.refuse_beyond_partition(runs[0])
+        slurm_stages.refuse_beyond_partition(runs[0])
 
     def preview(self, what: Launch) -> list[str]:
         """Return the batch script of the first run of each array, and those of the stages."""
@@ -58,7 +60,7 @@ class Slurm(Launcher):
             "batch script",
             lambda run, directory: script_text(run, directory, what.sweep),
         )
-        return shown + stages.Chain(what.sweep, what.runs, (), len(what.runs)).scripts()
+        return shown + stages.Chain(STAGES, what.sweep, what.runs, (), len(what.runs)).scripts()
 
     def launch(self, what: Launch) -> list[str]:
         """Submit all runs and stages, or none.
@@ -76,8 +78,8 @@ class Slurm(Launcher):
             )
         groups = arrays(what.runs, most)
         # Everything that sbatch can refuse is tested before the first job exists: taking jobs back may fail, too.
-        chain = stages.Chain(sweep, what.runs, what.missing_stages, most)
-        chain.test()
+        chain = stages.Chain(STAGES, sweep, what.runs, what.missing_stages, most)
+        slurm_stages.try_out(chain)
         lines = expected_starts(sweep, groups)
         submitted: list[str] = []
         without_array: list[str] = []
@@ -240,7 +242,8 @@ def submit_array(sweep: SweepDir, group: Runs, chain: stages.Chain, after: str |
     parameters["signal_delay_s"] = max(stop_before_limit_s(each) for each, _ in group)
 
     def script(mark: str) -> str:
-        return task_script(start_command(run), directories, sweep.logs, parameters | {"job_name": mark})
+        paths = [quoted_path(each) for each in directories]
+        return task_script(start_command(run), paths, sweep.logs, parameters | {"job_name": mark})
 
     tasks = [run_task(each, **chain.on_record) for each in directories]
     with slurm_call.SLURM.refusals_of(described(group)):

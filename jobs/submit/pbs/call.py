@@ -22,7 +22,7 @@ from jobs.submit.scheduler_call import (
     patiently,
 )
 
-COMMANDS = "qsub|qstat|qdel|qselect|pbsnodes"
+COMMANDS = "qsub|qstat|qdel|qalter|qselect|pbsnodes"
 # Messages about requests that a server may have received.
 NO_ANSWER = re.compile(r"timed out|timeout|End of File|Premature end of message|Communication failure", re.IGNORECASE)
 # Messages about requests that reached no server that could answer: it is down, fails over, or has too many clients.

@@ -18,12 +18,12 @@ from jobs.event_fields import JOB_ID
 from jobs.rundir import SweepDir
 from jobs.submit.cancellation import ForeignJobsError
 from jobs.submit.pbs import commands
-from jobs.submit.pbs.states import state_of
+from jobs.submit.pbs.states import dependencies, jobs_after, state_of
 from jobs.submit.trust.own_sweeps import is_own
 
 
 def cancel_jobs(sweep: SweepDir, job_ids: Iterable[str]) -> None:
-    """Run qdel once for those of these jobs that wait or run and are the sweep's.
+    """Run qdel once for those of these jobs that wait or run and are the sweep's; no others end with them.
 
     Raises SubmitError, and cancels none, if an id is not one of PBS; ForeignJobsError, after the qdel, if PBS knows one
     as a job of something else.
@@ -37,7 +37,9 @@ def cancel_jobs(sweep: SweepDir, job_ids: Iterable[str]) -> None:
     with contextlib.suppress(SubmitError):
         is_recorded = is_own(sweep)
     alive = {job_id: job for job_id, job in commands.jobs(asked).items() if state_of(job).is_alive}
-    own = [job_id for job_id, job in alive.items() if is_recorded and is_job_of(sweep, job)]
+    # In the given order: jobs that wait for others come before them, and do not start at their end.
+    own = [each for each in asked if each in alive and is_recorded and is_job_of(sweep, alive[each])]
+    spare_others({each: alive[each] for each in own})
     commands.delete(own)
     done = "It was not cancelled." if own else "Nothing was cancelled."
     foreign = {
@@ -49,6 +51,21 @@ def cancel_jobs(sweep: SweepDir, job_ids: Iterable[str]) -> None:
     }
     if foreign:
         raise ForeignJobsError(foreign)
+
+
+def spare_others(jobs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Let other jobs no longer wait for the end of these, which are about to be deleted, but for what these wait for.
+
+    PBS deletes what waits for a job that was deleted while it waited itself, and never starts what waits for one that
+    was deleted before it ran.
+    """
+    not_run = {job_id: job for job_id, job in jobs.items() if state_of(job).waits}
+    instead: dict[str, list[str]] = {}
+    for job_id, job in not_run.items():
+        instead[job_id] = [each for each in dependencies(job).get("afterany", []) if each not in jobs]
+    waiting = {each for job in not_run.values() for each in jobs_after(job)} - jobs.keys()
+    if waiting:
+        commands.wait_instead(instead, waiting)
 
 
 def is_job_of(sweep: SweepDir, job: Mapping[str, Any]) -> bool:

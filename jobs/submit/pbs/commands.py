@@ -12,12 +12,21 @@ from typing import Any
 
 from jobs.errors import SubmitError
 from jobs.submit.pbs.call import PBS, document, known_and_unknown, message
+from jobs.submit.pbs.states import dependencies, state_of
 from jobs.submit.scheduler_call import NoAnswerError
 
 # The id that qsub prints, among lines that wrappers of a site print: 14.pbshead
 JOB = re.compile(r"^(\d+)(?:\.[\w.-]+)?$", re.MULTILINE)
 # Operands of one qstat: a command line has room for more, and servers answer in seconds.
 MOST_ASKED = 500
+# The keys of the configuration that set the resources of the job of a run.
+KEYS_OF_RUN = {
+    "partition": "cluster.partition",
+    "walltime": "wall_time_min",
+    "nodect": "nodes",
+    "ncpus": "cluster.cpus_per_rank or nodes",
+    "ngpus": "nodes",
+}
 NO_HISTORY = re.compile(r"histor", re.IGNORECASE)
 # By Getopt::Long of Slurm's wrapper, and by getopt of Torque.
 NO_JSON = re.compile(r"Unknown option: F|invalid option -- '?F")
@@ -100,6 +109,22 @@ def named(names: Iterable[str], _since: datetime) -> dict[str, str]:
     return found
 
 
+def wait_instead(instead: Mapping[str, Iterable[str]], waiting: Iterable[str]) -> None:
+    """Let those of these waiting jobs that wait for the end of a key of `instead` wait for its jobs instead.
+
+    Raises SubmitError if PBS refuses; a job that is over is not an error.
+    """
+    for job_id, job in jobs(waiting).items():
+        if not state_of(job).is_alive:
+            continue
+        parts = {kind: ids for kind, ids in dependencies(job).items() if kind.startswith("after")}
+        ends = [new for each in parts.get("afterany", ()) for new in instead.get(each, [each])]
+        altered = parts | {"afterany": list(dict.fromkeys(ends))}
+        if altered["afterany"] != parts.get("afterany", []):
+            words = [":".join([kind, *ids]) for kind, ids in altered.items() if ids]
+            document("qalter", "-W", f"depend={','.join(words)}", job_id)
+
+
 def delete(job_ids: Iterable[str]) -> None:
     """Run qdel once for these jobs; one that is over is not an error."""
     some = list(job_ids)
@@ -146,35 +171,33 @@ def beyond_queue(
     default: str | None,
     name: str | None,
     wanted: Mapping[str, int],
-    *,
-    prefix: str = "",
+    keys: Mapping[str, str] = KEYS_OF_RUN,
 ) -> Iterator[str]:
     """Yield a sentence for each limit of a queue that a job exceeds, with the remedy.
 
-    `wanted` has nodect, ncpus, ngpus and walltime (s) of the whole job, as far as they are known; `prefix` is that of
-    the configuration keys of nodes and time.
+    `wanted` has nodect, ncpus, ngpus and walltime (s) of the whole job, as far as they are known; `keys` are those of
+    the configuration that set them.
     """
     queue = known.get(name or default or "")
     if queue is None:
         if name is not None:
-            yield f"cluster.partition={name} does not exist here; the queues are {', '.join(sorted(known))}."
+            yield f"{keys['partition']}={name} does not exist here; the queues are {', '.join(sorted(known))}."
         return
     where = f"queue {name or default}"
     if queue.get("enabled") == "False":
-        yield f"{where} accepts no jobs (enabled=False). Set another cluster.partition."
+        yield f"{where} accepts no jobs (enabled=False). Set another {keys['partition']}."
     most = queue.get("resources_max", {})
     limit = seconds(str(most.get("walltime", "")))
     if limit is not None and limit < 60:
-        yield f"{where} allows a job {limit} s (resources_max.walltime). Set another cluster.partition."
+        yield f"{where} allows a job {limit} s (resources_max.walltime). Set another {keys['partition']}."
     elif limit is not None and wanted.get("walltime", 0) > limit:
         yield (
-            f"{prefix}wall_time_min={wanted['walltime'] // 60}, but {where} allows {limit // 60} "
-            f"(resources_max.walltime={most['walltime']}). Set {prefix}wall_time_min={limit // 60} or less."
+            f"{keys['walltime']}={wanted['walltime'] // 60}, but {where} allows {limit // 60} (resources_max.walltime="
+            f"{most['walltime']}). Set {keys['walltime']}={limit // 60} or less."
         )
-    nodes = f"{prefix}nodes"
-    for resource, key in (("nodect", nodes), ("ncpus", f"cluster.cpus_per_rank or {nodes}"), ("ngpus", nodes)):
+    for resource in ("nodect", "ncpus", "ngpus"):
         if str(most.get(resource, "")).isdigit() and wanted.get(resource, 0) > int(most[resource]):
             yield (
                 f"The job asks for {wanted[resource]} {resource}, but {where} allows a job {most[resource]} "
-                f"(resources_max.{resource}). Set a smaller {key}."
+                f"(resources_max.{resource}). Set a smaller {keys[resource]}."
             )

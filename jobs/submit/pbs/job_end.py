@@ -17,20 +17,22 @@ from pathlib import Path
 
 from filelock import Timeout
 
-from jobs.errors import RunDirError, SuiteError
+from jobs.errors import RunDirError, SubmitError, SuiteError
 from jobs.failure_causes import FailureCause, latest_attempt, record_failure
 from jobs.lease import successor
 from jobs.output import own_program
 from jobs.ranks import node_name
 from jobs.rundir import RunDir, SweepDir, load_run, load_to_launch
-from jobs.schema import LauncherKind
+from jobs.schema import LauncherKind, Stages
 from jobs.submit.job_log import not_started, own_lines, printed_since_start, restarts
 from jobs.submit.launch import launch
 from jobs.submit.ledger import held
 from jobs.submit.notices import tell_end, tell_restart
+from jobs.submit.pbs import commands
 from jobs.submit.pbs.script import AGAIN
+from jobs.submit.pbs.states import jobs_after
 from jobs.submit.requeue import PATIENCE_S, its_submission, planned_restart, record_exit_codes
-from jobs.submit.submissions import Submission, events_since, own_end
+from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
 
 # A start that has less time would hardly reach its next checkpoint.
 LEAST_S = 60
@@ -83,12 +85,28 @@ def resubmitted(run: RunDir, submission: Submission, sweep: SweepDir) -> bool:
         return False
     try:
         with held(sweep, patience_s=PATIENCE_S):
-            lines = launch(sweep, [(load_to_launch(run), run)], LauncherKind.pbs)
+            # Without stages, which are in the queue.
+            lines = launch(sweep, [(replace(load_to_launch(run), stages=Stages()), run)], LauncherKind.pbs)
     except (SuiteError, Timeout) as error:
         print(f"slurmscale: {run.name} cannot be submitted from this node: {error}")
         return False
     print(f"slurmscale: {run.name} goes on in another job: {', '.join(lines)}", flush=True)
+    try:
+        hand_over(submission.job_id, latest_submissions(sweep)[run.name].job_id)
+    except SubmitError as error:
+        print(f"slurmscale: what waits for the end of {run.name} starts when this job has ended: {error}; "
+              f"`slurmscale resume {sweep.quoted}` submits the stages that started too early again")  # fmt: skip
     return True
+
+
+def hand_over(job_id: str, next_id: str) -> None:
+    """Let the jobs that wait for the end of a job, stages and runs, wait for that of the next one; this one still runs.
+
+    Raises SubmitError if PBS refuses.
+    """
+    waiting = [each for job in commands.jobs([job_id]).values() for each in jobs_after(job)]
+    if waiting:
+        commands.wait_instead({job_id: [next_id]}, waiting)
 
 
 def record_end(run: RunDir, submission: Submission, printed: str, restart: int) -> None:

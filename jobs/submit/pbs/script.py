@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from jobs.errors import SubmitError
 from jobs.plan.time_limit import stop_before_limit_s
@@ -56,21 +56,14 @@ def script_text(
 ) -> str:
     """Return the complete script of one run, which is written to `file`.
 
-    `name` is that of the job, by which its submission finds it; None for a script that a person submits. `after` is the
-    job whose end it waits for. With `held` it is no job, but starts the run in the allocation in which it is run.
+    `name` is that of the job, by which its submission finds it; None for a script that a person submits. `after` is its
+    dependency. With `held` it is no job, but starts the run in the allocation in which it is run.
     """
-    templates = Environment(
-        loader=PackageLoader("jobs.submit.pbs", ""),
-        autoescape=False,  # noqa: S701 (a shell script is no HTML)
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
     code = directory.code_snapshot
     ranks = run.ranks_per_node
     end = shlex.join([sys.executable, "-m", "jobs.submit.pbs.job_end", sweep_path(run)])
-    return templates.get_template("job.pbs.j2").render(
-        options=[] if held else [*options(run, name), *([f"-W depend=afterany:{after}"] if after else [])],
+    return template("job.pbs.j2").render(
+        options=[] if held else [*options(run, name), *([f"-W depend={after}"] if after else [])],
         mode="held" if held else "hand" if name is None else "job",
         held=held,
         again=AGAIN,
@@ -89,6 +82,17 @@ def script_text(
         ranks_per_node=ranks,
         stop_after_s=run.wall_time_min * 60 - stop_before_limit_s(run),
     )
+
+
+def template(name: str) -> Template:
+    """Return the template of a script."""
+    return Environment(
+        loader=PackageLoader("jobs.submit.pbs", ""),
+        autoescape=False,  # noqa: S701 (a shell script is no HTML)
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    ).get_template(name)
 
 
 def stop_file(sweep: SweepDir, start: str) -> Path:

@@ -55,27 +55,41 @@ def reason(job: Mapping[str, Any], comment: str) -> str | None:
     """Return why a job waits: its holds, the jobs that it depends on, or the scheduler's comment."""
     if job.get("job_state") == "H":
         holds = str(job.get("Hold_Types", "n"))
-        if "s" in holds and (after := waits_for(str(job.get("depend", "")))):
-            return f"waits for job {after}"
+        if "s" in holds and (before := jobs_before(job)):
+            return f"waits for job {', '.join(before)}"
         return f"JobHeld (Hold_Types={holds})" + (f": {comment}" if comment else "")
     return comment or None
 
 
-def waits_for(depend: str) -> str:
-    """Return the jobs that an attribute `depend` waits for, without their servers; empty if none."""
-    parts = [part.partition(":") for part in depend.split(",")]
-    ids = [each.partition(".")[0] for kind, _, jobs in parts if kind.startswith("after") for each in jobs.split(":")]
-    return ", ".join(ids)
+def dependencies(job: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the job ids of each kind of dependency of a job: {"afterok": ["14"]} of afterok:14.pbshead@pbshead."""
+    found: dict[str, list[str]] = {}
+    for part in filter(None, str(job.get("depend", "")).split(",")):
+        kind, *job_ids = part.split(":")
+        found.setdefault(kind, []).extend(job_id.partition(".")[0] for job_id in job_ids)
+    return found
+
+
+def jobs_before(job: Mapping[str, Any]) -> list[str]:
+    """Return the jobs that a job waits for."""
+    return [each for kind, ids in dependencies(job).items() if kind.startswith("after") for each in ids]
+
+
+def jobs_after(job: Mapping[str, Any]) -> list[str]:
+    """Return the jobs that wait for a job."""
+    return [each for kind, ids in dependencies(job).items() if kind.startswith("before") for each in ids]
 
 
 def end_of(job: Mapping[str, Any]) -> tuple[str, str | None]:
     """Return how a job that is over ended, by Slurm's name of the state, and a reason if PBS has one."""
     code = job.get("Exit_status")
     if job.get("substate") == TERMINATED or str(job.get("comment", "")).endswith("and terminated"):
-        failed_before = code is None and waits_for(str(job.get("depend", "")))
-        return "CANCELLED", f"with qdel, or since job {failed_before} failed" if failed_before else "with qdel"
+        before = jobs_before(job) if code is None else []
+        return "CANCELLED", f"with qdel, or since job {', '.join(before)} failed" if before else "with qdel"
     if not isinstance(code, int):
         # Deleted before it ran; job_state X is a task of an array.
+        if before := jobs_before(job):
+            return "CANCELLED", f"since job {', '.join(before)} failed or was deleted"
         return "CANCELLED", ENDS.sub("", str(job.get("comment", ""))) or None
     if code == 0:
         return "COMPLETED", None

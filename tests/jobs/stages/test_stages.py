@@ -16,6 +16,7 @@ from jobs.errors import DataError
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, append_record, event_record, load_run, now, read_plan, read_records
 from jobs.submit.prepare import prepared
+from jobs.submit.slurm_stages import SlurmStages
 from jobs.submit.stage_states import stage_lines, stage_states
 from jobs.submit.stages import Chain, MissingStages
 from jobs.submit.states import State, states
@@ -83,7 +84,7 @@ def test_a_dry_run_shows_a_script_of_each_stage_with_resources_of_its_own(
 def test_a_chain_for_finished_runs_only_has_the_stages_after_them(tmp_path: Path) -> None:
     sweep, (directory,) = made(chained(tmp_path, "cluster=generic_slurm"), multirun=False)
     missing = MissingStages(load_run(directory.config), directory, None, ("evaluate",))
-    scripts = Chain(sweep, [], [missing], 1).scripts()
+    scripts = Chain(SlurmStages(), sweep, [], [missing], 1).scripts()
     assert [line for line in scripts if line.startswith("--- ")] == ["--- stage evaluate", "--- stage report"]
 
 
@@ -182,7 +183,7 @@ def test_on_this_machine_runs_are_evaluated_in_turn_and_the_report_made_at_the_e
     assert "report: finished" in message
     assert "evaluation_loss" in (tmp_path / "s/runs.csv").read_text()
     assert main(["resume", "--launcher", "script", str(tmp_path / "s")]) == 2
-    assert "Use --launcher slurm or --launcher local." in printed_words(capsys)
+    assert "Use --launcher slurm, --launcher pbs or --launcher local." in printed_words(capsys)
 
 
 # --- a real Slurm --------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from jobs.submit.launchers.slurm import described, first_of
 from jobs.submit.ledger import uninterrupted
 from jobs.submit.slurm_commands import room
 from jobs.submit.submissions import Submission
-from tests.support.cli import files, printed, small
+from tests.support.cli import files, printed, printed_words, small
 from tests.support.paths import ROOT
 from tests.support.waiting import wait_until
 
@@ -92,8 +92,12 @@ def test_dry_refuses_stages_that_the_launcher_of_the_cluster_cannot_chain(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["launcher=dry", "cluster=gadi_gpuvolta", "cluster.account=ab12", "stages=all", "data.held_out_samples=8"]
-    assert main(["submit", *small(tmp_path), *given, "job.export=true"]) == 2
-    assert "which launcher=pbs does not support. Set stages=train" in printed(capsys)
+    for kind, other in (("pbs_script", "pbs"), ("pilot", "slurm")):
+        chosen = [f"cluster.launcher={kind}", "launcher.pilot_nodes=4", "launcher.pilot_wall_time_min=90"]
+        assert main(["submit", *small(tmp_path), *given, "job.export=true", *chosen]) == 2
+        shown = printed_words(capsys)
+        assert f"which launcher={kind} does not support. Set stages=train and run" in shown
+        assert f"or set launcher={other}." in shown
 
 
 def test_a_cluster_whose_launcher_starts_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ import pytest
 from tests.support.pbs import standin as programs_of
 from tests.support.waiting import wait_until
 
-PROGRAMS = ("qsub", "qstat", "qselect", "qdel", "qrerun", "qrls", "qhold", "pbsnodes", "pbsdsh", "ssh")
+PROGRAMS = ("qsub", "qstat", "qselect", "qdel", "qalter", "qrerun", "qrls", "qhold", "pbsnodes", "pbsdsh", "ssh")
 
 
 class PbsStandIn:

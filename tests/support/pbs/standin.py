@@ -144,10 +144,10 @@ def qsub(arguments: list[str]) -> None:
                               "PBS_O_HOST": SERVER},
             "Submit_arguments": " ".join(arguments),
             "project": options.get("P", ["_pbs_project_default"])[-1],
-            **({"depend": options["W"][-1].removeprefix("depend=")} if "W" in options else {}),
         }  # fmt: skip
         # The server keeps the script as it is submitted.
         known_jobs["of"][job_id] = {"script": text, "pid": None, "ask": None}
+        register(known_jobs, job_id, options.get("W", ["depend="])[-1].removeprefix("depend="))
     subprocess.Popen(
         [sys.executable, __file__, str(HERE), "job", job_id], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=(HERE / "errors").open("a"), start_new_session=True, env=surroundings(),
@@ -174,6 +174,74 @@ def surroundings() -> dict[str, str]:
     """The environment of a server: nothing of the shell that submits."""
     kept = ("STANDIN_KILL_DELAY_S", "HOME", "USER", "XDG_STATE_HOME")
     return {"PATH": f"{HERE}/bin:/usr/local/bin:/usr/bin:/bin"} | {k: os.environ[k] for k in kept if k in os.environ}
+
+
+# --- dependencies: both jobs have them in `depend`, as recorded. Which jobs are released and which are deleted was not
+# recorded, and follows OpenPBS's src/server/req_register.c and job_func.c.
+
+
+def depends(found: Job) -> dict[str, list[str]]:
+    """The jobs of each kind of dependency, as full ids."""
+    parts = [part.split(":") for part in found.get("depend", "").split(",") if part]
+    return {kind: [full_id(each.partition("@")[0]) for each in ids] for kind, *ids in parts}
+
+
+def set_depends(found: Job, parts: dict[str, list[str]]) -> None:
+    words = [":".join([kind, *(f"{each}@{SERVER}" for each in ids)]) for kind, ids in parts.items() if ids]
+    found.pop("depend", None)
+    if words:
+        found["depend"] = ",".join(words)
+
+
+def register(known: dict[str, Any], job_id: str, depend: str) -> None:
+    """Let a job wait for others, and for no more than these."""
+    jobs: dict[str, Job] = known["jobs"]
+    for other in jobs.values():
+        set_depends(other, {kind: [each for each in ids if each != job_id or not kind.startswith("before")]
+                            for kind, ids in depends(other).items()})  # fmt: skip
+    own = {kind: ids for kind, ids in depends(jobs[job_id]).items() if kind.startswith("before")}
+    wanted = depends({"depend": depend})
+    set_depends(jobs[job_id], own | wanted)
+    for kind, ids in wanted.items():
+        for parent in ids:
+            if parent not in jobs:
+                delete(known, job_id, waiting=True)
+            elif jobs[parent]["job_state"] == "F":
+                resolve(known, job_id, kind, parent)
+            else:
+                mirror = kind.replace("after", "before")
+                others = depends(jobs[parent])
+                set_depends(jobs[parent], others | {mirror: [*others.get(mirror, []), job_id]})
+
+
+def resolve(known: dict[str, Any], job_id: str, kind: str, parent: str) -> None:
+    """A job that another one waited for is over: that one may start, or is deleted."""
+    found: Job = known["jobs"][job_id]
+    before: Job = known["jobs"][parent]
+    if kind == "afterok" and (before.get("Exit_status") != 0 or before["substate"] == 91):
+        delete(known, job_id, waiting=True)
+        return
+    parts = depends(found)
+    set_depends(found, parts | {kind: [each for each in parts.get(kind, []) if each != parent]})
+
+
+def release(known: dict[str, Any], job_id: str) -> None:
+    """A job that ran is over."""
+    for kind, ids in depends(known["jobs"][job_id]).items():
+        for each in ids if kind.startswith("before") else []:
+            resolve(known, each, kind.replace("before", "after"), job_id)
+
+
+def delete(known: dict[str, Any], job_id: str, *, waiting: bool) -> None:
+    """Delete a job that has not run; if it waited for others, with all that wait for it."""
+    found: Job = known["jobs"][job_id]
+    if found["job_state"] == "F":
+        return
+    before = found.get("comment", "")
+    found |= {"job_state": "F", "substate": 91, "comment": f"{before} and terminated".strip()}
+    for kind, ids in depends(found).items():
+        for each in ids if waiting and kind.startswith("before") else []:
+            delete(known, each, waiting=True)
 
 
 # --- a job
@@ -214,9 +282,7 @@ def place(job_id: str) -> list[str] | None:
 
 def free(known: dict[str, Any], wanted: Job) -> list[str] | None:
     """The nodes of a job that may start now; else its comment says why not."""
-    before = [each.split(":")[1:] for each in wanted.get("depend", "").split(",") if each.startswith("after")]
-    ids = [full_id(each) for some in before for each in some]
-    if any(known["jobs"].get(each, {"job_state": "F"})["job_state"] != "F" for each in ids):
+    if any(kind.startswith("after") for kind in depends(wanted)):
         wanted |= {"job_state": "H", "Hold_Types": "s"}
         return None
     wanted |= {"job_state": "Q", "Hold_Types": "n"}
@@ -294,6 +360,7 @@ def run(job_id: str, hosts: list[str]) -> bool:
         words, substate, status = ends.get(asked or "", usual)
         found |= {"job_state": "F", "substate": substate, "Exit_status": status, "obittime": clock(),
                   "comment": f"{found['comment']} and {words}"}  # fmt: skip
+        release(known, job_id)
     target = Path(found["Output_Path"].partition(":")[2])
     if target.is_dir():
         (spool / "output").replace(target / f"{found['Job_Name']}.o{job_id.partition('.')[0]}")
@@ -370,9 +437,17 @@ def qdel(arguments: list[str]) -> None:
             elif found["job_state"] == "R":
                 known["of"][job_id]["ask"] = "delete"
             else:
-                before = found.get("comment", "")
-                found |= {"job_state": "F", "substate": 91, "comment": f"{before} and terminated".strip()}
+                delete(known, job_id, waiting=found["job_state"] == "H" and found["Hold_Types"] == "s")
     sys.exit(code)
+
+
+def qalter(arguments: list[str]) -> None:
+    """Only of a job that has not started, and only its dependencies."""
+    option, value, operand = arguments
+    if option != "-W" or not value.startswith("depend="):
+        fail("qalter: illegal -W value", 2)
+    with state() as known:
+        register(known, full_id(operand), value.removeprefix("depend="))
 
 
 def qrerun(arguments: list[str]) -> None:
@@ -422,7 +497,8 @@ def recorded_queues() -> dict[str, Any]:
 
 
 PROGRAMS = {
-    each.__name__: each for each in (qsub, qstat, qselect, qdel, qrerun, qrls, qhold, pbsnodes, pbsdsh, ssh, job)
+    each.__name__: each
+    for each in (qsub, qstat, qselect, qdel, qalter, qrerun, qrls, qhold, pbsnodes, pbsdsh, ssh, job)
 }
 
 if __name__ == "__main__":

@@ -96,7 +96,8 @@ def test_a_run_in_the_queue_shows_the_reason_of_pbs_and_no_run_is_lost(
 def test_at_most_so_many_runs_are_in_nodes_at_once(pbs: PbsStandIn, tmp_path: Path) -> None:
     (pbs.directory / "hold").touch()
     assert main(["submit", "-m", *given(tmp_path, "repeat=1,2,3", "launcher.max_running=2")]) == 0
-    assert [pbs.job(job_id).get("depend") for job_id in ("1", "2", "3")] == [None, None, "afterany:1"]
+    waits = "afterany:1.pbshead@pbshead"
+    assert [pbs.job(job_id).get("depend") for job_id in ("1", "2", "3")] == ["beforeany:3.pbshead@pbshead", None, waits]
     wait_until(lambda: states(SweepDir(tmp_path / "s"))[2].detail == "waits for job 1")
 
 
@@ -423,7 +424,7 @@ def test_the_script_is_valid_shell_and_shellcheck_finds_nothing(program: str, tm
     directory.path.mkdir(parents=True)
     directory.code.symlink_to(sweep.code("0" * 32))
     file, held = tmp_path / "script", tmp_path / "held"
-    file.write_text(script_text(run, directory, sweep, file, name="one-0", after="7"))
+    file.write_text(script_text(run, directory, sweep, file, name="one-0", after="afterany:7"))
     held.write_text(script_text(run, directory, sweep, held, held=HeldTurn("7-1", 0, [0, 4])))
     assert "#PBS -W depend=afterany:7\n" in file.read_text()
     assert "#PBS" not in held.read_text()
