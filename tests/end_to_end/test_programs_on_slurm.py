@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -100,7 +101,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
         self.wfile.write(sys.argv[3].encode())
 http.server.HTTPServer((sys.argv[1], int(sys.argv[2])), Answer).serve_forever()
 """
-SERVED = {
+SERVED: dict[str, Any] = {
     "name": "served",
     "steps": {
         "answers": {

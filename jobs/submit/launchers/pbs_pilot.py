@@ -20,7 +20,6 @@ from jobs.submit.pbs.script import name_of_job, options, per_job, template
 from jobs.submit.submissions import Submission
 from jobs.submit.trust.integrity import submitted_as
 
-
 NODES = "launcher.pilot_nodes"
 KEYS = commands.KEYS_OF_RUN | {
     "walltime": "launcher.pilot_wall_time_min",

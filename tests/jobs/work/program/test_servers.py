@@ -248,8 +248,7 @@ def test_nodes_of_other_partitions_are_further_components_of_the_job(site: Path)
     notes = dict(WORK.notes(run))
     assert notes["server gateway"].endswith("(one process, node 2 of partition cpu, without GPUs)")
     assert gpu_hours_limit(run) == 1.5, "three nodes with one GPU each for half an hour"
-    directory = RunDir(Path("/sweep") / run.name)
-    script = task_script("start", [directory], Path("/a sweep/logs"), resources(run, Path("/code")))
+    script = task_script("start", ["/sweep/run"], Path("/a sweep/logs"), resources(run, Path("/code")))
     options = re.sub(r"\n\n# setup.*", "", script, flags=re.DOTALL).partition("\n#SBATCH hetjob\n")
     assert {"#SBATCH --partition=gpu", "#SBATCH --nodes=2", "#SBATCH --gpus-per-node=1", "#SBATCH --mem=64G"} <= set(
         options[0].splitlines()
