@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -264,24 +263,3 @@ def test_data_that_cannot_be_prepared_starts_nothing_and_resume_begins_again(
     assert main(["resume", "--wait", str(sweep.path)]) == 0, printed_words(capsys)
     assert len(events(run, "evaluated")) == 1
     assert has_reported(sweep)
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_run_that_goes_on_in_another_job_is_evaluated_after_that_one(pbs: PbsStandIn, tmp_path: Path) -> None:
-    more = ("name=one", "wall_time_min=1", "cluster.pbs_resubmit=true", "job.steps=100000", "data.max_samples=64",
-            "stages.prepare=null")  # fmt: skip
-    assert main(["submit", *given(tmp_path, *more)]) == 0
-    sweep = SweepDir(tmp_path / "s")
-    run = sweep.run("one")
-    assert jobs_of(sweep) == {"1": "train one", "2": "evaluate one", "3": "report"}
-    wait_until(lambda: "4" in pbs.alive() and pbs.jobs()["1"] == "F")
-    assert jobs_of(sweep) | {"4": "train one"} == jobs_of(sweep)
-    assert len(pbs.jobs()) == 4, "its stages are not submitted again"
-    assert (depends(pbs, "2"), depends(pbs, "3")) == ("afterany:4", "afterany:4:2")
-    assert not events(run, "evaluate_started")
-    state = json.loads((pbs.directory / "state.json").read_text())
-    assert state["jobs"]["2.pbshead"]["job_state"] == "H"
-    assert main(["cancel", str(sweep.path)]) == 0
-    wait_until(lambda: not pbs.alive())
-    assert stages(sweep) == ["evaluate: 1 cancelled", "report: cancelled"]
