@@ -210,6 +210,10 @@ class Pilot:
         end = own_end(directory, submission)
         if end is None or end["event"] != "finished":
             self.look_at_job()
+        if end is None and submission.cancelled:
+            # Ranks that still start are ended by the signal that asks them to stop: that is no failure.
+            self.record("ended", turn)
+            return
         if end is None and self.ending:
             # The ranks had not met yet: this start leaves no record.
             self.record("nodes_returned", turn)
