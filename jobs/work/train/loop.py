@@ -112,8 +112,12 @@ def train(
                 further=trainer.numbers(),
             )
             if step == counted:
-                collectives = traffic.of_busiest_rank() if traffic else None
-                recorder.layout(step, trainer.parameters_held(), collectives, trainer.parameters_trained())
+                recorder.layout(
+                    step,
+                    trainer.parameters_held(),
+                    traffic.of_busiest_rank() if traffic else None,
+                    trainer.parameters_trained(),
+                )
             recorder.pace(step, trainer.pace.step(measured=recorder.is_steady(step)))
             recorder.profile(step, profiler.report(step))
             recorder.checkpoints(saver.ended())
@@ -130,6 +134,9 @@ def train(
     else:
         recorder.stopped(stopping)
     watchdog.stop()
+    # DDP first: it would drop the last reference to the group, and join gloo's threads while it holds the GIL, for
+    # which one of them may wait. Python's reference, which goes with the next line, releases the GIL before.
+    del trainer, saver
     dist.destroy_process_group()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -13,10 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+import torch.distributed as dist
 from litgpt.config import Config
 from litgpt.model import GPT
 from litgpt.tokenizer import Tokenizer
 from litgpt.utils import check_valid_checkpoint_dir
+from torch.nn.parallel import DistributedDataParallel
 
 from jobs.metrics import ATTEMPT_METRICS, COLLECTIVE_BYTES, REGISTRY, STEP_METRICS
 from jobs.plan.cost import parameters
@@ -253,6 +256,22 @@ def test_the_time_split_of_a_run_sums_to_its_total(tmp_path: Path) -> None:
     parts = [v for k, v in end.items() if k.endswith("_s") and k != "total_time_s" and isinstance(v, float)]
     assert sum(parts) == pytest.approx(end["total_time_s"], rel=1e-6)
     assert end["checkpoint_total_time_s"] == pytest.approx(sum(r.get("checkpoint_time_s", 0) for r in steps(run)))
+
+
+@pytest.mark.long
+def test_ddp_is_gone_before_its_process_group_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a rank may hang at its end: DDP joins gloo's threads with the GIL, for which one of them waits."""
+    destroy = dist.destroy_process_group
+
+    def counted() -> None:
+        left = [each for each in gc.get_objects() if isinstance(each, DistributedDataParallel)]
+        print(f"copies of DDP: {len(left)}", flush=True)
+        destroy()
+
+    monkeypatch.setattr(dist, "destroy_process_group", counted)  # also in the ranks, which are forked
+    run = make_run(tmp_path, "parallelism=ddp", "ranks_per_node=2", "job.steps=2")
+    assert train(run) == [0, 0], printed(run)
+    assert printed(run).count("copies of DDP: 0") == 2
 
 
 def test_a_process_knows_when_it_began() -> None:
