@@ -1,9 +1,7 @@
-"""The inputs of an engine for a run's steps: the samples, the number of steps, the learning rate of each step."""
+"""The inputs of an engine for a run's steps: the samples and the number of steps."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,7 @@ from jobs.engines.engine import engine_of
 from jobs.files import read_object
 from jobs.layout import layout_of, padding
 from jobs.rundir import RunDir
-from jobs.schema import INSTRUCTIONS, Decay, Job, Run, Source
+from jobs.schema import INSTRUCTIONS, Job, Run, Source
 
 # Default number of global batches that are sorted by length together; with 32 Alpaca samples each, padding then adds
 # 12 % to the tokens instead of 123 %.
@@ -103,20 +101,3 @@ def batches_of(run: Run, dataset: Dataset, rank: int) -> Batches:
 def steps_of(job: Job, batches: Batches) -> int:
     """Return the number of optimizer steps of the whole run."""
     return job.steps or (job.epochs or 0) * batches.steps_per_epoch
-
-
-SHAPES: dict[Decay, Callable[[float], float]] = {
-    Decay.cosine: lambda p: (1 + math.cos(math.pi * p)) / 2,
-    Decay.linear: lambda p: 1 - p,
-    Decay.sqrt: lambda p: 1 - math.sqrt(p),
-    Decay.none: lambda _: 1,
-}
-
-
-def learning_rate(job: Job, step: int, steps: int) -> float:
-    """Return the rate of a step: linear warm-up, then learning_rate, at last a decay to min_learning_rate."""
-    if step <= job.warmup_steps:
-        return job.learning_rate * step / job.warmup_steps
-    begin = job.warmup_steps if job.decay_steps is None else max(job.warmup_steps, steps - job.decay_steps)
-    progress = max(0, step - begin) / max(1, steps - begin)
-    return job.min_learning_rate + (job.learning_rate - job.min_learning_rate) * SHAPES[job.decay](progress)

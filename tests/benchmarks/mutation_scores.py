@@ -133,6 +133,7 @@ ROOMS = {
             "jobs/work/train/loop.py",
             "jobs/engines/native/trainer.py",
             "jobs/runtime/steps.py",
+            "jobs/runtime/learning_rate.py",
             "jobs/runtime/prefetch.py",
             "jobs/runtime/divergence.py",
         ),

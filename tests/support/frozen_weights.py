@@ -18,7 +18,7 @@ from jobs.data import Batches, open_dataset, prepare
 from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.weights import values_of
 from jobs.rundir import RunDir, load_run
-from jobs.runtime.steps import learning_rate
+from jobs.runtime.learning_rate import learning_rate
 from jobs.schema import Run
 from tests.support import ring_on_cpu
 from tests.support.real_run import evaluate, events, make_run, printed, train

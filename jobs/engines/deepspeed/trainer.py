@@ -21,8 +21,8 @@ from jobs.lease import Lease
 from jobs.metrics import Metric
 from jobs.plan.cost import parameters
 from jobs.runtime.divergence import DivergedError
+from jobs.runtime.learning_rate import learning_rate
 from jobs.runtime.pace import Pace
-from jobs.runtime.steps import learning_rate
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Kernels, Precision, Run
 from jobs.work.train.tokens import Tokens

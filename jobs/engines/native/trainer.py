@@ -35,9 +35,9 @@ from jobs.metrics import Metric
 from jobs.parallelism import AXES, EP, PP, TP
 from jobs.ranks import Rank
 from jobs.runtime.exchange import gather
+from jobs.runtime.learning_rate import learning_rate
 from jobs.runtime.pace import Pace
 from jobs.runtime.process_group import on_host
-from jobs.runtime.steps import learning_rate
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Batching, Precision, Run
 from jobs.work.train import loop

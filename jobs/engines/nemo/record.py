@@ -26,10 +26,10 @@ from jobs.plan.cost import checkpoint_bytes, weights_bytes
 from jobs.ranks import Rank
 from jobs.runtime.checkpoint_directory import Saved, loaded, size_bytes, take_over
 from jobs.runtime.divergence import refuse_not_finite
+from jobs.runtime.learning_rate import learning_rate
 from jobs.runtime.machine import StopRequest
 from jobs.runtime.process_group import largest_of_ranks, synchronize
 from jobs.runtime.recorder import Recorder
-from jobs.runtime.steps import learning_rate
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Run
 

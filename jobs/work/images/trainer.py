@@ -41,10 +41,10 @@ from jobs.runtime.checkpoint_directory import (
 )
 from jobs.runtime.checkpoint_pickles import MALFORMED, load_weights
 from jobs.runtime.divergence import DivergedError, is_finite
+from jobs.runtime.learning_rate import learning_rate
 from jobs.runtime.pace import Pace
 from jobs.runtime.process_group import largest_of_ranks, on_host
 from jobs.runtime.recorder import Recorder
-from jobs.runtime.steps import learning_rate
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Precision, Run
 from jobs.work.images.decoding import Batch

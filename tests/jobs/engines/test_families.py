@@ -39,7 +39,7 @@ from jobs.engines.native.tensor_parallel import as_in_litgpt
 from jobs.files import read_json
 from jobs.plan.model_file import family_of, from_config_json
 from jobs.rundir import RunDir, load_run
-from jobs.runtime.steps import learning_rate
+from jobs.runtime.learning_rate import learning_rate
 from jobs.work.serve.conversion import convert
 from tests.support.paths import ROOT
 from tests.support.real_run import losses, make_run, printed, rank, train

@@ -30,7 +30,7 @@ from jobs.cli import main
 from jobs.engines.native.loss_scale import LossScale
 from jobs.errors import DataError
 from jobs.rundir import RunDir, SweepDir
-from jobs.runtime.steps import learning_rate
+from jobs.runtime.learning_rate import learning_rate
 from jobs.settings.images import ImageDecoder, ImageNetwork, parameters
 from jobs.work.images.decoding import Batch, decoded, opened
 from jobs.work.images.jpegs import Jpegs

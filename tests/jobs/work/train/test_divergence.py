@@ -22,7 +22,7 @@ from jobs.errors import RunDirError
 from jobs.failure_causes import FailureCause, recorded_cause
 from jobs.rundir import RunDir, SweepDir, read_records
 from jobs.runtime.divergence import DivergedError, are_finite
-from jobs.runtime.steps import learning_rate
+from jobs.runtime.learning_rate import learning_rate
 from jobs.schema import Job
 from jobs.stages.evaluate import refuse_unfinished
 from jobs.submit.commands import divergence_warning, resume, submit

@@ -26,7 +26,8 @@ from jobs.engines.native import trainer as native
 from jobs.engines.native.customization import lora
 from jobs.engines.native.loss_scale import LossScale
 from jobs.rundir import RunDir, load_run
-from jobs.runtime.steps import Samples, batches_of, learning_rate, samples, steps_of
+from jobs.runtime.learning_rate import learning_rate
+from jobs.runtime.steps import Samples, batches_of, samples, steps_of
 from jobs.schema import WeightDecayOn
 from tests.support.composing import one
 from tests.support.real_run import events, losses, make_run, printed, steps, train
