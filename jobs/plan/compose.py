@@ -28,15 +28,17 @@ from jobs.plan.choices import chosen, left_to_user, site_file
 from jobs.plan.configuration_files import composing
 from jobs.plan.fitting import nearest_fitting
 from jobs.plan.hydra_errors import what_to_set
-from jobs.plan.keys import keys
+from jobs.plan.keys import did_you_mean, keys
 from jobs.plan.legality import common_global_batch, only_memory_is_short, problems, product_is_illegal
 from jobs.plan.nearest import nearest_legal
 from jobs.plan.overrides import for_hydra, is_plain_value
 from jobs.plan.refusals import typed
 from jobs.plan.rules import rehearsal, sbatch_variables, unused
 from jobs.plan.rules.memory import is_proposed
+from jobs.plan.rules.rule import either
 from jobs.plan.rules.values import choose_precision
 from jobs.plan.sweep import Axis, read_axes
+from jobs.plan.synonyms import nearest_names
 from jobs.prompt_template import is_file_name
 from jobs.rundir import as_file_name
 from jobs.schema import Run, ScalingMode
@@ -190,6 +192,7 @@ class SameFiles:
         last = {override.key_or_group: override for override in values}
         for override in values:
             refuse_unset_section(config, override)
+            refuse_unknown_entry(config, override)
             refuse_list_for_mapping(override)
             key, value = override.key_or_group, override.value()
             if key == "gpu.memory_gb" and value is None and config.gpu.memory_gb is not None:
@@ -259,6 +262,22 @@ def refuse_unset_section(config: DictConfig, override: Override) -> None:
             f"{typed(override)}: {section} is null, so nothing in it can be changed. Choose an experiment or job "
             f"file that sets {section}."
         )
+
+
+def refuse_unknown_entry(config: DictConfig, override: Override) -> None:
+    """Raise ConfigError for a section that no file of the run has, such as program.steps.NAME."""
+    for mapping in (name for name, key in keys().items() if key.entry is not None):
+        if not override.key_or_group.startswith(f"{mapping}."):
+            continue
+        name = override.key_or_group.removeprefix(f"{mapping}.").partition(".")[0]
+        known = list(map(str, OmegaConf.select(config, mapping) or ()))
+        if name not in known:
+            own = f"set a key of {either(known)}, or " if known else ""
+            remedy = f"{own}write {name} into the file of program={config.program.name}."
+            raise ConfigError(
+                f"{typed(override)}: {mapping} has no {name}.{did_you_mean(nearest_names(name, known))} "
+                f"{remedy[0].upper()}{remedy[1:]}"
+            )
 
 
 def refuse_list_for_mapping(override: Override) -> None:

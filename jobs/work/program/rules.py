@@ -147,6 +147,8 @@ def nodes_suffice(run: Run) -> str | None:
 def own_nodes_can_be_asked_for(run: Run) -> str | None:
     """Require nodes of its own for a step that asks for other ones, and a launcher that can submit such a job."""
     for name, step in program_of(run).steps.items():
+        if step.partition == "":
+            return f"program.steps.{name}.partition is empty. Set the name of a partition, or null."
         given = [key for key in names.OF_NODES if getattr(step, key) is not None]
         if given and step.nodes is None:
             key = f"program.steps.{name}"

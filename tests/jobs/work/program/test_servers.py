@@ -218,6 +218,11 @@ REFUSED = [
     (None, (*APART, "launcher=pilot", "launcher.pilot_nodes=4", "launcher.pilot_wall_time_min=30"),
      "launcher=pilot: the steps of this program ask for different nodes (partition, gpus or memory_gb), which is a "
      "heterogeneous job of Slurm. Set launcher=slurm, or remove these keys from program.steps."),
+    (None, (*APART, "program.steps.gateway.partition="),
+     "program.steps.gateway.partition is empty. Set the name of a partition, or null."),
+    (None, (*APART, "program.steps.gatewy.gpus=true"),
+     "gatewy.gpus=true: program.steps has no gatewy. Did you mean gateway? Set a key of worker, gateway or load, or "
+     "write gatewy into the file of program=served."),
     (None, (*APART, "launcher.spare_nodes=1"), "launcher.spare_nodes=1: the steps of this program ask for different"),
 ]  # fmt: skip
 
