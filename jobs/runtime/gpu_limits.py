@@ -88,9 +88,9 @@ def gpus_limited(run: Run, rank: Rank) -> Iterator[list[Held]]:
 
 
 def has_gpus(run: Run, rank: Rank) -> bool:
-    """Return True if the node of a rank was asked for with GPUs: steps of a program may have nodes without."""
+    """Return False if the run asks for GPUs, and for the node of this rank without them: a step of a program may."""
     nodes = [each.gpus for each in work_of(run).components(run) for _ in range(each.nodes)]
-    return nodes[rank.rank // run.ranks_per_node]
+    return not run.cluster.gpus or nodes[rank.rank // run.ranks_per_node]
 
 
 def own_gpus(visible: str | None, rank: Rank, ranks_per_node: int) -> list[str] | None:
