@@ -266,18 +266,19 @@ def refuse_unset_section(config: DictConfig, override: Override) -> None:
 
 def refuse_unknown_entry(config: DictConfig, override: Override) -> None:
     """Raise ConfigError for a section that no file of the run has, such as program.steps.NAME."""
-    for mapping in (name for name, key in keys().items() if key.entry is not None):
-        if not override.key_or_group.startswith(f"{mapping}."):
-            continue
-        name = override.key_or_group.removeprefix(f"{mapping}.").partition(".")[0]
-        known = list(map(str, OmegaConf.select(config, mapping) or ()))
-        if name not in known:
-            own = f"set a key of {either(known)}, or " if known else ""
-            remedy = f"{own}write {name} into the file of program={config.program.name}."
-            raise ConfigError(
-                f"{typed(override)}: {mapping} has no {name}.{did_you_mean(nearest_names(name, known))} "
-                f"{remedy[0].upper()}{remedy[1:]}"
-            )
+    section, _, key = override.key_or_group.partition(".")
+    field_name, _, rest = key.partition(".")
+    mapping, name = f"{section}.{field_name}", rest.partition(".")[0]
+    if not name or mapping not in keys() or keys()[mapping].entry is None:
+        return
+    known = list(map(str, OmegaConf.select(config, mapping) or ()))
+    if name not in known:
+        own = f"set a key of {either(known)}, or " if known else ""
+        remedy = f"{own}write {name} into the file of program={config.program.name}."
+        raise ConfigError(
+            f"{typed(override)}: {mapping} has no {name}.{did_you_mean(nearest_names(name, known))} "
+            f"{remedy[0].upper()}{remedy[1:]}"
+        )
 
 
 def refuse_list_for_mapping(override: Override) -> None:

@@ -50,7 +50,7 @@ class Step:
     partition: str | None = None
     """Slurm's partition of its own nodes; null: cluster.partition. Another one makes the job a heterogeneous one."""
     gpus: bool | None = None
-    """Whether its own nodes are asked for with GPUs; null: as cluster.gpus."""
+    """True if its own nodes have GPUs; null: as cluster.gpus."""
     memory_gb: NoneOrMore | None = None
     """Memory of each of its own nodes, 0 for all of it; null: cluster.memory_gb_per_node."""
     env: dict[str, str] = field(default_factory=dict)

@@ -18,8 +18,8 @@ from jobs.submit.slurm_call import SACCT_TIMEOUT_S, ask
 from jobs.submit.slurm_commands import user_name
 from jobs.submit.submissions import Submission, tasks_of
 
-# A row of sacct, among lines that wrappers of a site print. Names may contain anything. Of a heterogeneous job the row
-# of its first component counts (12+0), which has the batch script.
+# A row of sacct, among lines that wrappers of a site print. Names may contain anything. For a heterogeneous job, the
+# row of its first component (12+0) counts, which has the batch script.
 ACCOUNTED = re.compile(
     r"(?P<id>[0-9]+(?:_(?:[0-9]+|\[[0-9,%-]+\]))?)(?:\+0)?\|(?P<state>[A-Z_]+)\+?(?: by (?P<by>[^|]*))?"
     r"\|(?P<nodes>[^|]*)(?:\|(?P<submit>[^|]*)\|(?P<name>.*))?"

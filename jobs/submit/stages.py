@@ -68,7 +68,7 @@ class StageJob:
 
 
 class StageQueue:
-    """What a chain needs of the queue of a scheduler, besides that of interrupted submissions (jobs.submit.queues)."""
+    """The queue of a scheduler as a chain of stages uses it; jobs.submit.queues finds interrupted submissions in it."""
 
     launcher: str
     """The launcher of its jobs in the ledger."""

@@ -43,7 +43,7 @@ def jobs_of(sweep: SweepDir) -> dict[str, str]:
 
 
 def depends(pbs: PbsStandIn, job_id: str) -> str | None:
-    """What a job waits for, without the server."""
+    """The jobs for which a job waits, without the name of their server."""
     found = pbs.job(job_id).get("depend")
     parts = [each for each in str(found or "").replace("@pbshead", "").replace(".pbshead", "").split(",") if each]
     return ",".join(each for each in parts if each.startswith("after")) or None
