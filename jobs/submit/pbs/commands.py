@@ -39,7 +39,7 @@ ELSEWHERE = (
 def require() -> None:
     """Raise SubmitError if the commands of PBS are not installed or no server answers."""
     if shutil.which("qsub") is None:
-        raise SubmitError(f"launcher=pbs needs qsub, which is not on this machine's PATH. {ELSEWHERE}")
+        raise SubmitError(f"launcher=pbs and pbs_pilot need qsub, which is not on this machine's PATH. {ELSEWHERE}")
     try:
         server()
     except SubmitError as error:

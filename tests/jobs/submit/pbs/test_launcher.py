@@ -312,7 +312,7 @@ def test_without_qsub_the_user_learns_where_to_go(
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     assert main(["submit", *given(tmp_path)]) == 2
     shown = printed_words(capsys)
-    assert "launcher=pbs needs qsub, which is not on this machine's PATH." in shown
+    assert "launcher=pbs and pbs_pilot need qsub, which is not on this machine's PATH." in shown
     assert "launcher=pbs_script to write scripts for later" in shown
 
 
