@@ -110,7 +110,7 @@ check: $(VENV)/engines.done
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/shellcheck sbatch/*.sbatch jobs/submit/trust/integrity.sh jobs/submit/staged_python.sh tests/install.sh .ci/run
+	$(BIN)/shellcheck sbatch/*.sbatch jobs/submit/trust/integrity.sh jobs/submit/preparation/staged_python.sh tests/install.sh .ci/run
 
 # Each mutant costs a run of these tests. It is made in a copy of the last commit; the same command continues. With ROOM
 # a sample of the mutants of a room of tests/benchmarks/mutation_scores.py.

@@ -214,7 +214,7 @@ def wait(sweep: "Sweep") -> answers.SweepAnswer:
     Ctrl-C ends the waiting, not the runs.
     """
     from jobs.submit.commands import wait_for
-    from jobs.submit.sweep_at import open_sweep
+    from jobs.submit.sweeps.sweep_at import open_sweep
 
     if wait_for(open_sweep(Path(place_of(sweep)))) == INTERRUPTED:
         raise KeyboardInterrupt

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from analysis.formatting import publishing
 from analysis.run import RunResult
-from jobs.runtime.system_facts import TITLES
+from jobs.runtime.node.system_facts import TITLES
 
 T = TypeVar("T")
 

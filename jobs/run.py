@@ -27,14 +27,15 @@ from jobs.lease import Lease
 from jobs.output import outlive_full_disk
 from jobs.ranks import Rank, node_name, this_rank
 from jobs.rundir import RunDir, load_run
-from jobs.runtime import gpu_limits, storage_io
-from jobs.runtime.allocator import use_expandable_segments
+from jobs.runtime import storage_io
 from jobs.runtime.garbage import uncollected_imports
-from jobs.runtime.gpu_limits import gpus_limited
-from jobs.runtime.system import system_recorded
+from jobs.runtime.gpus import limits as gpu_limits
+from jobs.runtime.gpus.allocator import use_expandable_segments
+from jobs.runtime.gpus.limits import gpus_limited
+from jobs.runtime.node.system import system_recorded
+from jobs.runtime.profiling.wrapped import start_under_profiler
 from jobs.runtime.transport import listen_to_nccl, send_gloo_as_nccl, use_network
 from jobs.runtime.watchdog import Watchdog
-from jobs.runtime.wrapped import start_under_profiler
 from jobs.schema import Run
 from jobs.secrets import redacted_traceback
 from jobs.versions import major_minor

@@ -28,9 +28,9 @@
             hangs/                      stacks and collectives of ranks that hung
             storage/rank-00000.jsonl    bytes that a rank read and wrote, by interval and phase; evaluate.jsonl of the
                                         stage of that name (jobs.runtime.storage_io). The first rank of a node also
-                                        writes the use of the node (jobs.runtime.node_use)
+                                        writes the use of the node (jobs.runtime.node.use)
             system/node-00000.json      the system of a node: server, CPU, GPUs, network, file systems, software
-                                        (jobs.runtime.system)
+                                        (jobs.runtime.node.system)
             profiles/rank-0.json.gz     Chrome trace of the profiled steps of a rank; the `profile` event has their
                                         shares. Also the files of nsys and rocprofv3
             checkpoints/step-00000020/  torch.distributed.checkpoint directories
@@ -96,7 +96,7 @@ TUNING = "tuning.jsonl"
 BASELINE = "baseline"
 # The attempt that is the baseline again, by which the noise between equal runs is measured.
 NOISE_FLOOR = "noise-floor"
-# Event files of TensorBoard, a folder a run (jobs.submit.tensorboard).
+# Event files of TensorBoard, a folder a run (jobs.submit.watching.tensorboard).
 TENSORBOARD = "tensorboard"
 # Files of a sweep directory that are not runs.
 NOTICES = "notices.jsonl"

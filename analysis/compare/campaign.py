@@ -37,7 +37,7 @@ from analysis.sequential import sequential_intervals
 from analysis.untrusted import as_list, as_number, lookup
 from jobs.plan.rules.contest import departures
 from jobs.rundir import BASELINE, SweepDir, read_records
-from jobs.submit.submissions import kind_of
+from jobs.submit.sweeps.submissions import kind_of
 
 # A verdict with a star holds at this confidence, for all trials together.
 SURE = 0.99

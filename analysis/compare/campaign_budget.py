@@ -16,7 +16,7 @@ from analysis.run import RunResult
 from analysis.untrusted import as_number
 from jobs.rundir import BASELINE, NOISE_FLOOR, SweepDir
 from jobs.schema import Budget
-from jobs.submit.submissions import latest_submissions
+from jobs.submit.sweeps.submissions import latest_submissions
 
 ATTEMPTS, NODE_HOURS, SERVICE_UNITS = LIMITS = tuple(each.name for each in fields(Budget))
 

@@ -24,7 +24,7 @@ from jobs.metrics import Better, Metric
 from jobs.plan.keys import is_among
 from jobs.rundir import RunDir
 from jobs.schema import Contest, Counted
-from jobs.work.program.words import names_in
+from jobs.work.program.substitution import names_in
 
 # Settings that every run of a campaign shares: the model, the rules, and what a program is judged by.
 SAME = ("model.", "contest.", *(f"program.{part}" for part in ("metrics.", "gates.", "merit", "log.", "inputs.")))

@@ -26,7 +26,7 @@ from analysis.run import RunResult
 from jobs.failure_causes import FailureCause, end_of, latest_attempt, recorded_cause
 from jobs.run_events import NUMBER, unseen
 from jobs.rundir import BATCH_STARTED, SweepDir
-from jobs.submit.submissions import Submission, submissions_on_record
+from jobs.submit.sweeps.submissions import Submission, submissions_on_record
 
 LONGEST_PROOF = 240
 DIED = {"failed", "stopped", "unfinished"}

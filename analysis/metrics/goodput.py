@@ -19,7 +19,7 @@ from jobs import metrics as m
 from jobs.failure_causes import FailureCause
 from jobs.metrics import Metric
 from jobs.run_events import unseen
-from jobs.submit.submissions import kind_of
+from jobs.submit.sweeps.submissions import kind_of
 
 ENDS = {"finished", "stopped", "failed"}
 # Slurm restarts a run that could not record its end, as on a node that crashed.

@@ -1,4 +1,4 @@
-"""Hardware use of each node of a run, from the records of jobs.runtime.node_use, and the nodes that differ.
+"""Hardware use of each node of a run, from the records of jobs.runtime.node.use, and the nodes that differ.
 
 Values in files are untrusted: a record that does not fit is left out.
 """
@@ -21,7 +21,7 @@ from analysis.untrusted import as_number
 from jobs import metrics as m
 from jobs.metrics import Metric, StoragePhase
 from jobs.rundir import RunDir, read_records
-from jobs.runtime.node_use import LEVELS, NODE_NUMBER, RATES, use_of
+from jobs.runtime.node.use import LEVELS, NODE_NUMBER, RATES, use_of
 
 METRICS = (m.NODE_CPU_BUSY, m.NODE_MEMORY_USED, m.NODE_GPU_BUSY, m.NODE_GPU_MEMORY_USED, m.NODE_RECEIVED, m.NODE_SENT,
            m.NODE_DISK_READ, m.NODE_DISK_WRITTEN)  # fmt: skip

@@ -1,6 +1,6 @@
 """Profiles of steps: the shares, kernels and collectives of each profiled rank, from the `profile` event of a run.
 
-The ranks computed them from their traces (jobs.runtime.trace); values that do not fit are absent.
+The ranks computed them from their traces (jobs.runtime.profiling.trace); values that do not fit are absent.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ from jobs.metrics import Better, Metric
 from jobs.rundir import BATCH_STARTED, RunDir
 from jobs.schema import Run
 from jobs.settings.program import Program, ProgramMetric, Take
-from jobs.work.program import names
-from jobs.work.program.names import program_of
+from jobs.work.program import placeholders as names
+from jobs.work.program.placeholders import program_of
 from jobs.work.program.places import first_rank
-from jobs.work.program.words import text_of
+from jobs.work.program.substitution import text_of
 
 STARTED = BATCH_STARTED.encode()
 # For the nearest line of an expression without a match.

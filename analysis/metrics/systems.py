@@ -1,4 +1,4 @@
-"""The system of each node of a run, from the records of jobs.runtime.system, and nodes that differ.
+"""The system of each node of a run, from the records of jobs.runtime.node.system, and nodes that differ.
 
 Values in files are untrusted: what does not fit is absent.
 """
@@ -15,7 +15,7 @@ from analysis.run import RunResult, last_event
 from analysis.untrusted import lookup
 from jobs.files import read_object
 from jobs.rundir import RunDir
-from jobs.runtime.system_facts import TITLES, Described, described, differences
+from jobs.runtime.node.system_facts import TITLES, Described, described, differences
 
 MOST_NODES = 10_000
 LONGEST_NAME = 40

@@ -46,7 +46,7 @@ from jobs.errors import ReportError
 from jobs.fitted_table import FittedTable
 from jobs.metrics import Metric
 from jobs.rundir import SweepDir
-from jobs.submit.preview import only_previewed
+from jobs.submit.preparation.preview import only_previewed
 
 FILE_NAME = "leaderboard.csv"
 LEDGER = dict(

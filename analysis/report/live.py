@@ -22,7 +22,7 @@ from jobs.rundir import SweepDir
 from jobs.submit.commands import look, pause_s, summary
 from jobs.submit.stage_states import StageState, stage_lines, stage_states
 from jobs.submit.states import RunState, State
-from jobs.submit.sweep_at import open_sweep
+from jobs.submit.sweeps.sweep_at import open_sweep
 
 # Seconds between two reports: at least these, and so long that reading takes a fifth of one processor at most.
 LEAST_S = 10.0

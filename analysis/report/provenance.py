@@ -15,7 +15,7 @@ from analysis.parsers.search import blocks
 from analysis.run import RunResult, last_event
 from analysis.untrusted import as_list, lookup
 from jobs.rundir import SweepDir
-from jobs.submit.note import note_of
+from jobs.submit.sweeps.note import note_of
 
 MOST_LISTED = 12
 NOT_FOUND = "Not found in the logs"

@@ -123,7 +123,7 @@ def show_leaderboard(directory: Path) -> int:
 
 def campaign_of(directory: Path) -> Path:
     """Return the directory of a campaign, given it, a run in it, or a link to either."""
-    from jobs.submit.sweep_at import is_run
+    from jobs.submit.sweeps.sweep_at import is_run
 
     return Path(os.path.realpath(directory)).parent if is_run(directory) else directory
 

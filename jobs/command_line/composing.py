@@ -93,7 +93,7 @@ def planned(options: argparse.Namespace) -> tuple[Any, int]:
     from jobs.errors import ConfigError
     from jobs.explore.published import published_times
     from jobs.plan.show import planned as composed
-    from jobs.submit.prepare import plan_of
+    from jobs.submit.preparation.prepare import plan_of
 
     if options.cfg or options.info:
         raise ConfigError("--json prints plans and layouts. Leave --cfg and --info out.")

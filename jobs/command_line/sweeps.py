@@ -53,14 +53,14 @@ def status(options: argparse.Namespace) -> int:
 
 def watch(options: argparse.Namespace) -> int:
     """Show the state of a sweep until it has ended."""
-    from jobs.submit.watch import watch as watch_sweep
+    from jobs.submit.watching.watch import watch as watch_sweep
 
     return watch_sweep(options.sweep, nodes=options.nodes, tensorboard=options.tensorboard)
 
 
 def logs(options: argparse.Namespace) -> int:
     """Print the output of a run."""
-    from jobs.submit.logs import logs as print_logs
+    from jobs.submit.watching.logs import logs as print_logs
 
     return print_logs(options.run, rank=options.rank, follow=options.follow, attempt=options.attempt)
 
@@ -81,7 +81,7 @@ def resume(options: argparse.Namespace) -> int:
 
 def list_sweeps(options: argparse.Namespace) -> int:
     """List the sweeps in a directory."""
-    from jobs.submit.sweep_list import list_sweeps as show
+    from jobs.submit.sweeps.sweep_list import list_sweeps as show
 
     return show(options.directory)
 
@@ -105,7 +105,7 @@ def clone(options: argparse.Namespace) -> int:
 
 def remove(options: argparse.Namespace) -> int:
     """Delete sweeps or runs."""
-    from jobs.submit.remove import remove as delete
+    from jobs.submit.sweeps.remove import remove as delete
 
     return 0 if delete(options.sweeps, yes=options.yes) else 1
 
@@ -171,7 +171,7 @@ def cloned(options: argparse.Namespace) -> tuple[SweepAnswer, int]:
 
 def end_of_output(options: argparse.Namespace) -> tuple[LogsAnswer, int]:
     """Return the end of the output of a run."""
-    from jobs.submit.logs import logs_answer
+    from jobs.submit.watching.logs import logs_answer
 
     if options.follow:
         raise ConfigError("--json answers once. Leave --follow out, and ask again.")
@@ -180,8 +180,8 @@ def end_of_output(options: argparse.Namespace) -> tuple[LogsAnswer, int]:
 
 def noted(options: argparse.Namespace) -> tuple[NoteAnswer, int]:
     """Write or remove the note of a sweep, and return it."""
-    from jobs.submit.note import note as keep
-    from jobs.submit.note import note_of
+    from jobs.submit.sweeps.note import note as keep
+    from jobs.submit.sweeps.note import note_of
 
     sweep = keep(options.sweep, options.text, remove=options.remove)
     return NoteAnswer(str(sweep.path), note_of(sweep) or None), 0
@@ -189,7 +189,7 @@ def noted(options: argparse.Namespace) -> tuple[NoteAnswer, int]:
 
 def removed(options: argparse.Namespace) -> tuple[RemovedAnswer, int]:
     """Delete sweeps or runs, and return what was deleted."""
-    from jobs.submit.remove import remove as delete
+    from jobs.submit.sweeps.remove import remove as delete
 
     if not options.yes:
         raise ConfigError("--json asks nothing, and remove deletes. Add --yes.")

@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass
 
 from jobs.errors import SubmitError
-from jobs.submit import slurm_call, slurm_commands
+from jobs.submit.slurm import call as slurm_call
+from jobs.submit.slurm import commands as slurm_commands
 
 # blocked (since 24.05): idle, in a block of nodes that another job has for itself.
 USABLE = {"idle", "mixed", "allocated", "blocked", "completing", "planned", "reserved"}

@@ -24,10 +24,10 @@ from jobs.plan.compose import compose
 from jobs.plan.legality import value_problems
 from jobs.rundir import SweepDir
 from jobs.schema import Run
-from jobs.submit import slurm_commands
-from jobs.submit.batch_script import batch_script, resources, sweep_path
-from jobs.submit.held import held_allocation
+from jobs.submit.allocations.held import held_allocation
 from jobs.submit.pbs import commands as pbs_commands
+from jobs.submit.preparation.batch_script import batch_script, resources, sweep_path
+from jobs.submit.slurm import commands as slurm_commands
 
 
 @dataclass(frozen=True)

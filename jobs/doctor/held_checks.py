@@ -8,7 +8,7 @@ from jobs.doctor.report import Finding, Verdict
 from jobs.doctor.run_checks import layout_and_batch, split_remedy
 from jobs.errors import SubmitError
 from jobs.schema import Run
-from jobs.submit.allocation import Allocation
+from jobs.submit.allocations.allocation import Allocation
 from jobs.submit.launchers.here import refuse_unfit, too_long
 
 

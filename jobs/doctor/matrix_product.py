@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from jobs.runtime.gpu import installed, unusable
+from jobs.runtime.gpus.gpu import installed, unusable
 
 SIDE = 256
 

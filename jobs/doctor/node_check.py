@@ -23,8 +23,8 @@ from jobs.files import parse_json, read_text
 from jobs.output import write_file
 from jobs.ranks import Rank, hosts, node_name, this_rank
 from jobs.rendezvous import Rendezvous, announce, await_file, listen
-from jobs.runtime.nvidia import nvidia_smi
-from jobs.runtime.system import facts_of_node
+from jobs.runtime.gpus.nvidia import nvidia_smi
+from jobs.runtime.node.system import facts_of_node
 from jobs.secrets import redact
 from jobs.visitors import first_line, hear
 

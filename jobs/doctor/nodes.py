@@ -7,7 +7,7 @@ from typing import Any
 
 from jobs.doctor.node_job import NodeJob
 from jobs.doctor.report import Finding, Verdict
-from jobs.runtime.system_facts import TITLES, described, differences, in_words
+from jobs.runtime.node.system_facts import TITLES, described, differences, in_words
 from jobs.schema import Run
 
 MOST_CLOCK_OFFSET_S = 1.0

@@ -12,7 +12,8 @@ from jobs.errors import SubmitError
 from jobs.plan.legality import problems
 from jobs.plan.time_limit import limit_min
 from jobs.schema import Run
-from jobs.submit import scheduler_call, slurm_commands
+from jobs.submit import scheduler_call
+from jobs.submit.slurm import commands as slurm_commands
 from jobs.work.work import work_of
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from jobs.data.batches import Work
 from jobs.lease import Lease
 from jobs.metrics import Metric
-from jobs.runtime.checkpoint_directory import Saved
+from jobs.runtime.checkpoints.directory import Saved
 from jobs.runtime.pace import Pace
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.watchdog import Watchdog

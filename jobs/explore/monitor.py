@@ -14,7 +14,7 @@ from jobs import metrics as m
 from jobs.explore.space import Candidate, Space
 from jobs.plan.compose import Point
 from jobs.schema import Run
-from jobs.submit.slurm_commands import partitions
+from jobs.submit.slurm.commands import partitions
 
 FEWEST_STEPS = 4
 """A step of a trial as fast as the best is slower than nine of ten of the best's with a chance of 1 in 10; that all of

@@ -30,8 +30,8 @@ from jobs.rundir import RunDir, SweepDir, provenance_of
 from jobs.schema import Objective
 from jobs.submit.cancel import cancel_run
 from jobs.submit.commands import look, resume, submit_points, wait_for
-from jobs.submit.progress import latest_tokens_per_s
 from jobs.submit.states import RunState, State, states
+from jobs.submit.watching.progress import latest_tokens_per_s
 
 # Settings of a tuning that cannot change when it goes on; a budget can.
 FIXED = ("objective", "steps", "loss_tolerance")

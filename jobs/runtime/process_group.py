@@ -20,9 +20,9 @@ from jobs.lease import Lease
 from jobs.metrics import Metric
 from jobs.network import mismatch
 from jobs.ranks import Rank, node_name
-from jobs.runtime.checkpoint_directory import take_over
+from jobs.runtime.checkpoints.directory import take_over
 from jobs.runtime.exchange import gather
-from jobs.runtime.gpu import is_far, own_index, stay_near
+from jobs.runtime.gpus.gpu import is_far, own_index, stay_near
 from jobs.runtime.machine import boot_id, cpu_name
 from jobs.runtime.startup import Startup
 from jobs.runtime.store import met_at

@@ -30,12 +30,12 @@ from jobs.plan.rules.values import finetunes_nothing
 from jobs.ranks import Rank, restart_count, scheduled_job_id
 from jobs.rundir import SCHEMA_VERSION, append_record, event_record, read_events
 from jobs.runtime import storage_io
-from jobs.runtime.checkpoint_directory import Saved
+from jobs.runtime.checkpoints.directory import Saved
 from jobs.runtime.divergence import DivergedError, in_words, is_finite
-from jobs.runtime.gpu import compiled_graphs
+from jobs.runtime.gpus.gpu import compiled_graphs
+from jobs.runtime.gpus.nvidia import gpu_of_rank
 from jobs.runtime.machine import staged_environment
-from jobs.runtime.node_load import NodeLoad, at_start
-from jobs.runtime.nvidia import gpu_of_rank
+from jobs.runtime.node.load import NodeLoad, at_start
 from jobs.runtime.process_group import (
     device_name,
     forget_memory_of_startup,

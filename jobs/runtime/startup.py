@@ -9,7 +9,7 @@ from pathlib import Path
 from jobs import metrics as m
 from jobs.metrics import Metric
 from jobs.plan.cost import checkpoint_bytes, weights_bytes
-from jobs.runtime.checkpoint_directory import size_bytes
+from jobs.runtime.checkpoints.directory import size_bytes
 from jobs.runtime.machine import staged_environment
 from jobs.runtime.storage_io import own_counters
 from jobs.runtime.watchdog import IMPORTING, STAGING, Watchdog

@@ -1,7 +1,7 @@
 """Record what this process reads from and writes to storage, over time and by phase.
 
 A thread looks every second at the kernel's counters of this process (/proc/self/io), and on the first rank of a node at
-those of the network file systems that hold the run's files and at the use of the node (jobs.runtime.node_use), and
+those of the network file systems that hold the run's files and at the use of the node (jobs.runtime.node.use), and
 appends intervals to a file of the run directory (jobs.rundir). The counters of a process contain what missed the page
 cache, and pages as they are written to: not what sockets, pipes and tmpfs took. The counters of a mount contain what
 all processes of the node moved.
@@ -23,9 +23,9 @@ from jobs.metrics import MOUNT_OPERATIONS, StoragePhase
 from jobs.output import own_directory
 from jobs.ranks import Rank, node_name
 from jobs.rundir import RunDir, append_record
-from jobs.runtime.file_systems import FileSystems
-from jobs.runtime.node_use import NODE_NUMBER, RATES, NodeUse
-from jobs.runtime.power import power_recorded
+from jobs.runtime.node.file_systems import FileSystems
+from jobs.runtime.node.power import power_recorded
+from jobs.runtime.node.use import NODE_NUMBER, RATES, NodeUse
 from jobs.schema import Run
 from jobs.work.work import work_of
 

@@ -34,7 +34,7 @@ from jobs.metrics import SUSPENDED_TIME
 from jobs.output import open_to_append, own_directory, write_file
 from jobs.ranks import Rank, node_name, restart_count
 from jobs.rundir import RunDir, append_event
-from jobs.runtime.gpu_limits import release
+from jobs.runtime.gpus.limits import release
 from jobs.runtime.machine import process_start, staged_environment
 
 BEAT_S = 5.0

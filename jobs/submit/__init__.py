@@ -1,12 +1,10 @@
 """From legal points to job ids, and the commands on a sweep: all points are prepared, then all or none are submitted.
 
-facts       submissions, ledger, intents, job_state, job_log, provenance, progress; hosts/, the evidence about nodes;
-            decision/, STOP or RESTART
-trust       own_sweeps, received, integrity, cancellation
-Slurm       environment, slurm_commands
-scripts     batch_script, container
-launchers   launchers/, one file each; stages, the chain around training
-states      history, states, stage_states
-commands    commands, watch, backlog
-in a job    allocation, pilot, pilot_packing, held, local_queue, requeue; spares/, restarts on spare nodes
+preparation/   what a run directory contains before its job starts, with the batch script
+launchers/     one file each; launch and stages, the chain around training
+slurm/, pbs/   the clients of the schedulers; scheduler_call and queues are what they share
+sweeps/        a sweep on disk: ledger, submissions, intents, backlog
+trust/         own sweeps, received ones, integrity; cancellation
+states         states, stage_states, job_state; watching/, the live table
+in a job       allocations/, whose nodes runs share; spares/; local_queue; requeue, with decision/ and hosts/
 """

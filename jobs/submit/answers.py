@@ -14,14 +14,14 @@ from jobs.failure_causes import end_of, latest_attempt, recorded_cause
 from jobs.run_events import events_or_failure
 from jobs.submit.commands import FAILED, POLL_S, QUEUE_POLL_S, look
 from jobs.submit.decision.decide import decision_on
-from jobs.submit.note import note_of
-from jobs.submit.progress import last_step, steps_planned
 from jobs.submit.stage_states import StageState, stage_states
 from jobs.submit.states import RunState, State
-from jobs.submit.submissions import is_in_queue
-from jobs.submit.sweep_at import open_sweep
-from jobs.submit.sweep_list import Row, listed_rows
+from jobs.submit.sweeps.note import note_of
+from jobs.submit.sweeps.submissions import is_in_queue
+from jobs.submit.sweeps.sweep_at import open_sweep
+from jobs.submit.sweeps.sweep_list import Row, listed_rows
 from jobs.submit.trust.own_sweeps import is_own
+from jobs.submit.watching.progress import last_step, steps_planned
 
 if TYPE_CHECKING:
     from jobs.plan.compose import Point

@@ -12,13 +12,13 @@ from jobs.event_fields import NO_JOB
 from jobs.plan.rules.rule import counted
 from jobs.rundir import RunDir, SweepDir
 from jobs.submit.cancellation import ForeignJobsError
-from jobs.submit.intents import settle
 from jobs.submit.launchers import by_launcher
-from jobs.submit.ledger import held, record_cancelled, record_given_up, uninterrupted
 from jobs.submit.stage_states import StageState, stage_states
 from jobs.submit.states import RunState, State, states
-from jobs.submit.submissions import intents, kind_of
-from jobs.submit.sweep_at import open_sweep
+from jobs.submit.sweeps.intents import settle
+from jobs.submit.sweeps.ledger import held, record_cancelled, record_given_up, uninterrupted
+from jobs.submit.sweeps.submissions import intents, kind_of
+from jobs.submit.sweeps.sweep_at import open_sweep
 
 
 def cancel(path: Path) -> int:

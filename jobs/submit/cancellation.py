@@ -21,9 +21,10 @@ from jobs.errors import SubmitError
 from jobs.event_fields import JOB_ID
 from jobs.files import is_directory, read_text
 from jobs.rundir import NOT_STARTED, SweepDir
-from jobs.submit import slurm_call, slurm_commands
-from jobs.submit.slurm_commands import QueuedJob
-from jobs.submit.submissions import in_brackets
+from jobs.submit.slurm import call as slurm_call
+from jobs.submit.slurm import commands as slurm_commands
+from jobs.submit.slurm.commands import QueuedJob
+from jobs.submit.sweeps.submissions import in_brackets
 from jobs.submit.trust.own_sweeps import is_own
 
 # The arguments of Python in the command line of a local queue, before the path of its sweep.

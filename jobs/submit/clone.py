@@ -15,8 +15,8 @@ from jobs.plan.compose import Point, compose
 from jobs.plan.keys import key_of
 from jobs.rundir import RunDir, SweepDir, load_run, provenance_of
 from jobs.schema import LauncherKind, Run
-from jobs.submit.container import rank_python
-from jobs.submit.sweep_at import open_run, refuse_link_out
+from jobs.submit.preparation.container import rank_python
+from jobs.submit.sweeps.sweep_at import open_run, refuse_link_out
 from jobs.submit.trust.own_sweeps import is_own
 from jobs.submit.trust.received import executed_as_set
 

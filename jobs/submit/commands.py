@@ -22,21 +22,21 @@ from jobs.plan.rules.rule import counted
 from jobs.run_events import events_or_failure
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import LauncherKind, Run
-from jobs.submit.backlog import launchable, submit_backlog, submit_waiting
 from jobs.submit.decision.decide import decision_on
-from jobs.submit.intents import settle
 from jobs.submit.launch import launch
 from jobs.submit.launchers import by_launcher, launcher_of
-from jobs.submit.ledger import held
-from jobs.submit.note import note_of
 from jobs.submit.notices import Watched
-from jobs.submit.progress import last_step, node_lines, since_last_step, steps_planned
 from jobs.submit.stage_states import StageState, missing_stages, stage_lines, stage_states
 from jobs.submit.states import RunState, State, states
-from jobs.submit.submissions import is_in_queue, latest_submissions
-from jobs.submit.sweep_at import open_sweep
+from jobs.submit.sweeps.backlog import launchable, submit_backlog, submit_waiting
+from jobs.submit.sweeps.intents import settle
+from jobs.submit.sweeps.ledger import held
+from jobs.submit.sweeps.note import note_of
+from jobs.submit.sweeps.submissions import is_in_queue, latest_submissions
+from jobs.submit.sweeps.sweep_at import open_sweep
 from jobs.submit.trust.own_sweeps import is_own
 from jobs.submit.trust.received import trust_or_refuse
+from jobs.submit.watching.progress import last_step, node_lines, since_last_step, steps_planned
 
 if TYPE_CHECKING:
     from jobs.plan.compose import Point
@@ -101,7 +101,7 @@ def submit_points(points: list[Point], *, wait: bool | None, try_large: bool = F
     """
     from jobs.plan.table import plan_notes, plan_table  # noqa: PLC0415 (NumPy, as the next one)
     from jobs.submit.hosts.ledger import without_known_bad  # noqa: PLC0415 (filelock)
-    from jobs.submit.prepare import prepared  # noqa: PLC0415
+    from jobs.submit.preparation.prepare import prepared  # noqa: PLC0415
 
     runs, known = without_known_bad([point.run for point in points])
     points = [replace(point, run=run) for point, run in zip(points, runs, strict=True)]

@@ -9,11 +9,11 @@ from jobs.plan.rules.stages import stages_of
 from jobs.rundir import SweepDir
 from jobs.schema import LauncherKind
 from jobs.submit.allowance import spent
-from jobs.submit.code_store import restore_code
 from jobs.submit.launchers import launcher_of
 from jobs.submit.launchers.launcher import Launch, Runs
+from jobs.submit.preparation.code_store import restore_code
+from jobs.submit.preparation.staging import packed
 from jobs.submit.stages import MissingStages
-from jobs.submit.staging import packed
 from jobs.submit.trust.integrity import refuse_changed
 from jobs.submit.trust.own_sweeps import refuse_unrecorded
 

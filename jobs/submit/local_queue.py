@@ -39,11 +39,11 @@ from jobs.run_events import events_or_failure
 from jobs.rundir import RunDir, SweepDir, append_record, event_record, now
 from jobs.schema import Run
 from jobs.stages.record import failed
-from jobs.submit.batch_script import code_environment
-from jobs.submit.ledger import HELD_BACK
 from jobs.submit.notices import tell_end, tell_restart
+from jobs.submit.preparation.batch_script import code_environment
 from jobs.submit.requeue import planned_restart, record_exit_codes
-from jobs.submit.submissions import latest_submissions
+from jobs.submit.sweeps.ledger import HELD_BACK
+from jobs.submit.sweeps.submissions import latest_submissions
 from jobs.submit.trust.integrity import refuse_changed, submitted_configuration, submitted_run
 from jobs.submit.trust.own_sweeps import state_directory
 

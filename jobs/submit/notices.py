@@ -25,10 +25,10 @@ from jobs.run_events import events_or_failure
 from jobs.rundir import NOTICES, RunDir, SweepDir, append_record, load_run, now, read_records
 from jobs.schema import Notify
 from jobs.secrets import redact
-from jobs.submit.progress import last_step
 from jobs.submit.states import RunState, State
-from jobs.submit.submissions import latest_submissions, own_end
+from jobs.submit.sweeps.submissions import latest_submissions, own_end
 from jobs.submit.trust.own_sweeps import is_own
+from jobs.submit.watching.progress import last_step
 
 TIMEOUT_S = 60
 # What no job can tell of itself.

@@ -8,10 +8,11 @@ from datetime import datetime
 from pathlib import Path
 
 from jobs.rundir import SweepDir
-from jobs.submit import cancellation, slurm_commands
+from jobs.submit import cancellation
 from jobs.submit.pbs import cancel as pbs_cancel
 from jobs.submit.pbs import commands as pbs_commands
-from jobs.submit.submissions import kind_of
+from jobs.submit.slurm import commands as slurm_commands
+from jobs.submit.sweeps.submissions import kind_of
 
 
 @dataclass(frozen=True)

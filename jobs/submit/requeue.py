@@ -34,16 +34,16 @@ from jobs.ranks import hosts, node_name, restart_count, scheduled_job_id
 from jobs.run_events import events_or_failure
 from jobs.rundir import RunDir, SweepDir, append_event, load_run
 from jobs.schema import Run
-from jobs.submit import slurm_commands
-from jobs.submit.backlog import submit_backlog
 from jobs.submit.decision.decide import decide, repeated_step
-from jobs.submit.intents import adopt_own
-from jobs.submit.job_log import DEATH, EXECVE, NODE_FAILURE, not_started, own_lines, printed_since_start
 from jobs.submit.job_state import SUSPENDED
-from jobs.submit.ledger import held
 from jobs.submit.notices import tell_end, tell_restart
 from jobs.submit.scheduler_call import BATCH_S, AwayError, patience
-from jobs.submit.submissions import Submission, events_since, intents, latest_submissions, own_end, own_mark
+from jobs.submit.slurm import commands as slurm_commands
+from jobs.submit.slurm.job_log import DEATH, EXECVE, NODE_FAILURE, not_started, own_lines, printed_since_start
+from jobs.submit.sweeps.backlog import submit_backlog
+from jobs.submit.sweeps.intents import adopt_own
+from jobs.submit.sweeps.ledger import held
+from jobs.submit.sweeps.submissions import Submission, events_since, intents, latest_submissions, own_end, own_mark
 from jobs.work.work import work_of
 
 # A job may end before the shell that submitted it has recorded it.

@@ -6,7 +6,7 @@ not get, or that may be made twice, is repeated with growing pauses until the pa
     with patience(BATCH_S):          # in a batch script; a command that a user waits for has INTERACTIVE_S
         SLURM.ask("squeue", "--me")
 
-Each scheduler is a `Scheduler`, which reads the messages of its commands: jobs.submit.slurm_call, jobs.submit.pbs.call.
+Each scheduler is a `Scheduler`, which reads the messages of its commands: jobs.submit.slurm.call, jobs.submit.pbs.call.
 """
 
 from __future__ import annotations

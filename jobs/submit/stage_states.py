@@ -17,11 +17,11 @@ from jobs.plan.rules.stages import OF_EACH_RUN, stages_of_each_run
 from jobs.run_events import events_or_failure
 from jobs.rundir import RunDir, SweepDir, load_to_launch, read_events, unreadable_event
 from jobs.stages.record import DONE, failed, started
-from jobs.submit.job_log import not_started, printed_since_start
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
+from jobs.submit.slurm.job_log import not_started, printed_since_start
 from jobs.submit.stages import MissingStages
 from jobs.submit.states import END_GRACE_S, RunState, State, ended_by_schedulers, held_by_schedulers, held_words
-from jobs.submit.submissions import Submission, entries, included, is_in_queue
+from jobs.submit.sweeps.submissions import Submission, entries, included, is_in_queue
 
 # Most reasons of a state that a line shows.
 MOST_DETAILS = 3

@@ -22,13 +22,13 @@ from jobs.files import exists
 from jobs.plan.rules.stages import OF_EACH_RUN, stages_of, stages_of_each_run
 from jobs.rundir import RunDir, SweepDir, read_events
 from jobs.schema import Run
-from jobs.submit.batch_script import quoted_path
 from jobs.submit.cancellation import ForeignJobsError
-from jobs.submit.container import rank_python
-from jobs.submit.intents import stage_task, submit_marked
+from jobs.submit.preparation.batch_script import quoted_path
+from jobs.submit.preparation.container import rank_python
 from jobs.submit.queues import queue_of
 from jobs.submit.scheduler_call import Scheduler
-from jobs.submit.submissions import latest_submissions
+from jobs.submit.sweeps.intents import stage_task, submit_marked
+from jobs.submit.sweeps.submissions import latest_submissions
 
 Group = list[tuple[Run, RunDir]]
 

@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 from jobs.failure_causes import FailureCause, recorded_cause
 from jobs.files import YAML_BYTES, UnsuitableFileError, exists, is_directory, read_text, reason
 from jobs.rundir import RunDir, SweepDir
-from jobs.submit.history import EXPLAINING, History
-from jobs.submit.job_log import not_started, printed_since_start
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
 from jobs.submit.launchers import by_launcher
-from jobs.submit.submissions import Submission, latest_submissions
+from jobs.submit.slurm.job_log import not_started, printed_since_start
+from jobs.submit.sweeps.history import EXPLAINING, History
+from jobs.submit.sweeps.submissions import Submission, latest_submissions
 
 # A shared file system and accounting may need this long to show the end of a job.
 END_GRACE_S = 60.0

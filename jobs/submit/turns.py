@@ -18,7 +18,7 @@ from jobs.plan.rules.rule import counted
 from jobs.ranks import started_after_boot_s
 from jobs.rundir import SweepDir
 from jobs.submit.cancellation import queue_process
-from jobs.submit.submissions import Submission, submissions_on_record
+from jobs.submit.sweeps.submissions import Submission, submissions_on_record
 
 HOME = "XDG_STATE_HOME"
 MOST_QUEUES = 2

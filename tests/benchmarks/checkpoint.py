@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from jobs.runtime.checkpoint_sums import sum_of
+from jobs.runtime.checkpoints.sums import sum_of
 from tests.support.real_run import events, make_run, steps, train
 
 REPEATS = 2

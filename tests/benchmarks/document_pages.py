@@ -22,7 +22,7 @@ from PIL import Image, ImageChops
 
 from analysis.report.report import report
 from jobs.rundir import SweepDir
-from jobs.submit.note import MOST_CHARACTERS
+from jobs.submit.sweeps.note import MOST_CHARACTERS
 from tests.support.documents import contest_study, lora_study, roce_study, storage_study
 from tests.support.paths import ROOT
 

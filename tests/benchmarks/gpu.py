@@ -41,7 +41,7 @@ from analysis.metrics.mfu import work_of
 from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.rundir import RunDir, SweepDir, read_records
-from jobs.runtime.gpu import installed
+from jobs.runtime.gpus.gpu import installed
 from tests.benchmarks.gpu_memory import SPACE, configurations, this_gpu
 
 STAGE_S, RUNS_S = 600, 560

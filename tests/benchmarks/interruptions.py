@@ -17,9 +17,9 @@ from collections import Counter
 from pathlib import Path
 
 from jobs.rundir import SweepDir
-from jobs.submit.intents import VOID_AFTER_S
 from jobs.submit.states import states
-from jobs.submit.submissions import intents, latest_submissions
+from jobs.submit.sweeps.intents import VOID_AFTER_S
+from jobs.submit.sweeps.submissions import intents, latest_submissions
 from tests.support.paths import ROOT
 from tests.support.slurm.cluster import SlurmCluster
 

@@ -25,9 +25,9 @@ from jobs.plan.compose import Point, compose, legal_points
 from jobs.plan.legality import problems
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import ContainerRuntime, Run
-from jobs.submit import batch_script as script
-from jobs.submit.code_store import code_digest
-from jobs.submit.pbs.script import script_text as pbs_text
+from jobs.submit.pbs.batch_script import script_text as pbs_text
+from jobs.submit.preparation import batch_script as script
+from jobs.submit.preparation.code_store import code_digest
 from tests.support.real_run import SMALL
 
 PLAIN = "plainvalue"

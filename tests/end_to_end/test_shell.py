@@ -12,7 +12,7 @@ import pytest
 
 from jobs.rundir import SweepDir, load_run
 from jobs.submit.environment import unset_line
-from jobs.submit.submissions import latest_submissions
+from jobs.submit.sweeps.submissions import latest_submissions
 from tests.support.cli import run_cli, small
 from tests.support.paths import ROOT
 from tests.support.real_run import events

@@ -19,9 +19,9 @@ from jobs.cli import main
 from jobs.plan.compose import compose
 from jobs.run_events import run_events
 from jobs.rundir import RunDir, SweepDir, read_records
-from jobs.submit import staging
 from jobs.submit.launchers.slurm import arrays
-from jobs.submit.slurm_commands import most_tasks
+from jobs.submit.preparation import staging
+from jobs.submit.slurm.commands import most_tasks
 from jobs.submit.states import State, states
 from tests.support.cli import printed
 from tests.support.nemo.real_nemo import shimmed_python

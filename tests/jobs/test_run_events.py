@@ -19,7 +19,7 @@ from jobs.cli import main
 from jobs.failure_causes import FailureCause, end_of, latest_attempt, record_failure
 from jobs.run_events import FAILURE_BYTES, events_or_failure, run_events, write_failure
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, read_events
-from jobs.submit.submissions import latest_submissions, own_end
+from jobs.submit.sweeps.submissions import latest_submissions, own_end
 from tests.support.fake_events import clock, compute, killed_once, meet, submit
 from tests.support.fake_runs import a_run, ended, finished_run, prepared, started
 from tests.support.waiting import limit_s

@@ -22,10 +22,10 @@ from jobs.errors import RunDirError
 from jobs.private import defect
 from jobs.run_events import run_events
 from jobs.rundir import SweepDir, append_record, load_run, now, read_events
-from jobs.runtime.gpu import keep_kernels
-from jobs.submit.code_store import link_code, stored
+from jobs.runtime.gpus.gpu import keep_kernels
+from jobs.submit.allocations.pilot import Pilot, Turn
 from jobs.submit.launchers.pilot import job_script
-from jobs.submit.pilot import Pilot, Turn
+from jobs.submit.preparation.code_store import link_code, stored
 from jobs.submit.trust.integrity import refuse_changed, submitted_as
 from tests.red_team.conftest import Stranger
 from tests.support.cli import printed_words, small

@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.metadata import (
 
 from jobs.engines.native.checkpoint import read_into, save_sharded
 from jobs.errors import CheckpointError
-from jobs.runtime.checkpoint_pickles import MALFORMED, MetadataUnpickler
+from jobs.runtime.checkpoints.pickles import MALFORMED, MetadataUnpickler
 from jobs.runtime.data_pickles import DataUnpickler, TrustedDataUnpickler, member_of
 
 Encoding = _MEM_FORMAT_ENCODING

@@ -19,7 +19,7 @@ import pytest
 from jobs.data import docstrings, documents, instruction_records, megatron_binary, recipe, sources, tokenizer
 from jobs.data.dataset import META, digest_of, open_dataset, read_meta, refuse_changed
 from jobs.errors import SuiteError
-from jobs.runtime.trace import read_trace
+from jobs.runtime.profiling.trace import read_trace
 from jobs.schema import Data, Source
 from jobs.submit.trust.own_sweeps import recorded
 from jobs.submit.trust.received import equals
@@ -72,34 +72,34 @@ EXCEPTIONS = {
     "jobs/work/storage/space.py": {KERNEL: ["MEMORY.read_text"]},
     "jobs/plan/synonyms.py": {PACKAGE: ["resources.files('jobs.plan').joinpath('synonyms.csv').open"]},
     "jobs/ranks.py": {KERNEL: ["Path(f'/proc/{pid}/stat').read_text"]},
-    "jobs/runtime/checkpoint_pickles.py": {
+    "jobs/runtime/checkpoints/pickles.py": {
         OPENED: ["MetadataUnpickler(io.BytesIO(read_bytes(path, METADATA_BYTES))).load", "torch.load"]
     },
     "jobs/runtime/data_pickles.py": {
         "bytes of a rank, with a code": ["torch.load", "TrustedDataUnpickler(io.BytesIO(pickled)).load"]
     },
-    "jobs/runtime/file_systems.py": {KERNEL: ["(proc / 'self/mountstats').read_text"]},
-    "jobs/runtime/gpu.py": {KERNEL: ["(pci / address / 'local_cpulist').read_text"]},
+    "jobs/runtime/node/file_systems.py": {KERNEL: ["(proc / 'self/mountstats').read_text"]},
+    "jobs/runtime/gpus/gpu.py": {KERNEL: ["(pci / address / 'local_cpulist').read_text"]},
     "jobs/runtime/machine.py": {
         KERNEL: ["Path('/proc/sys/kernel/random/boot_id').read_text", "Path('/proc/cpuinfo').read_text"]
     },
-    "jobs/runtime/node_load.py": {KERNEL: ["file.read_text"]},
-    "jobs/runtime/node_use.py": {KERNEL: ["file.read_text"]},
-    "jobs/runtime/system.py": {KERNEL: ["file.read_text"]},
+    "jobs/runtime/node/load.py": {KERNEL: ["file.read_text"]},
+    "jobs/runtime/node/use.py": {KERNEL: ["file.read_text"]},
+    "jobs/runtime/node/system.py": {KERNEL: ["file.read_text"]},
     "jobs/runtime/storage_io.py": {
         KERNEL: ["(PROC / 'self/mountstats').read_text", "(PROC / process / 'io').read_text", "listed.read_text",
                  "file.read_text"]
     },
-    "jobs/runtime/trace.py": {OPENED: ["gzip.open"]},
+    "jobs/runtime/profiling/trace.py": {OPENED: ["gzip.open"]},
     "jobs/secret_patterns.py": {PACKAGE: ["Path(__file__).with_name('secret_shapes.csv').open"]},
     "jobs/work/serve/conversion.py": {OPENED: ["torch.load"]},
     "jobs/work/program/ports.py": {
         KERNEL: ["Path('/proc/net', table).read_text", "stat.read_text", "(process / 'comm').read_text"]
     },
     "jobs/work/storage/samples.py": {OPENED: ["np.memmap", "tarfile.open"]},
-    "jobs/submit/held.py": {OURS: ["json.load"]},
+    "jobs/submit/allocations/held.py": {OURS: ["json.load"]},
     "jobs/submit/local_queue.py": {OURS: ["json.load"]},
-    "jobs/submit/pilot.py": {OURS: ["json.load"]},
+    "jobs/submit/allocations/pilot.py": {OURS: ["json.load"]},
     "jobs/submit/pbs/call.py": {"the output of qstat, which is not strictly JSON": ["json.loads"] * 3},
     "jobs/submit/trust/integrity.py": {PACKAGE: ["(resources.files('jobs.submit.trust') / 'integrity.sh').read_text"]},
     "jobs/work/serve/stand_in/client.py": {STAND_IN: ["json.load", "json.loads", "Path(prompts).read_text"]},
@@ -258,7 +258,7 @@ def test_digests_and_page_caches_do_not_wait(attack: Callable[[Path], None], tmp
 def test_a_compressed_trace_that_expands_without_end_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.runtime.trace.TRACE_BYTES", 1 << 20)
+    monkeypatch.setattr("jobs.runtime.profiling.trace.TRACE_BYTES", 1 << 20)
     file = tmp_path / "trace.json.gz"
     file.write_bytes(gzip.compress(b" " * (2 << 20)))
     with pytest.raises(OSError, match="is larger than 1 MiB"):

@@ -40,11 +40,11 @@ from jobs.engines.native.weights import open_checkpoint
 from jobs.errors import CheckpointError
 from jobs.rendezvous import RendezvousError, await_file
 from jobs.rundir import RunDir, SweepDir, append_record
-from jobs.runtime.checkpoint_pickles import load_as_data
-from jobs.runtime.checkpoint_sums import SUMS
-from jobs.submit.accounting import accounting_of
-from jobs.submit.job_log import restarts
+from jobs.runtime.checkpoints.pickles import load_as_data
+from jobs.runtime.checkpoints.sums import SUMS
 from jobs.submit.job_state import GONE
+from jobs.submit.slurm.accounting import accounting_of
+from jobs.submit.slurm.job_log import restarts
 from tests.analysis.parsers.reading import SAMPLES
 from tests.support.fake_runs import a_run, finished_run
 from tests.support.nemo.real_nemo import Nemo

@@ -16,7 +16,7 @@ from filelock import FileLock
 from jobs.cli import main
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, append_record, event_record, now
-from jobs.submit.code_store import files_of, link_code, stored
+from jobs.submit.preparation.code_store import files_of, link_code, stored
 from jobs.submit.trust.own_sweeps import state_directory
 from jobs.submit.trust.received import executed_by
 from tests.support.cli import printed_words, small

@@ -8,7 +8,7 @@ from contextlib import suppress
 import psutil
 
 from jobs.rundir import RunDir, SweepDir, read_records
-from jobs.submit.submissions import latest_submissions
+from jobs.submit.sweeps.submissions import latest_submissions
 
 
 def job_id(run: RunDir) -> str:

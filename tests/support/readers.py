@@ -30,11 +30,11 @@ from jobs.lease import Lease, owners, successor
 from jobs.plan.choices import place_of, refuse_missing_site
 from jobs.plan.compose import compose
 from jobs.rundir import SweepDir, append_record, load_run, now
-from jobs.submit.history import History
-from jobs.submit.progress import last_step, progress_of
 from jobs.submit.stage_states import events_of, latest_stages
 from jobs.submit.states import decide
-from jobs.submit.submissions import intents, latest_submissions, submissions_on_record, unannounced
+from jobs.submit.sweeps.history import History
+from jobs.submit.sweeps.submissions import intents, latest_submissions, submissions_on_record, unannounced
+from jobs.submit.watching.progress import last_step, progress_of
 from tests.support.any_content import CONTENTS, read_records
 from tests.support.fake_runs import a_run, finished_run
 

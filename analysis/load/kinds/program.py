@@ -32,8 +32,8 @@ from jobs.errors import ReportError, SuiteError
 from jobs.files import parse_yaml
 from jobs.rundir import RunDir, load_run
 from jobs.schema import Run
-from jobs.work.program.names import known_values, used_sections, working_directory
-from jobs.work.program.words import text_of
+from jobs.work.program.placeholders import known_values, used_sections, working_directory
+from jobs.work.program.substitution import text_of
 
 
 def read(run: RunResult, _contents: Contents, _submissions: Submissions) -> RunResult:

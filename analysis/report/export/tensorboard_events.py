@@ -10,7 +10,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from analysis.report.export.tracked import TrackedRun
-from jobs.submit.tensorboard import EVENT_FILE, FILE_VERSION
+from jobs.submit.watching.tensorboard import EVENT_FILE, FILE_VERSION
 
 
 def tensorboard_events(runs: Iterable[TrackedRun]) -> dict[str, bytes]:

@@ -10,7 +10,7 @@ from analysis.metrics.systems import LIBRARY, differing, facts_of
 from analysis.report.digest import Digest
 from analysis.report.figures.style import Section
 from analysis.run import RunResult
-from jobs.runtime.system_facts import OF_A_RUN, TITLES, Described, in_words, kinds, names_of
+from jobs.runtime.node.system_facts import OF_A_RUN, TITLES, Described, in_words, kinds, names_of
 
 HEADING = "System"
 OF_RUNS = OF_A_RUN | {LIBRARY}

@@ -29,7 +29,7 @@ from jobs.files import opened
 from jobs.lease import Lease
 from jobs.output import write_file
 from jobs.plan.cost import checkpoint_bytes, weights_bytes
-from jobs.runtime.checkpoint_directory import (
+from jobs.runtime.checkpoints.directory import (
     Saved,
     keep_newest,
     met_by_ranks,
@@ -38,7 +38,7 @@ from jobs.runtime.checkpoint_directory import (
     write_sums,
     written_aside,
 )
-from jobs.runtime.checkpoint_pickles import MALFORMED, load_as_data, load_weights
+from jobs.runtime.checkpoints.pickles import MALFORMED, load_as_data, load_weights
 from jobs.runtime.data_pickles import member_of
 from jobs.runtime.exchange import gather
 from jobs.runtime.watchdog import Watchdog

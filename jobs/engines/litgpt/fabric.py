@@ -28,7 +28,7 @@ from typing_extensions import override
 
 from jobs.engines.litgpt.arguments import Script
 from jobs.engines.litgpt.record import Record
-from jobs.runtime.checkpoint_pickles import load_as_data, load_weights
+from jobs.runtime.checkpoints.pickles import load_as_data, load_weights
 
 
 class Fabric(lightning.Fabric):

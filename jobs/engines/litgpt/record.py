@@ -24,11 +24,11 @@ from jobs.engines.native.traffic import held_here
 from jobs.metrics import Metric, StoragePhase
 from jobs.plan.cost import weights_bytes
 from jobs.runtime import storage_io
-from jobs.runtime.checkpoint_directory import take_over
+from jobs.runtime.checkpoints.directory import take_over
 from jobs.runtime.divergence import DivergedError, are_finite, in_words, is_finite
 from jobs.runtime.machine import StopRequest
 from jobs.runtime.process_group import memory_peaks, synchronize
-from jobs.runtime.profiler import StepProfiler
+from jobs.runtime.profiling.profiler import StepProfiler
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Run

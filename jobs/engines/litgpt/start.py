@@ -15,8 +15,8 @@ from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.model import empty_model
 from jobs.engines.native.weights import TYPES, values_of
 from jobs.output import write_file
-from jobs.runtime.checkpoint_directory import save_archive
-from jobs.runtime.checkpoint_pickles import load_weights
+from jobs.runtime.checkpoints.directory import save_archive
+from jobs.runtime.checkpoints.pickles import load_weights
 from jobs.schema import Run
 
 

@@ -29,7 +29,7 @@ from jobs.errors import ConfigError
 from jobs.layout import accumulation
 from jobs.lease import Lease
 from jobs.ranks import Rank, torchrun_environment
-from jobs.runtime.gpu import prepare_gpu, refuse_own_gpu_only
+from jobs.runtime.gpus.gpu import prepare_gpu, refuse_own_gpu_only
 from jobs.runtime.machine import StopRequest, process_start
 from jobs.runtime.process_group import connect, own_device
 from jobs.runtime.recorder import Recorder

@@ -51,7 +51,7 @@ from jobs.errors import CheckpointError, before_torch_archive
 from jobs.lease import Lease
 from jobs.output import write_file
 from jobs.plan.cost import checkpoint_bytes, weights_bytes
-from jobs.runtime.checkpoint_directory import (
+from jobs.runtime.checkpoints.directory import (
     Saved,
     group_of_files,
     keep_newest,
@@ -61,8 +61,8 @@ from jobs.runtime.checkpoint_directory import (
     write_sums,
     written_aside,
 )
-from jobs.runtime.checkpoint_pickles import MALFORMED, load_as_data
-from jobs.runtime.checkpoint_sums import SummedFiles
+from jobs.runtime.checkpoints.pickles import MALFORMED, load_as_data
+from jobs.runtime.checkpoints.sums import SummedFiles
 from jobs.runtime.watchdog import Watchdog
 from jobs.schema import Run
 

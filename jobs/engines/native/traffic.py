@@ -18,7 +18,7 @@ from jobs.engines.native.customization.nf4 import Nf4Linear, numbers_in
 from jobs.engines.native.load_sharded import local_shard
 from jobs.layout import Layout
 from jobs.runtime.exchange import gather
-from jobs.runtime.trace import COLLECTIVES
+from jobs.runtime.profiling.trace import COLLECTIVES
 
 NAMESPACES = {"c10d", "_c10d_functional", "_c10d_functional_autograd"}
 

@@ -20,7 +20,7 @@ from jobs.engines.litgpt.hub_weights import HubDirectory
 from jobs.errors import CheckpointError
 from jobs.layout import Layout, layout_of
 from jobs.parallelism import AXES
-from jobs.runtime.checkpoint_pickles import MALFORMED, load_weights
+from jobs.runtime.checkpoints.pickles import MALFORMED, load_weights
 from jobs.schema import Precision, Run, WeightsReader
 
 # Standard deviation of LitGPT's GPT._init_weights, and of GPT-2: https://github.com/openai/gpt-2.

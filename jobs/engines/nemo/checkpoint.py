@@ -27,7 +27,7 @@ from jobs.errors import CheckpointError
 from jobs.lease import Lease
 from jobs.output import write_file
 from jobs.plan.cost import weights_bytes
-from jobs.runtime.checkpoint_directory import (
+from jobs.runtime.checkpoints.directory import (
     group_of_files,
     keep_newest,
     met_by_ranks,
@@ -36,8 +36,8 @@ from jobs.runtime.checkpoint_directory import (
     write_sums,
     written_aside,
 )
-from jobs.runtime.checkpoint_pickles import MALFORMED, load_as_data, load_weights
-from jobs.runtime.checkpoint_sums import sum_of
+from jobs.runtime.checkpoints.pickles import MALFORMED, load_as_data, load_weights
+from jobs.runtime.checkpoints.sums import sum_of
 from jobs.runtime.exchange import broadcast
 from jobs.schema import Run
 

@@ -24,7 +24,7 @@ from jobs.layout import layout_of
 from jobs.lease import Lease
 from jobs.plan.cost import checkpoint_bytes, weights_bytes
 from jobs.ranks import Rank
-from jobs.runtime.checkpoint_directory import Saved, loaded, size_bytes, take_over
+from jobs.runtime.checkpoints.directory import Saved, loaded, size_bytes, take_over
 from jobs.runtime.divergence import refuse_not_finite
 from jobs.runtime.learning_rate import learning_rate
 from jobs.runtime.machine import StopRequest

@@ -16,8 +16,8 @@ from jobs.data import open_dataset
 from jobs.errors import ConfigError
 from jobs.lease import Lease
 from jobs.ranks import Rank, torchrun_environment
-from jobs.runtime.checkpoint_directory import complete
-from jobs.runtime.gpu import prepare_gpu
+from jobs.runtime.checkpoints.directory import complete
+from jobs.runtime.gpus.gpu import prepare_gpu
 from jobs.runtime.machine import StopRequest, process_start
 from jobs.runtime.process_group import collective_timeout, store_of_run
 from jobs.runtime.recorder import Recorder

@@ -15,7 +15,7 @@ from analysis.metrics.systems import facts_of
 from analysis.run import RunResult
 from analysis.untrusted import lookup
 from jobs import metrics as m
-from jobs.runtime.system_facts import TITLES
+from jobs.runtime.node.system_facts import TITLES
 
 HARDWARE = [
     TITLES[name] for name in ("server", "cpu", "sockets", "cores", "memory_gib", "gpus", "adapters", "file_systems")

@@ -15,8 +15,8 @@ from jobs.errors import RunDirError
 from jobs.explore.campaign.code_snapshot import Snapshot, changed_since, snapshot_of
 from jobs.rundir import BASELINE, NOISE_FLOOR, RunDir, SweepDir, load_run, provenance_of, read_records
 from jobs.schema import LauncherKind
-from jobs.submit import preview
-from jobs.submit.submissions import latest_submissions
+from jobs.submit.preparation import preview
+from jobs.submit.sweeps.submissions import latest_submissions
 from jobs.submit.trust.own_sweeps import is_own
 
 # The directory that is searched if no campaign is named, as in conf/config.yaml.

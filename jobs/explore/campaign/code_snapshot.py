@@ -13,7 +13,7 @@ from typing import Any
 from jobs.errors import ConfigError, RunDirError
 from jobs.files import read_bytes
 from jobs.rundir import RunDir, provenance_of
-from jobs.submit.code_store import code_digest, packaged_code
+from jobs.submit.preparation.code_store import code_digest, packaged_code
 
 # The file that defines the configuration: if it differs, the old code may not know a new setting.
 SCHEMA = Path("jobs/schema.py")

@@ -46,7 +46,7 @@ from jobs.plan.compose import Point, compose
 from jobs.rundir import BASELINE, SweepDir
 from jobs.schema import Run
 from jobs.submit.commands import submit_points
-from jobs.submit.preview import only_previewed
+from jobs.submit.preparation.preview import only_previewed
 
 
 def submit_trial(

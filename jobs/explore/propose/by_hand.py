@@ -25,7 +25,7 @@ from jobs.plan.compose import compose
 from jobs.plan.keys import key_of
 from jobs.plan.rules.memory import GIB
 from jobs.rundir import BASELINE, RunDir, read_records
-from jobs.submit.preview import only_previewed
+from jobs.submit.preparation.preview import only_previewed
 
 MEMORY_LEFT = 0.8
 """A rank with more than a fifth of its memory free can hold more: the allocator needs a tenth for fragments."""

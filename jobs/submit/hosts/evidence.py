@@ -23,8 +23,8 @@ from jobs.failure_causes import blames_node
 from jobs.files import YAML_BYTES, parse_yaml, read_bytes
 from jobs.run_events import run_events
 from jobs.rundir import RunDir
-from jobs.submit.progress import latest_tokens_per_s
-from jobs.submit.sweep_at import sweeps_in
+from jobs.submit.sweeps.sweep_at import sweeps_in
+from jobs.submit.watching.progress import latest_tokens_per_s
 
 EVIDENCE_DAYS = 14
 DAY_S = 86_400

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from jobs.errors import SubmitError
 from jobs.schema import Run
-from jobs.submit import slurm_commands
 from jobs.submit.hosts.evidence import Evidence, Facts, Speed, facts_of
 from jobs.submit.requeue import FAULTS_OF_A_BAD_NODE
+from jobs.submit.slurm import commands as slurm_commands
 
 # Probability of as many faults on a host like the others, below which it is called failing.
 CHANCE = 0.01

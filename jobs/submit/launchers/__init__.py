@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar, cast
 
 from jobs.schema import LauncherKind
 from jobs.submit.launchers.launcher import Launcher
-from jobs.submit.submissions import kind_of
+from jobs.submit.sweeps.submissions import kind_of
 
 
 class Launched(Protocol):

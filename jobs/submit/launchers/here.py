@@ -1,4 +1,4 @@
-"""launcher=here: the job that the user is in, of Slurm or PBS, in which the runs take turns (jobs.submit.held)."""
+"""launcher=here: the job that the user is in, of Slurm or PBS, in which the runs take turns (allocations/held.py)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from jobs.plan.time_limit import duration
 from jobs.ranks import started_after_boot_s
 from jobs.rundir import SweepDir, append_record, now
 from jobs.schema import LauncherKind, Run
-from jobs.submit.allocation import Allocation
-from jobs.submit.batch_script import code_environment, refuse_unscriptable
-from jobs.submit.held import held_allocation, is_taken, stop_before_s
-from jobs.submit.intents import run_task
+from jobs.submit.allocations.allocation import Allocation
+from jobs.submit.allocations.held import held_allocation, is_taken, stop_before_s
 from jobs.submit.job_state import JobState
 from jobs.submit.launchers import pbs, slurm
 from jobs.submit.launchers.launcher import Launch, Launcher
 from jobs.submit.launchers.pilot import in_its_job
-from jobs.submit.ledger import uninterrupted
-from jobs.submit.submissions import Submission
+from jobs.submit.preparation.batch_script import code_environment, refuse_unscriptable
+from jobs.submit.sweeps.intents import run_task
+from jobs.submit.sweeps.ledger import uninterrupted
+from jobs.submit.sweeps.submissions import Submission
 from jobs.submit.trust.integrity import submitted_as
 
 STARTED: list[subprocess.Popen[str]] = []
@@ -70,7 +70,7 @@ class Here(Launcher):
         with uninterrupted(), open_to_append(sweep.logs / "here.log") as log:
             # A process group of its own: Ctrl-C in this terminal must not reach srun, which would kill the ranks.
             program = subprocess.Popen(
-                [sys.executable, "-m", "jobs.submit.held", str(sweep.path)],
+                [sys.executable, "-m", "jobs.submit.allocations.held", str(sweep.path)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -10,7 +10,7 @@ from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
 from jobs.submit.job_state import JobState
 from jobs.submit.stages import MissingStages
-from jobs.submit.submissions import Submission
+from jobs.submit.sweeps.submissions import Submission
 
 Runs = list[tuple[Run, RunDir]]
 """Runs, each with its prepared directory."""

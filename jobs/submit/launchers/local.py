@@ -18,14 +18,14 @@ from jobs.ranks import started_after_boot_s
 from jobs.rundir import SweepDir, append_record, now
 from jobs.schema import Run
 from jobs.submit import stages
-from jobs.submit.batch_script import code_environment, refuse_names
 from jobs.submit.cancellation import end_queues, end_turn, queue_command, queue_process, turn_process
 from jobs.submit.environment import clean_environment
-from jobs.submit.intents import run_task
 from jobs.submit.job_state import UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher
-from jobs.submit.ledger import uninterrupted
-from jobs.submit.submissions import Submission, submissions_on_record
+from jobs.submit.preparation.batch_script import code_environment, refuse_names
+from jobs.submit.sweeps.intents import run_task
+from jobs.submit.sweeps.ledger import uninterrupted
+from jobs.submit.sweeps.submissions import Submission, submissions_on_record
 from jobs.submit.trust.integrity import submitted_as
 from jobs.submit.turns import Queue, behind, living_queues
 from jobs.versions import is_missing

@@ -8,20 +8,20 @@ from jobs.errors import SubmitError
 from jobs.plan.rules.rule import counted
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
-from jobs.submit.intents import run_task, submit_marked
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher, script_lines
 from jobs.submit.launchers.pbs_script import groups
-from jobs.submit.ledger import record_cancelled
 from jobs.submit.pbs import commands
+from jobs.submit.pbs.batch_script import job_name, options, per_job, script_text
 from jobs.submit.pbs.call import PBS
 from jobs.submit.pbs.cancel import cancel_jobs
-from jobs.submit.pbs.script import job_name, options, per_job, script_text
 from jobs.submit.pbs.stages import PbsStages, refuse_beyond_server
 from jobs.submit.pbs.states import state_of
 from jobs.submit.scheduler_call import NoAnswerError, QueueFullError
 from jobs.submit.stages import Chain
-from jobs.submit.submissions import Submission, script_name
+from jobs.submit.sweeps.intents import run_task, submit_marked
+from jobs.submit.sweeps.ledger import record_cancelled
+from jobs.submit.sweeps.submissions import Submission, script_name
 
 UNCONFIRMED = JobState(UNKNOWN, "its submission was interrupted, and PBS has not shown its job yet")
 OTHER = "PBS has another job of this id now, and no record of this one"

@@ -1,4 +1,4 @@
-"""launcher=pbs_pilot: one job of PBS, on whose nodes the runs take turns (jobs.submit.pilot)."""
+"""launcher=pbs_pilot: one job of PBS, on whose nodes the runs take turns (jobs.submit.allocations.pilot)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import sys
 from jobs.errors import SubmitError
 from jobs.rundir import BATCH_STARTED, SweepDir
 from jobs.schema import Run
-from jobs.submit.batch_script import environment_lines, integrity_lines
 from jobs.submit.job_state import JobState
 from jobs.submit.launchers.launcher import Launch, Runs
 from jobs.submit.launchers.pbs import Pbs, cancel_submitted
 from jobs.submit.launchers.pilot import cancel_in_job, in_their_jobs, refuse_differing, scripts, submit, whole
 from jobs.submit.pbs import commands
+from jobs.submit.pbs.batch_script import name_of_job, options, per_job, template
 from jobs.submit.pbs.call import PBS
-from jobs.submit.pbs.script import name_of_job, options, per_job, template
-from jobs.submit.submissions import Submission
+from jobs.submit.preparation.batch_script import environment_lines, integrity_lines
+from jobs.submit.sweeps.submissions import Submission
 from jobs.submit.trust.integrity import submitted_as
 
 NODES = "launcher.pilot_nodes"
@@ -67,7 +67,7 @@ def job_script(sweep: SweepDir, runs: Runs, name: str) -> str:
     """Return the script of the job of this name that these runs share."""
     run, directory = runs[0]
     code, pilot = directory.code_snapshot, whole([run for run, _ in runs])
-    program = shlex.join([sys.executable, "-m", "jobs.submit.pilot", str(sweep.path)])
+    program = shlex.join([sys.executable, "-m", "jobs.submit.allocations.pilot", str(sweep.path)])
     # The script is the server's copy: what it contains cannot be changed in the sweep.
     codes = shlex.quote(json.dumps(submitted_as(directory for _, directory in runs)))
     lines = [

@@ -1,4 +1,4 @@
-"""launcher=pilot: one Slurm job, inside which the runs take turns as steps (jobs.submit.pilot).
+"""launcher=pilot: one Slurm job, inside which the runs take turns as steps (jobs.submit.allocations.pilot).
 
 What pilots of all schedulers share is here, too: launchers/pbs_pilot.py has those of PBS.
 """
@@ -19,20 +19,22 @@ from jobs.plan.rules.rule import counted
 from jobs.plan.time_limit import duration
 from jobs.rundir import SweepDir, append_record, now
 from jobs.schema import Run
-from jobs.submit import scheduler_call, slurm_call, slurm_commands
-from jobs.submit.batch_script import (
+from jobs.submit import scheduler_call
+from jobs.submit.job_state import JobState
+from jobs.submit.launchers.launcher import Launch, Launcher, Runs
+from jobs.submit.launchers.slurm import Slurm, cancel_submitted
+from jobs.submit.preparation.batch_script import (
     STARTED_LINE,
     batch_script,
     environment_lines,
     integrity_lines,
     resources,
 )
-from jobs.submit.intents import run_task, submit_marked
-from jobs.submit.job_state import JobState
-from jobs.submit.launchers.launcher import Launch, Launcher, Runs
-from jobs.submit.launchers.slurm import Slurm, cancel_submitted
 from jobs.submit.scheduler_call import Scheduler
-from jobs.submit.submissions import Submission, latest_submissions
+from jobs.submit.slurm import call as slurm_call
+from jobs.submit.slurm import commands as slurm_commands
+from jobs.submit.sweeps.intents import run_task, submit_marked
+from jobs.submit.sweeps.submissions import Submission, latest_submissions
 from jobs.submit.trust.integrity import submitted_as
 
 Script = Callable[[SweepDir, Runs, str], str]
@@ -40,7 +42,7 @@ Script = Callable[[SweepDir, Runs, str], str]
 
 
 class Pilot(Slurm):
-    """Submits one job; the program in it (jobs.submit.pilot) starts the runs as steps."""
+    """Submits one job; the program in it (jobs.submit.allocations.pilot) starts the runs as steps."""
 
     takes_turns = True
 
@@ -198,7 +200,7 @@ def job_script(sweep: SweepDir, runs: Runs, name: str) -> str:
         "use_srun": False,
         "additional_parameters": asked["additional_parameters"] | signal,
     }
-    pilot = [sys.executable, "-m", "jobs.submit.pilot", str(sweep.path)]
+    pilot = [sys.executable, "-m", "jobs.submit.allocations.pilot", str(sweep.path)]
     # The script is Slurm's copy: what it contains cannot be changed in the sweep.
     codes = shlex.quote(json.dumps(submitted_as(directory for _, directory in runs)))
     # exec: a shell that waits for its child would not handle the warning.

@@ -10,9 +10,11 @@ from jobs.plan.rules.rule import counted
 from jobs.plan.time_limit import stop_before_limit_s
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
-from jobs.submit import scheduler_call, slurm_call, slurm_commands, slurm_stages, stages
-from jobs.submit.accounting import accounting_of
-from jobs.submit.batch_script import (
+from jobs.submit import scheduler_call, stages
+from jobs.submit.cancellation import cancel_jobs
+from jobs.submit.job_state import UNKNOWN, JobState
+from jobs.submit.launchers.launcher import Launch, Launcher, Runs, script_lines
+from jobs.submit.preparation.batch_script import (
     quoted_path,
     resources,
     script_text,
@@ -21,12 +23,13 @@ from jobs.submit.batch_script import (
     starting_after,
     task_script,
 )
-from jobs.submit.cancellation import cancel_jobs
-from jobs.submit.intents import run_task, submit_marked
-from jobs.submit.job_state import UNKNOWN, JobState
-from jobs.submit.launchers.launcher import Launch, Launcher, Runs, script_lines
-from jobs.submit.ledger import record_cancelled, record_waiting
-from jobs.submit.submissions import Submission, in_brackets
+from jobs.submit.slurm import call as slurm_call
+from jobs.submit.slurm import commands as slurm_commands
+from jobs.submit.slurm import stages as slurm_stages
+from jobs.submit.slurm.accounting import accounting_of
+from jobs.submit.sweeps.intents import run_task, submit_marked
+from jobs.submit.sweeps.ledger import record_cancelled, record_waiting
+from jobs.submit.sweeps.submissions import Submission, in_brackets
 from jobs.work.work import work_of
 
 STAGES = slurm_stages.SlurmStages()

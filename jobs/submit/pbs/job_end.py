@@ -24,15 +24,15 @@ from jobs.output import own_program
 from jobs.ranks import node_name
 from jobs.rundir import RunDir, SweepDir, load_run, load_to_launch
 from jobs.schema import LauncherKind, Stages
-from jobs.submit.job_log import not_started, own_lines, printed_since_start, restarts
 from jobs.submit.launch import launch
-from jobs.submit.ledger import held
 from jobs.submit.notices import tell_end, tell_restart
 from jobs.submit.pbs import commands
-from jobs.submit.pbs.script import AGAIN
+from jobs.submit.pbs.batch_script import AGAIN
 from jobs.submit.pbs.states import jobs_after
 from jobs.submit.requeue import PATIENCE_S, its_submission, planned_restart, record_exit_codes
-from jobs.submit.submissions import Submission, events_since, latest_submissions, own_end
+from jobs.submit.slurm.job_log import not_started, own_lines, printed_since_start, restarts
+from jobs.submit.sweeps.ledger import held
+from jobs.submit.sweeps.submissions import Submission, events_since, latest_submissions, own_end
 
 # A start that has less time would hardly reach its next checkpoint.
 LEAST_S = 60

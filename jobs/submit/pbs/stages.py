@@ -17,10 +17,10 @@ from jobs.errors import SubmitError
 from jobs.plan.rules.stages import stage_gpus, stages_of
 from jobs.rundir import BATCH_STARTED
 from jobs.schema import Run
-from jobs.submit.batch_script import environment_lines, integrity_lines
 from jobs.submit.pbs import commands
+from jobs.submit.pbs.batch_script import name_of_job, options, per_job, template
 from jobs.submit.pbs.call import PBS
-from jobs.submit.pbs.script import name_of_job, options, per_job, template
+from jobs.submit.preparation.batch_script import environment_lines, integrity_lines
 from jobs.submit.stages import StageJob, StageQueue
 
 # The first release that starts a job which waits for one that is over: openpbs pull request 1631.

@@ -18,9 +18,10 @@ from jobs.output import own_program
 from jobs.ranks import hosts, scheduled_job_id
 from jobs.run_events import events_or_failure
 from jobs.rundir import RunDir
-from jobs.submit import requeue, slurm_commands
+from jobs.submit import requeue
 from jobs.submit.scheduler_call import BATCH_S, patience
-from jobs.submit.slurm_call import ask
+from jobs.submit.slurm import commands as slurm_commands
+from jobs.submit.slurm.call import ask
 
 # One call of Slurm each time.
 LOOK_S = 30.0

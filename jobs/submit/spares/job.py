@@ -1,9 +1,9 @@
 """The program inside a job with spare nodes: starts the ranks, and again without the node that is suspect.
 
 The batch script runs it on the first node (`python -m jobs.submit.spares.job RUN_DIR`). Each start of the ranks is a
-step of the job (jobs.submit.allocation) on `nodes` of its nodes; the others wait. A restart takes place here if the end
-of the ranks allows one (jobs.submit.requeue) and enough nodes are left. Otherwise this program ends, and the end of the
-batch script decides, as in every other job.
+step of the job (allocations/allocation.py) on `nodes` of its nodes; the others wait. A restart takes place here if the
+end of the ranks allows one (jobs.submit.requeue) and enough nodes are left. Otherwise this program ends, and the end of
+the batch script decides, as in every other job.
 
 srun does not return before Slurm has given up a node that died: SlurmdTimeout, 300 s by default. So a step that does
 not end soon after its first failure is ended here, and each node that has given no sign of it is asked for one.
@@ -29,8 +29,7 @@ from jobs.ranks import LOCAL_RESTART_COUNT, hosts, node_name, restart_count, sch
 from jobs.run_events import highest_failure
 from jobs.rundir import BATCH_STARTED, RunDir, SweepDir, load_run
 from jobs.schema import Run
-from jobs.submit.allocation import SlurmAllocation, Turn
-from jobs.submit.job_log import DEATH, printed_since_start
+from jobs.submit.allocations.allocation import SlurmAllocation, Turn
 from jobs.submit.notices import tell_restart
 from jobs.submit.requeue import (
     Restart,
@@ -42,7 +41,8 @@ from jobs.submit.requeue import (
     restarts_before,
 )
 from jobs.submit.scheduler_call import BATCH_S, patience
-from jobs.submit.submissions import Submission, events_since, own_end
+from jobs.submit.slurm.job_log import DEATH, printed_since_start
+from jobs.submit.sweeps.submissions import Submission, events_since, own_end
 
 POLL_S = 0.5
 # srun kills all ranks after the first failure: a node that answers has reported the ends of its ranks by then.

@@ -13,9 +13,9 @@ from jobs.network import variables
 from jobs.plan.rules.rule import counted, some
 from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.schema import Run
-from jobs.submit.code_store import INSTALLED, packaged_code, source_of
-from jobs.submit.container import rank_python
-from jobs.submit.sweep_at import enclosing_sweep, refuse_link_out
+from jobs.submit.preparation.code_store import INSTALLED, packaged_code, source_of
+from jobs.submit.preparation.container import rank_python
+from jobs.submit.sweeps.sweep_at import enclosing_sweep, refuse_link_out
 from jobs.submit.trust.integrity import refuse_changed
 from jobs.submit.trust.own_sweeps import is_own, own
 from jobs.work.serve.after_training import run_after

@@ -36,7 +36,7 @@ from jobs.errors import CheckpointError
 from jobs.metrics import Metric
 from jobs.run_events import run_events
 from jobs.rundir import RunDir
-from jobs.runtime.checkpoint_directory import newest_readable
+from jobs.runtime.checkpoints.directory import newest_readable
 from jobs.runtime.process_group import device_name
 from jobs.runtime.steps import samples
 from jobs.schema import TEXTS, Batching, Precision, Run

@@ -8,7 +8,7 @@ from jobs.data import open_dataset
 from jobs.lease import Lease
 from jobs.ranks import Rank, node_name, restart_count, scheduled_job_id
 from jobs.rundir import append_event, read_events
-from jobs.runtime.gpu import prepare_gpu
+from jobs.runtime.gpus.gpu import prepare_gpu
 from jobs.runtime.process_group import device_name
 from jobs.runtime.steps import samples
 from jobs.schema import Run

@@ -29,7 +29,7 @@ from jobs.metrics import Metric, StoragePhase
 from jobs.plan.cost import checkpoint_bytes
 from jobs.ranks import Rank
 from jobs.runtime import storage_io
-from jobs.runtime.checkpoint_directory import (
+from jobs.runtime.checkpoints.directory import (
     Saved,
     group_of_files,
     keep_newest,
@@ -39,7 +39,7 @@ from jobs.runtime.checkpoint_directory import (
     write_sums,
     written_aside,
 )
-from jobs.runtime.checkpoint_pickles import MALFORMED, load_weights
+from jobs.runtime.checkpoints.pickles import MALFORMED, load_weights
 from jobs.runtime.divergence import DivergedError, is_finite
 from jobs.runtime.learning_rate import learning_rate
 from jobs.runtime.pace import Pace

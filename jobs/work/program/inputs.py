@@ -7,8 +7,8 @@ from pathlib import Path
 
 from jobs.files import opened
 from jobs.schema import Run
-from jobs.work.program import names
-from jobs.work.program.words import names_in, text_of
+from jobs.work.program import placeholders as names
+from jobs.work.program.substitution import names_in, text_of
 
 
 def paths_of(run: Run) -> dict[str, Path]:

@@ -17,8 +17,8 @@ from jobs.plan.model_file import file_name, read_model_file
 from jobs.plan.predict.once import once
 from jobs.schema import Model, Run, ScalingMode
 from jobs.settings.program import LikeTraining
-from jobs.work.program import names
-from jobs.work.program.words import text_of
+from jobs.work.program import placeholders as names
+from jobs.work.program.substitution import text_of
 
 Section = TypeVar("Section")
 PARAMETER = re.compile(r"\{(params\.\w+)\}")

@@ -8,9 +8,9 @@ from operator import attrgetter
 
 from jobs.schema import Run
 from jobs.settings.program import StartMode
-from jobs.work.program import names
-from jobs.work.program.names import program_of
-from jobs.work.program.words import text_of
+from jobs.work.program import placeholders as names
+from jobs.work.program.placeholders import program_of
+from jobs.work.program.substitution import text_of
 from jobs.work.work import Component
 
 

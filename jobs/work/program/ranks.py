@@ -21,8 +21,8 @@ from jobs.ranks import Rank, node_name, restart_count, scheduled_job_id
 from jobs.rendezvous import announce, await_file, listen
 from jobs.rundir import append_event, read_events
 from jobs.runtime import storage_io
+from jobs.runtime.gpus.nvidia import gpu_name
 from jobs.runtime.machine import StopRequest, boot_id, cpu_name, process_start
-from jobs.runtime.nvidia import gpu_name
 from jobs.schema import Run
 from jobs.visitors import first_line, hear
 from jobs.work.program.link import Link, pause

@@ -16,9 +16,9 @@ from jobs.plan.rules.rule import Rule, either
 from jobs.plan.synonyms import nearest_names
 from jobs.schema import LauncherKind, Run
 from jobs.settings.program import Limits, Parameter, ParameterType, Program, ProgramMetric, Where
-from jobs.work.program import names
-from jobs.work.program.names import program_of
-from jobs.work.program.words import names_in, text_of
+from jobs.work.program import placeholders as names
+from jobs.work.program.placeholders import program_of
+from jobs.work.program.substitution import names_in, text_of
 from jobs.work.work import work_of
 
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")

@@ -32,10 +32,10 @@ from jobs.runtime.machine import StopRequest
 from jobs.runtime.transport import nccl_environment
 from jobs.schema import Run
 from jobs.settings.program import Program, StartMode, Step
-from jobs.work.program import names
+from jobs.work.program import placeholders as names
 from jobs.work.program.inputs import changed_inputs, paths_of, sha256_of
-from jobs.work.program.names import program_of, servers_of
 from jobs.work.program.piece import Piece
+from jobs.work.program.placeholders import program_of, servers_of
 from jobs.work.program.places import first_rank, nodes_of, ranks_of
 from jobs.work.program.ports import other_address, own_address, reserved_port
 from jobs.work.program.ranks import (
@@ -53,7 +53,7 @@ from jobs.work.program.ranks import (
     record_stop,
 )
 from jobs.work.program.servers import Ports, Server, answering, refuse_late, server_facts
-from jobs.work.program.words import filled, text_of
+from jobs.work.program.substitution import filled, text_of
 
 # Ephemeral ports of Linux begin above: no connection takes one of these by chance.
 PORTS = range(20_000, 32_000)

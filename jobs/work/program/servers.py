@@ -16,8 +16,8 @@ from jobs.failure_causes import FailureCause, KnownCauseError
 from jobs.ranks import node_name
 from jobs.schema import Run
 from jobs.settings.program import Ready
-from jobs.work.program.names import program_of, servers_of
 from jobs.work.program.piece import Piece
+from jobs.work.program.placeholders import program_of, servers_of
 from jobs.work.program.places import ranks_of
 from jobs.work.program.ports import contained_elsewhere, is_answered_by, url_of
 from jobs.work.program.probe import PROBE_LIMIT_S, is_healthy

@@ -16,9 +16,9 @@ from jobs.parallelism import TABLE_AXES
 from jobs.plan.rules.rehearsal import ENDING
 from jobs.schema import Engine, Job, Objective, Run
 from jobs.settings.program import ParameterType, StartMode
-from jobs.work.program import names
+from jobs.work.program import placeholders as names
 from jobs.work.program.places import components, nodes_of
-from jobs.work.program.words import names_in, text_of
+from jobs.work.program.substitution import names_in, text_of
 from jobs.work.work import Component, Work
 
 if TYPE_CHECKING:

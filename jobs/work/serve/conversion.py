@@ -29,8 +29,8 @@ from jobs.errors import CheckpointError
 from jobs.files import opened
 from jobs.output import own_program, write_file
 from jobs.plan.model_file import from_config_json
-from jobs.runtime.checkpoint_directory import save_archive
-from jobs.runtime.checkpoint_pickles import MALFORMED
+from jobs.runtime.checkpoints.directory import save_archive
+from jobs.runtime.checkpoints.pickles import MALFORMED
 from jobs.work.serve.weights import LITGPT_CONFIG, LITGPT_WEIGHTS
 
 

@@ -13,7 +13,7 @@ from jobs.output import write_file
 from jobs.rundir import RunDir
 from jobs.schema import Run
 from jobs.settings.serving import NO_MODEL, LoadGenerator, Serving
-from jobs.work.program.words import filled
+from jobs.work.program.substitution import filled
 from jobs.work.serve.prompts import pool
 from jobs.work.serve.weights import served_directory
 

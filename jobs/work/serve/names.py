@@ -1,4 +1,4 @@
-"""The {names} in the commands of servers and load generators (jobs.work.program.words)."""
+"""The {names} in the commands of servers and load generators (jobs.work.program.substitution)."""
 
 from __future__ import annotations
 

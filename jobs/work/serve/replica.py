@@ -18,7 +18,7 @@ from jobs.runtime.machine import VISIBLE
 from jobs.schema import Run
 from jobs.work.program.piece import Piece, begin_start
 from jobs.work.program.probe import PROBE_LIMIT_S, fetched
-from jobs.work.program.words import filled
+from jobs.work.program.substitution import filled
 from jobs.work.serve import load
 from jobs.work.serve.counters import counters, gauges
 from jobs.work.serve.listener import Door, Listener

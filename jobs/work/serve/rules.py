@@ -12,7 +12,7 @@ from jobs.plan.rules.memory import usable_bytes
 from jobs.plan.rules.rule import Rule, divisors, either, undivided
 from jobs.schema import Run
 from jobs.settings.serving import Balancer, Layout, LoadGenerator
-from jobs.work.program.words import names_in, unknown_names
+from jobs.work.program.substitution import names_in, unknown_names
 from jobs.work.serve.names import CLIENT, SERVER
 from jobs.work.serve.replicas import replica_nodes, replica_ranks, replicas_of
 

@@ -24,8 +24,8 @@ from jobs.failure_causes import FailureCause, KnownCauseError
 from jobs.layout import layout_of
 from jobs.metrics import StoragePhase
 from jobs.runtime import storage_io
-from jobs.runtime.checkpoint_directory import met_by_ranks, remove, written_aside
-from jobs.runtime.checkpoint_pickles import MALFORMED, load_as_data
+from jobs.runtime.checkpoints.directory import met_by_ranks, remove, written_aside
+from jobs.runtime.checkpoints.pickles import MALFORMED, load_as_data
 from jobs.work.storage.session import Session
 from jobs.work.storage.state import CPU, checksum, fill, forget, size_bytes, state_of
 

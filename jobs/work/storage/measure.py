@@ -15,7 +15,7 @@ from jobs.failure_causes import STOPS
 from jobs.lease import Lease
 from jobs.ranks import Rank, restart_count, scheduled_job_id
 from jobs.rundir import read_events
-from jobs.runtime.checkpoint_directory import group_of_files, take_over
+from jobs.runtime.checkpoints.directory import group_of_files, take_over
 from jobs.runtime.machine import StopRequest, cpu_name, process_start
 from jobs.runtime.process_group import connect, nodes_of_run
 from jobs.runtime.watchdog import Watchdog

@@ -23,13 +23,13 @@ from jobs.lease import Lease
 from jobs.plan.cost import checkpoint_bytes
 from jobs.ranks import Rank
 from jobs.rundir import RunDir
-from jobs.runtime.checkpoint_directory import newest_readable
+from jobs.runtime.checkpoints.directory import newest_readable
 from jobs.runtime.divergence import DivergedError, refuse_not_finite
 from jobs.runtime.garbage import collected_between
-from jobs.runtime.gpu import prepare_gpu
+from jobs.runtime.gpus.gpu import prepare_gpu
 from jobs.runtime.machine import StopRequest, process_start
 from jobs.runtime.process_group import join, largest_of_ranks, synchronize
-from jobs.runtime.profiler import StepProfiler
+from jobs.runtime.profiling.profiler import StepProfiler
 from jobs.runtime.recorder import Recorder
 from jobs.runtime.startup import Startup, reads_bytes
 from jobs.runtime.watchdog import Watchdog

@@ -34,7 +34,7 @@ from jobs.explore.campaign.trial_checks import refuse_over_budget
 from jobs.plan.compose import Point, compose
 from jobs.rundir import RunDir, SweepDir, append_record, event_record, load_run, provenance_of, read_records
 from jobs.schema import Budget, Contest, Counted, LauncherKind, Run
-from jobs.submit.code_store import PACKAGES
+from jobs.submit.preparation.code_store import PACKAGES
 from tests.benchmarks.false_crowns import Scenario, kept_sources, quietest, rates
 from tests.benchmarks.real_pairs import collect, kept_pairs
 from tests.support.campaigns import SLOWER, a_repeat, leaderboard_of, pairs

@@ -18,7 +18,7 @@ from analysis.report.sections.predictions import predictions_section
 from analysis.run import RunResult
 from jobs.data.batches import TokensOfSample
 from jobs.runtime.steps import Samples
-from jobs.submit.prepare import plan_of
+from jobs.submit.preparation.prepare import plan_of
 from tests.support.composing import one
 from tests.support.fake_runs import a_run, finished_run
 

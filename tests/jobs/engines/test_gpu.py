@@ -16,7 +16,7 @@ from jobs.data.batches import StepBatch
 from jobs.engines.native import trainer as workload
 from jobs.engines.native.trainer import Trainer
 from jobs.rundir import RunDir
-from jobs.runtime.node_use import NodeUse
+from jobs.runtime.node.use import NodeUse
 from jobs.runtime.process_group import on_host
 from jobs.versions import is_missing
 from jobs.work.images.make import make_images

@@ -32,7 +32,7 @@ from jobs.plan.show import show
 from jobs.rundir import RunDir, SweepDir, load_run
 from jobs.runtime.steps import batches_of, samples
 from jobs.runtime.transport import gloo_transports
-from jobs.submit.prepare import prepare_samples
+from jobs.submit.preparation.prepare import prepare_samples
 from jobs.work.serve.conversion import convert
 from tests.support.real_run import SMALL, events, losses, make_run, printed, steps, train
 from tests.support.tiny_data import ALPACA, huggingface_tokenizer, sentencepiece_tokenizer, tokenizer_config, write_json

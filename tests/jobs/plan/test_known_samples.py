@@ -14,7 +14,7 @@ from jobs.plan.predict.memory import memory
 from jobs.plan.predict.speed import speed
 from jobs.plan.table import plan_notes
 from jobs.runtime.steps import Samples
-from jobs.submit.prepare import plan_of, prepared
+from jobs.submit.preparation.prepare import plan_of, prepared
 from tests.benchmarks.gpu import EPOCH, EPOCHS, SHARED
 from tests.support.composing import one
 from tests.support.paths import ROOT

@@ -16,8 +16,8 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch h
 from jobs.engines.native.checkpoint import read_into, save_sharded
 from jobs.errors import CheckpointError
 from jobs.rundir import RunDir
-from jobs.runtime.checkpoint_directory import loaded, save_archive, write_sums
-from jobs.runtime.checkpoint_sums import SUMS, sum_of
+from jobs.runtime.checkpoints.directory import loaded, save_archive, write_sums
+from jobs.runtime.checkpoints.sums import SUMS, sum_of
 from jobs.work.images.trainer import STATE
 from tests.support.real_run import events, make_run, printed, train
 from tests.support.training import long

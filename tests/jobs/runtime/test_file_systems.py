@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.runtime import file_systems
-from jobs.runtime.file_systems import FileSystems, beegfs_bytes, gpfs_bytes
+from jobs.runtime.node import file_systems
+from jobs.runtime.node.file_systems import FileSystems, beegfs_bytes, gpfs_bytes
 
 MOUNTSTATS = """\
 device /dev/sda1 mounted on / with fstype ext4

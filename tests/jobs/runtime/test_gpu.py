@@ -15,7 +15,7 @@ from jobs.errors import ConfigError
 from jobs.plan.legality import warnings
 from jobs.ranks import Rank
 from jobs.run import prepare_for_torch
-from jobs.runtime.gpu import is_far, refuse_own_gpu_only, refuse_unusable_gpu, stay_near
+from jobs.runtime.gpus.gpu import is_far, refuse_own_gpu_only, refuse_unusable_gpu, stay_near
 from tests.support.composing import one
 from tests.support.real_run import events, make_run, printed, train
 

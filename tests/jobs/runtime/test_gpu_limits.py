@@ -23,7 +23,7 @@ from jobs.errors import ConfigError
 from jobs.plan.legality import warnings
 from jobs.ranks import Rank, node_name
 from jobs.rundir import RunDir
-from jobs.runtime.gpu_limits import gpus_limited, own_gpus
+from jobs.runtime.gpus.limits import gpus_limited, own_gpus
 from tests.support import nvml
 from tests.support.composing import one
 from tests.support.paths import ROOT

@@ -23,7 +23,7 @@ from jobs.errors import CheckpointError
 from jobs.lease import Lease, successor
 from jobs.ranks import Rank
 from jobs.rundir import RunDir, SweepDir, read_records
-from jobs.runtime.checkpoint_directory import complete, take_over, together, written_aside
+from jobs.runtime.checkpoints.directory import complete, take_over, together, written_aside
 from tests.support.cli import run_cli, small
 from tests.support.real_run import events, make_run, printed, rank_environment, steps, train
 from tests.support.waiting import limit_s, wait_until

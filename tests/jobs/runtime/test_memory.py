@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from jobs import metrics as m
-from jobs.runtime.allocator import use_expandable_segments
+from jobs.runtime.gpus.allocator import use_expandable_segments
 from jobs.runtime.process_group import forget_memory_of_startup, memory_peaks
 from tests.support.real_run import make_run, printed, rank, train
 

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from jobs import metrics as m
-from jobs.runtime import node_load
-from jobs.runtime.node_load import SHORTEST_S, NodeLoad, at_start
-from jobs.runtime.nvidia import NvidiaGpu
+from jobs.runtime.gpus.nvidia import NvidiaGpu
+from jobs.runtime.node import load as node_load
+from jobs.runtime.node.load import SHORTEST_S, NodeLoad, at_start
 from tests.support.real_run import events, make_run, train
 
 BUSY = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
@@ -52,7 +52,7 @@ def test_too_short_a_time_gives_no_sample() -> None:
 
 def test_ranks_are_found_by_their_common_ancestor_and_equal_commands() -> None:
     code = (
-        "import sys; from jobs.runtime.node_load import ranks_here; sys.stdin.readline();"
+        "import sys; from jobs.runtime.node.load import ranks_here; sys.stdin.readline();"
         "print(len(ranks_here(2)), len(ranks_here(3)), flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code]
@@ -140,7 +140,7 @@ def test_what_a_gpu_does_not_support_is_absent() -> None:
 def test_nvml_is_not_imported_where_there_is_no_gpu() -> None:
     # torch imports it where it is installed, so each import after that is refused.
     code = (
-        "import torch; from jobs.runtime.nvidia import gpu_of_rank, importlib;"
+        "import torch; from jobs.runtime.gpus.nvidia import gpu_of_rank, importlib;"
         "importlib.import_module = None; print(gpu_of_rank(torch.device('cpu')))"
     )
     command = [sys.executable, "-W", "ignore", "-c", code]

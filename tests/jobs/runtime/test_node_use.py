@@ -19,12 +19,13 @@ from analysis.report.sections.node_use import node_use_section, nodes_differ
 from jobs import metrics as m
 from jobs.cli import main
 from jobs.rundir import RunDir, append_record
-from jobs.runtime import node_use, nvidia
-from jobs.runtime.node_use import AmdGpu, NodeUse, amd_gpus, network_bytes, use_of
-from jobs.runtime.nvidia import NvidiaGpu, nvidia_gpus
+from jobs.runtime.gpus import nvidia
+from jobs.runtime.gpus.nvidia import NvidiaGpu, nvidia_gpus
+from jobs.runtime.node import use as node_use
+from jobs.runtime.node.use import AmdGpu, NodeUse, amd_gpus, network_bytes, use_of
 from jobs.submit.commands import lines_of_nodes
-from jobs.submit.progress import node_lines
 from jobs.submit.states import RunState, State
+from jobs.submit.watching.progress import node_lines
 from tests.support.fake_runs import a_run, finished_run, prepared
 from tests.support.real_run import make_run, printed, train
 

@@ -14,7 +14,7 @@ from jobs import metrics as m
 from jobs.errors import ConfigError
 from jobs.ranks import Rank
 from jobs.rundir import load_run
-from jobs.runtime.profiler import StepProfiler
+from jobs.runtime.profiling.profiler import StepProfiler
 from tests.support.composing import refusal
 from tests.support.real_run import events, make_run, printed, steps, train
 

@@ -19,10 +19,10 @@ from analysis.report.sections.system import HEADING, system_section, systems_dif
 from jobs.doctor.nodes import systems
 from jobs.doctor.report import Verdict
 from jobs.rundir import RunDir, append_record, write_json
-from jobs.runtime import system
-from jobs.runtime.system import facts_of_node
-from jobs.runtime.system_facts import described
-from jobs.submit.container import identity
+from jobs.runtime.node import system
+from jobs.runtime.node.system import facts_of_node
+from jobs.runtime.node.system_facts import described
+from jobs.submit.preparation.container import identity
 from tests.support.doctoring import report as report_of_doctor
 from tests.support.fake_runs import a_run, finished_run
 from tests.support.real_run import make_run, printed, train

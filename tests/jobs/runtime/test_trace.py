@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobs import metrics as m
-from jobs.runtime.trace import GROUPS, PROBE_NUMBERS, summary
+from jobs.runtime.profiling.trace import GROUPS, PROBE_NUMBERS, summary
 
 GEMM, COPY = "sm90_gemm", "Memcpy DtoD (Device -> Device)"
 GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

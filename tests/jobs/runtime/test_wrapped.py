@@ -11,7 +11,7 @@ from jobs import metrics as m
 from jobs.errors import ConfigError
 from jobs.ranks import Rank
 from jobs.rundir import load_run
-from jobs.runtime.wrapped import command_of, start_under_profiler
+from jobs.runtime.profiling.wrapped import command_of, start_under_profiler
 from tests.support.paths import ROOT
 from tests.support.real_run import events, make_run, printed, steps, train
 

@@ -15,8 +15,8 @@ from jobs.cli import main
 from jobs.errors import DataError
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, append_record, event_record, load_run, now, read_plan, read_records
-from jobs.submit.prepare import prepared
-from jobs.submit.slurm_stages import SlurmStages
+from jobs.submit.preparation.prepare import prepared
+from jobs.submit.slurm.stages import SlurmStages
 from jobs.submit.stage_states import stage_lines, stage_states
 from jobs.submit.stages import Chain, MissingStages
 from jobs.submit.states import State, states

@@ -13,7 +13,15 @@ import pytest
 
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, code_store
-from jobs.submit.code_store import UNUSED_S, code_digest, files_of, link_code, packaged_code, remove_unused_code, stored
+from jobs.submit.preparation.code_store import (
+    UNUSED_S,
+    code_digest,
+    files_of,
+    link_code,
+    packaged_code,
+    remove_unused_code,
+    stored,
+)
 from jobs.submit.trust.integrity import refuse_changed
 from tests.support.cli import printed_words, small
 from tests.support.paths import ROOT
@@ -45,7 +53,8 @@ def aged(path: Path) -> None:
 
 def test_submissions_at_once_make_one_whole_copy(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from jobs.rundir import SweepDir; from jobs.submit.code_store import *;"
+        "import sys; from pathlib import Path; from jobs.rundir import SweepDir;"
+        "from jobs.submit.preparation.code_store import *;"
         "print(snapshot_code(SweepDir(Path(sys.argv[1]))))"
     )
     shells = [

@@ -13,7 +13,7 @@ import pytest
 from jobs.cli import main
 from jobs.plan.legality import warnings
 from jobs.rundir import SweepDir, read_records
-from jobs.submit.container import CODE_FIRST, rank_python, srun_arguments
+from jobs.submit.preparation.container import CODE_FIRST, rank_python, srun_arguments
 from tests.support.cli import files, printed, script_of, small
 from tests.support.composing import one
 

@@ -14,10 +14,10 @@ import pytest
 
 from jobs.cli import main
 from jobs.rundir import SweepDir, append_record, read_records
-from jobs.submit.intents import settle
 from jobs.submit.stage_states import stage_states
 from jobs.submit.states import State, states
-from jobs.submit.submissions import intents
+from jobs.submit.sweeps.intents import settle
+from jobs.submit.sweeps.submissions import intents
 from tests.support.cli import printed, run_cli, small
 from tests.support.interrupted import dying_shell
 from tests.support.slurm.cluster import SlurmCluster

@@ -12,9 +12,9 @@ from jobs.rundir import SweepDir
 from jobs.schema import LauncherKind
 from jobs.submit.launchers import launcher_of
 from jobs.submit.launchers.launcher import Launch
-from jobs.submit.prepare import prepared
+from jobs.submit.preparation.prepare import prepared
 from jobs.submit.states import State, states
-from jobs.submit.submissions import latest_submissions
+from jobs.submit.sweeps.submissions import latest_submissions
 from tests.support.cli import files, printed, small
 from tests.support.slurm.held import held_by_slurm
 from tests.support.waiting import wait_until

@@ -17,13 +17,13 @@ from jobs.ranks import started_after_boot_s
 from jobs.rundir import RunDir, SweepDir, append_event, append_record
 from jobs.schema import LauncherKind
 from jobs.submit.cancellation import QUEUE, queue_process
-from jobs.submit.intents import stage_task
 from jobs.submit.launchers import launcher_of
 from jobs.submit.launchers.local import queue_is_alive
 from jobs.submit.launchers.slurm import described, first_of
-from jobs.submit.ledger import uninterrupted
-from jobs.submit.slurm_commands import room
-from jobs.submit.submissions import Submission
+from jobs.submit.slurm.commands import room
+from jobs.submit.sweeps.intents import stage_task
+from jobs.submit.sweeps.ledger import uninterrupted
+from jobs.submit.sweeps.submissions import Submission
 from tests.support.cli import files, printed, printed_words, small
 from tests.support.paths import ROOT
 from tests.support.waiting import wait_until

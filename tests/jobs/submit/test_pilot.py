@@ -15,14 +15,14 @@ import pytest
 from jobs.cli import main
 from jobs.ranks import hosts
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now, read_records
-from jobs.submit.allocation import SlurmAllocation
-from jobs.submit.allocation import Turn as Start
-from jobs.submit.history import History
+from jobs.submit.allocations.allocation import SlurmAllocation
+from jobs.submit.allocations.allocation import Turn as Start
+from jobs.submit.allocations.pilot import Turn, unfinished
 from jobs.submit.job_state import JobState
 from jobs.submit.launchers.pilot import job_script
-from jobs.submit.pilot import Turn, unfinished
 from jobs.submit.states import State, decide, states
-from jobs.submit.submissions import Submission
+from jobs.submit.sweeps.history import History
+from jobs.submit.sweeps.submissions import Submission
 from jobs.submit.trust.integrity import submitted_as
 from tests.support.cli import printed
 from tests.support.fake_runs import a_run, event, prepared

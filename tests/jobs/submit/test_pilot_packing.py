@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.submit.pilot_packing import Point, pack
+from jobs.submit.allocations.packing import Point, pack
 
 NODES = [f"node{number:02d}" for number in range(1, 9)]
 free_nodes = st.lists(st.sampled_from(NODES), unique=True).map(sorted)

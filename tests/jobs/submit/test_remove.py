@@ -12,8 +12,9 @@ import pytest
 
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, append_record, code_store, now
-from jobs.submit import remove, scheduler_call
+from jobs.submit import scheduler_call
 from jobs.submit.states import states
+from jobs.submit.sweeps import remove
 from jobs.submit.trust.own_sweeps import own, records_of
 from tests.support.cli import files, printed
 from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started
@@ -185,7 +186,7 @@ def test_what_an_interruption_leaves_is_removed_by_the_same_command(
             raise KeyboardInterrupt
         rmtree(path)
 
-    monkeypatch.setattr("jobs.submit.remove.shutil.rmtree", interrupted)
+    monkeypatch.setattr("jobs.submit.sweeps.remove.shutil.rmtree", interrupted)
     target = sweep.path / given
     assert main(["remove", "--yes", str(target)]) == 130
     monkeypatch.undo()

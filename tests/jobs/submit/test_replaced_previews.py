@@ -10,7 +10,7 @@ import pytest
 
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, load_run
-from jobs.submit.preview import is_preview
+from jobs.submit.preparation.preview import is_preview
 from tests.support.cli import files, printed, small
 
 

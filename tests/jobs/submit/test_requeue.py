@@ -19,7 +19,7 @@ from jobs.ranks import LOCAL_RESTART_COUNT, node_name, restart_count
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, now
 from jobs.submit import local_queue
 from jobs.submit.requeue import Restart, planned_restart, record_exit_codes, record_silent_end
-from jobs.submit.submissions import Submission, latest_submissions, own_end
+from jobs.submit.sweeps.submissions import Submission, latest_submissions, own_end
 from tests.support.paths import ROOT
 from tests.support.real_run import events, make_run, rank, train
 from tests.support.training import long

@@ -19,13 +19,14 @@ from jobs.cli import main
 from jobs.doctor.cluster import nodes_by_partition
 from jobs.errors import SubmitError
 from jobs.explore import tune as command_of_tuning
-from jobs.submit import scheduler_call, slurm_commands
-from jobs.submit.accounting import accounting_of
+from jobs.submit import scheduler_call
 from jobs.submit.job_state import GONE, UNKNOWN
 from jobs.submit.launchers.slurm import Slurm
 from jobs.submit.scheduler_call import AwayError, NoAnswerError, QueueFullError, patience
-from jobs.submit.slurm_call import ask
-from jobs.submit.submissions import Submission
+from jobs.submit.slurm import commands as slurm_commands
+from jobs.submit.slurm.accounting import accounting_of
+from jobs.submit.slurm.call import ask
+from jobs.submit.sweeps.submissions import Submission
 
 CONNECT = "Unable to contact slurm controller (connect failure)"
 Command = Callable[[str, str], Path]

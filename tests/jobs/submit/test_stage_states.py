@@ -9,11 +9,11 @@ import pytest
 
 from jobs.cli import main
 from jobs.rundir import SweepDir, append_record
+from jobs.submit.allocations.pilot import Turn
 from jobs.submit.job_state import GONE, UNKNOWN, JobState
-from jobs.submit.pilot import Turn
 from jobs.submit.stage_states import StageOf, StageState, counted_states, decide, latest_stages
 from jobs.submit.states import State
-from jobs.submit.submissions import Submission
+from jobs.submit.sweeps.submissions import Submission
 from tests.support.composing import one
 from tests.support.fake_runs import a_run, event, finished_run, prepared
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.submit import staging
-from jobs.submit.container import rank_python
+from jobs.submit.preparation import staging
+from jobs.submit.preparation.container import rank_python
 from tests.support.composing import one
 from tests.support.fake_runs import a_run
 from tests.support.paths import ROOT
@@ -118,6 +118,6 @@ def test_an_environment_is_packed_once_until_it_changes(
 def test_ranks_start_by_the_script_only_where_it_is_asked_for() -> None:
     run = one("cluster=generic_slurm", "launcher=slurm", "cluster.stage_environment=/local/scratch").run
     words = rank_python(run)
-    assert words.startswith('bash "${PYTHONPATH%%:*}"/jobs/submit/staged_python.sh ')
+    assert words.startswith('bash "${PYTHONPATH%%:*}"/jobs/submit/preparation/staged_python.sh ')
     assert words.endswith(f" /local/scratch {sys.executable}")
     assert rank_python(a_run()) == sys.executable

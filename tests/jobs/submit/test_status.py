@@ -17,13 +17,13 @@ import pytest
 
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, append_record, now
-from jobs.submit.batch_script import STARTED_LINE
 from jobs.submit.commands import QUEUE_POLL_S
-from jobs.submit.history import History
 from jobs.submit.job_state import JobState
-from jobs.submit.slurm_commands import postpone, requeue
+from jobs.submit.preparation.batch_script import STARTED_LINE
+from jobs.submit.slurm.commands import postpone, requeue
 from jobs.submit.states import END_GRACE_S, RunState, State, decide, states
-from jobs.submit.submissions import in_brackets, latest_submissions, tasks_of
+from jobs.submit.sweeps.history import History
+from jobs.submit.sweeps.submissions import in_brackets, latest_submissions, tasks_of
 from jobs.submit.trust.own_sweeps import own
 from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started, step
 from tests.support.paths import ROOT

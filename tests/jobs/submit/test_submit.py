@@ -18,12 +18,12 @@ from jobs.private import make_private
 from jobs.ranks import node_name, started_after_boot_s
 from jobs.run_events import run_events
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, code_store, load_run, now, read_records
-from jobs.submit import prepare
-from jobs.submit.container import CODE_FIRST
 from jobs.submit.job_state import JobState
 from jobs.submit.launchers.local import LAUNCHER
+from jobs.submit.preparation import prepare
+from jobs.submit.preparation.container import CODE_FIRST
 from jobs.submit.states import State, states
-from jobs.submit.submissions import Submission
+from jobs.submit.sweeps.submissions import Submission
 from tests.support.cli import files, printed, run_cli, script_of, small
 from tests.support.paths import ROOT
 from tests.support.real_run import SMALL, losses

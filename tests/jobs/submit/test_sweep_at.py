@@ -15,7 +15,7 @@ from jobs.errors import RunDirError
 from jobs.ranks import started_after_boot_s
 from jobs.rundir import RunDir, SweepDir, append_record, now
 from jobs.submit.states import State, states
-from jobs.submit.sweep_at import open_sweep, sweep_at
+from jobs.submit.sweeps.sweep_at import open_sweep, sweep_at
 from jobs.submit.trust.own_sweeps import own
 from tests.support.cli import printed, small
 from tests.support.fake_runs import a_run, event, finished_run, prepared

@@ -12,8 +12,8 @@ import pytest
 
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, append_record, load_run, now
-from jobs.submit.note import MOST_CHARACTERS, note_of
 from jobs.submit.states import State, states_of
+from jobs.submit.sweeps.note import MOST_CHARACTERS, note_of
 from tests.support.cli import printed, small
 from tests.support.fake_runs import a_run, event, finished_run, prepared
 

@@ -10,7 +10,7 @@ import pytest
 
 from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, append_record
-from jobs.submit.tensorboard import Curves
+from jobs.submit.watching.tensorboard import Curves
 from tests.support.fake_runs import a_run, ended, finished_run, prepared, started, step
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -25,10 +25,10 @@ from rich.console import Console
 from jobs.cli import main
 from jobs.ranks import started_after_boot_s
 from jobs.rundir import RunDir, SweepDir, append_record, now
-from jobs.submit.progress import latest_tokens_per_s, progress_of
 from jobs.submit.states import RunState, State, states
-from jobs.submit.watch import view
-from jobs.submit.watch_keys import DOWN, Order, Screen, chart
+from jobs.submit.watching.progress import latest_tokens_per_s, progress_of
+from jobs.submit.watching.watch import view
+from jobs.submit.watching.watch_keys import DOWN, Order, Screen, chart
 from tests.support.fake_runs import a_run, ended, event, finished_run, prepared, started, step, with_job
 from tests.support.paths import ROOT
 from tests.support.real_run import SMALL

@@ -19,7 +19,7 @@ from jobs.engines.litgpt.hub_names import source_of
 from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.customization.peft_directory import write_peft
 from jobs.output import write_file
-from jobs.runtime.checkpoint_pickles import load_weights
+from jobs.runtime.checkpoints.pickles import load_weights
 from jobs.schema import Lora, LoraTarget, Mlp, Model, Run
 
 LITGPT_FILE = "lit_model.pth.lora"

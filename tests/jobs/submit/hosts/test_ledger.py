@@ -16,10 +16,10 @@ from jobs.doctor.host_record import host_findings
 from jobs.failure_causes import FailureCause, record_failure
 from jobs.rundir import RunDir, append_event, append_record, load_run
 from jobs.schema import Run
-from jobs.submit import slurm_commands
 from jobs.submit.hosts.evidence import EVIDENCE_DAYS, Speed
 from jobs.submit.hosts.ledger import Ledger, Standing, explained, ledger_of, without_known_bad
-from jobs.submit.sweep_at import sweeps_in
+from jobs.submit.slurm import commands as slurm_commands
+from jobs.submit.sweeps.sweep_at import sweeps_in
 from tests.support.real_run import make_run
 
 SLURM = ("cluster=generic_slurm", "launcher=slurm", "cluster.partition=gpu")

@@ -17,9 +17,9 @@ import pytest
 from jobs.cli import main
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, read_records
-from jobs.submit.pbs.script import HeldTurn, script_text
-from jobs.submit.progress import last_step
+from jobs.submit.pbs.batch_script import HeldTurn, script_text
 from jobs.submit.states import RunState, State, states
+from jobs.submit.watching.progress import last_step
 from tests.support.cli import files, printed, printed_words, small
 from tests.support.interrupted import dying_shell
 from tests.support.pbs.fixture import PbsStandIn

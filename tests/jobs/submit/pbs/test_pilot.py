@@ -16,9 +16,9 @@ from jobs.cli import main
 from jobs.failure_causes import FailureCause, record_failure
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir, append_record, now, read_records
+from jobs.submit.allocations.pbs import PbsAllocation
+from jobs.submit.allocations.pilot import Pilot
 from jobs.submit.launchers.pbs_pilot import job_script
-from jobs.submit.pbs.allocation import PbsAllocation
-from jobs.submit.pilot import Pilot
 from jobs.submit.states import State, states
 from jobs.submit.trust.integrity import submitted_as
 from tests.support.cli import files, printed, printed_words, small

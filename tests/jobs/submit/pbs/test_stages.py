@@ -14,7 +14,7 @@ from jobs.rundir import SweepDir, read_records
 from jobs.submit.pbs.job_end import resubmitted
 from jobs.submit.stage_states import stage_lines, stage_states
 from jobs.submit.states import State, states
-from jobs.submit.submissions import latest_submissions
+from jobs.submit.sweeps.submissions import latest_submissions
 from tests.support.cli import files, printed, printed_words, small
 from tests.support.fake_runs import event
 from tests.support.pbs.fixture import PbsStandIn

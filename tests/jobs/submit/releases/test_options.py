@@ -19,7 +19,7 @@ from jobs.doctor.node_job import script_of
 from jobs.plan.compose import compose
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
-from jobs.submit.allocation import SlurmAllocation, Turn
+from jobs.submit.allocations.allocation import SlurmAllocation, Turn
 from tests.jobs.submit.releases.test_releases import answers
 from tests.support.paths import ROOT
 

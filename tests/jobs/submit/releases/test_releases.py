@@ -22,11 +22,11 @@ from jobs.doctor.site_checks import preemption
 from jobs.errors import SubmitError
 from jobs.failure_causes import FailureCause
 from jobs.plan.compose import compose
-from jobs.runtime.system import scheduler
-from jobs.submit import slurm_commands
-from jobs.submit.accounting import accounting_of
+from jobs.runtime.node.system import scheduler
 from jobs.submit.job_state import JobState
 from jobs.submit.requeue import end_by_slurm
+from jobs.submit.slurm import commands as slurm_commands
+from jobs.submit.slurm.accounting import accounting_of
 
 CALLS = Path(__file__).with_name("calls.txt")
 RELEASES = ("22.05.8", "23.02.7", "23.11.10", "24.05.5", "24.11.6", "25.05.3", "25.11.3", "26.05.1")

@@ -14,12 +14,12 @@ from jobs.plan.cost import gpu_hours_limit
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, load_run, now
 from jobs.schema import LauncherKind
 from jobs.submit.allowance import most_node_hours
-from jobs.submit.batch_script import script_text
-from jobs.submit.history import History
 from jobs.submit.job_state import JobState
+from jobs.submit.preparation.batch_script import script_text
 from jobs.submit.requeue import Restart, record_silent_end, restarts_before
 from jobs.submit.states import State, decide
-from jobs.submit.submissions import latest_submissions, own_end
+from jobs.submit.sweeps.history import History
+from jobs.submit.sweeps.submissions import latest_submissions, own_end
 from tests.support.cli import printed
 from tests.support.real_run import make_run
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from jobs.cli import main
-from jobs.submit.prepare import plan_of
+from jobs.submit.preparation.prepare import plan_of
 from tests.support.composing import one, refusal
 
 MACHINE = ("cluster=xe9680_h100", "nodes=2")

@@ -15,10 +15,10 @@ from analysis.load.run_directory import read_run
 from analysis.metrics.power import PowerLimits, over_power
 from analysis.untrusted import moment
 from jobs.rundir import read_events
-from jobs.runtime import node_use
-from jobs.runtime.node_use import AmdGpu
-from jobs.runtime.nvidia import NvidiaGpu
-from jobs.runtime.power import Package, meters, readings
+from jobs.runtime.gpus.nvidia import NvidiaGpu
+from jobs.runtime.node import use as node_use
+from jobs.runtime.node.power import Package, meters, readings
+from jobs.runtime.node.use import AmdGpu
 from tests.support.real_run import make_run, printed, train
 
 WATTS = 120.0
@@ -101,8 +101,8 @@ def test_gpus_go_before_processors_and_one_that_shows_no_power_is_left_out(
     (amd / "hwmon/hwmon3").mkdir(parents=True)
     (amd / "hwmon/hwmon3/power1_average").write_text("250000000\n")
     gpus = [NvidiaGpu(nvml, 0), NvidiaGpu(nvml, 1)]
-    monkeypatch.setattr("jobs.runtime.power.nvidia_gpus", lambda: gpus)
-    monkeypatch.setattr("jobs.runtime.power.amd_gpus", lambda: [AmdGpu(amd)])
+    monkeypatch.setattr("jobs.runtime.node.power.nvidia_gpus", lambda: gpus)
+    monkeypatch.setattr("jobs.runtime.node.power.amd_gpus", lambda: [AmdGpu(amd)])
     assert readings(meters()) == [("GPU 0", 412.3), ("GPU 2", 250.0)]
 
 

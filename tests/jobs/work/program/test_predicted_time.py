@@ -14,7 +14,7 @@ from analysis.metrics.predictions import compared
 from jobs.cli import main
 from jobs.plan.predict.whole_runs import WholeTime, from_repeats, from_sizes
 from jobs.rundir import load_run
-from jobs.submit.prepare import plan_of
+from jobs.submit.preparation.prepare import plan_of
 from tests.support.composing import one, refusal
 from tests.support.real_run import make_run, printed, train
 

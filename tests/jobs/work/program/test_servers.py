@@ -15,8 +15,8 @@ from analysis.load.run_directory import read_run
 from jobs.plan.cost import gpu_hours_limit
 from jobs.ranks import Rank
 from jobs.rundir import RunDir
-from jobs.runtime.gpu_limits import has_gpus
-from jobs.submit.batch_script import resources, task_script
+from jobs.runtime.gpus.limits import has_gpus
+from jobs.submit.preparation.batch_script import resources, task_script
 from jobs.work.program.work import WORK
 from tests.support.composing import one, refusal
 from tests.support.real_run import FORK, events, make_run, printed, rank, train

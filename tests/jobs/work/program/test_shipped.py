@@ -21,8 +21,8 @@ from analysis.run import RunResult
 from jobs import metrics as m
 from jobs.errors import ConfigError
 from jobs.rundir import RunDir
-from jobs.work.program.names import known_values, words_of
-from jobs.work.program.words import text_of
+from jobs.work.program.placeholders import known_values, words_of
+from jobs.work.program.substitution import text_of
 from jobs.work.work import work_of
 from tests.support.composing import CONF, one, options
 from tests.support.real_run import FORK, make_run, printed, rank, train

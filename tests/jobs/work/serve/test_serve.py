@@ -25,7 +25,7 @@ from jobs.errors import ConfigError
 from jobs.plan.compose import compose
 from jobs.plan.table import plan_notes
 from jobs.rundir import RunDir
-from jobs.submit.progress import node_lines
+from jobs.submit.watching.progress import node_lines
 from jobs.work.program.ports import reserved_port
 from jobs.work.serve.counters import counters, gauges, growth
 from jobs.work.serve.load import load_command

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.submit.prepare import plan_of
+from jobs.submit.preparation.prepare import plan_of
 from jobs.work.serve.rules import kv_tokens
 from jobs.work.serve.speed import ServerSpeed, server_speed
 from tests.benchmarks.server_speed import quantities, rows

@@ -28,7 +28,7 @@ from jobs.stages.evaluate import refuse_unfinished
 from jobs.submit.commands import divergence_warning, resume, submit
 from jobs.submit.requeue import planned_restart
 from jobs.submit.states import states
-from jobs.submit.submissions import submission_by_hand
+from jobs.submit.sweeps.submissions import submission_by_hand
 from jobs.work.images import trainer as image_trainer
 from jobs.work.train import loop
 from tests.support.cli import printed_words

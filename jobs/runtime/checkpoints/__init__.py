@@ -1,0 +1,1 @@
+"""Checkpoint directories of all engines: complete or absent, with checksums, loaded as data."""

@@ -1,0 +1,1 @@
+"""The GPUs of a rank: which it may use, their memory, limits and counters."""

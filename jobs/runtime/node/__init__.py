@@ -1,0 +1,1 @@
+"""The node of a rank: its system, load, use, power and file systems."""

@@ -1,0 +1,1 @@
+"""An allocation whose nodes several runs share in turns: a pilot job, or a job that the user holds."""
