@@ -28,7 +28,7 @@ from jobs.plan.choices import chosen, left_to_user, site_file
 from jobs.plan.configuration_files import composing
 from jobs.plan.fitting import nearest_fitting
 from jobs.plan.hydra_errors import what_to_set
-from jobs.plan.keys import did_you_mean, keys
+from jobs.plan.keys import did_you_mean, keys, known_key, mapping_of
 from jobs.plan.legality import common_global_batch, only_memory_is_short, problems, product_is_illegal
 from jobs.plan.nearest import nearest_legal
 from jobs.plan.overrides import for_hydra, is_plain_value
@@ -239,9 +239,7 @@ def composed_base(overrides: list[str]) -> DictConfig:
     """Return Hydra's composition, checked against the schema: an added key is refused like a misspelt one."""
     removed = [line for line in overrides if line.startswith("~")]
     if removed:
-        raise ConfigError(
-            f"{removed[0]}: a key cannot be removed. Set {removed[0][1:].split('=')[0]}=null to unset it."
-        )
+        raise ConfigError(f"{removed[0]}: a key cannot be removed. {instead_of_removal(removed[0][1:].split('=')[0])}")
     whole = hydra_compose("config", overrides=overrides, return_hydra_config=True)
     config = cast(dict[str, Any], OmegaConf.to_container(whole, resolve=False))
     choices = config.pop("hydra")["runtime"]["choices"]
@@ -251,6 +249,13 @@ def composed_base(overrides: list[str]) -> DictConfig:
         if OmegaConf.select(merged, key.rpartition(".")[0]) is not None:
             OmegaConf.update(merged, key, "???")
     return merged
+
+
+def instead_of_removal(name: str) -> str:
+    """Return what to do instead of removing a key."""
+    if ((known := known_key(name)) is not None and not known.optional) or mapping_of(name) is not None:
+        return "Without it in the command, it is as the chosen files have it; a file of your own can leave it out."
+    return f"Set {name}=null to unset it."
 
 
 def refuse_unset_section(config: DictConfig, override: Override) -> None:

@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from jobs.errors import ConfigError
 from jobs.files import YAML_BYTES, read_bytes
 from jobs.plan.choices import chosen, place_of, set_one_of, site_file
-from jobs.plan.keys import GROUPS, did_you_mean, is_text, keys, keys_of, nearest_keys, section_of
+from jobs.plan.keys import GROUPS, did_you_mean, is_text, keys_of, known_key, nearest_keys, section_of
 from jobs.plan.synonyms import meant, nearest_names
 from jobs.visible import HIDDEN, visible
 
@@ -149,7 +149,7 @@ def what_to_set(key: str, given: str = "") -> str:
     if (kind := section_of(key)) is not None:
         names = [each.name for each in keys_of(kind) if "." not in each.name]
         return f". It is a section: set {key}.KEY=VALUE with one of {', '.join(names)}."
-    known = keys().get(key)
+    known = known_key(key)
     if known is None:
         return f". {null_in_quotes(key)}" if is_text(key.partition("[")[0]) else ""
     if get_origin(known.kind) is list:

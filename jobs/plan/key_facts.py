@@ -58,8 +58,9 @@ def described(name: str, config: DictConfig) -> Iterator[tuple[str, str]]:
         yield "range", found.in_words
     if key.unit:
         yield "unit", key.unit
-    if name not in keys():
-        # A key in a section by name has a default of its own, and no value without the name.
+    section = name.rpartition(".")[0]
+    if name not in keys() or (section and OmegaConf.select(config, section) is None):
+        # A key in a section by name, or in one that nothing has set, has the default of its field.
         default = next(each.default for each in fields(key.owner) if each.name == name.rpartition(".")[2])
         if default is not MISSING and not key.is_section:
             yield "default", "null" if default is None else str(getattr(default, "name", default))

@@ -63,9 +63,8 @@ def decide(cause: FailureCause, repeated_step: int | None = None) -> Decision:
     """Return the decision; `repeated_step` is the step after which the last two starts ended by this cause, if any."""
     restart = cause.retry is not Retry.nowhere
     if restart and repeated_step is not None:
-        return Decision(
-            False, False, f"two starts ended by {cause.name} after step {repeated_step}: it follows the run"
-        )
+        at = f"after step {repeated_step}" if cause is not FailureCause.startup_limit else "before a first step"
+        return Decision(False, False, f"two starts ended by {cause.name} {at}: it follows the run")
     return Decision(restart, cause.retry is Retry.elsewhere, REASONS[cause])
 
 

@@ -53,7 +53,7 @@ def test_a_run_that_starts_too_slowly_again_with_warm_caches_stops(tmp_path: Pat
     append_event(run, "requeued", cause=cause.name)
     record_failure(run, cause, rank=0, node="node01", error="no first step within 120 s", restart=1)
     decision = decide(cause, repeated_step(run, run_events(run)))
-    assert decision.words == "STOP: two starts ended by startup_limit after step 0: it follows the run"
+    assert decision.words == "STOP: two starts ended by startup_limit before a first step: it follows the run"
 
 
 def test_the_decisions_on_labelled_ends_are_as_good_as_the_readme_states() -> None:
