@@ -220,9 +220,22 @@ PIPELINE_STAGES_PER_RANK = {
 }
 
 
-def tensor_stays_in_nodes(run: Run) -> bool:
-    """Return whether no TP group spans nodes: its traffic is in the path of every layer."""
-    return run.ranks_per_node % run.parallelism.tensor == 0
+def linked_ranks(run: Run) -> int:
+    """Return the consecutive ranks whose GPUs have one link: those of a node, or of the nodes of an NVLink domain.
+
+    Slurm's topology/block gives a job the nodes of one domain after those of another, and with --segment=N at least N
+    nodes of each.
+    """
+    nodes = max(1, (run.gpu.link_domain_gpus or 0) // run.cluster.ranks_per_node)
+    segment = run.cluster.sbatch.get("segment", "")
+    if nodes > 1 and segment.isdecimal():
+        nodes = min(nodes, max(1, int(segment)))
+    return run.ranks_per_node * min(nodes, run.nodes)
+
+
+def tensor_stays_on_link(run: Run) -> bool:
+    """Return whether no TP group needs the network: its traffic is in the path of every layer."""
+    return linked_ranks(run) % run.parallelism.tensor == 0
 
 
 def pipeline_stages_per_rank(run: Run) -> int:

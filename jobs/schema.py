@@ -836,6 +836,8 @@ class Gpu:
     """Bandwidth of the device's memory; `plan` predicts no step time without it."""
     link_gb_per_s: float | None = None
     """Bandwidth in one direction to the other GPUs of the node: NVLink or Infinity Fabric, else PCIe."""
+    link_domain_gpus: Count | None = None
+    """GPUs that the link joins if it leaves the node, as NVLink does in a rack; null: those of a node."""
     power_w: float | None = None
     """Largest power of the board; `plan` predicts no energy without it."""
 

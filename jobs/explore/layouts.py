@@ -16,7 +16,7 @@ from typing import Any
 import conf
 from jobs.errors import ConfigError
 from jobs.files import read_yaml
-from jobs.layout import data_degree, pipeline_stages_per_rank
+from jobs.layout import data_degree, linked_ranks, pipeline_stages_per_rank
 from jobs.parallelism import SET_AXES, TP, Schedule, Sharding, StageSplit, Strategy
 from jobs.plan.compose import Point, compose
 from jobs.plan.keys import key_of
@@ -107,14 +107,14 @@ def legal(run: Run, given: frozenset[str]) -> Iterator[tuple[Run, list[str]]]:
 
 
 def degrees_of(run: Run, given: frozenset[str]) -> list[dict[str, int]]:
-    """Return the products of degrees that divide the ranks, and parts of the model; TP groups stay inside a node."""
+    """Return the products of degrees that divide the ranks, and parts of the model; TP groups stay on the link."""
     own = {axis.key: value_of(run, axis.key) or 1 for axis in SET_AXES}
     if GROUP in given:
         return [own]
     products = (
         {**cut, **part}
         for cut, dp in cuts(run.ranks)
-        if run.ranks_per_node % cut[TP.key] == 0
+        if linked_ranks(run) % cut[TP.key] == 0
         for part in parts(run, dp)
     )
     return [degrees for degrees in products if all(degrees[key] == own[key] for key in given & degrees.keys())]

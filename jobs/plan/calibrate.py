@@ -12,7 +12,7 @@ from typing import Any
 
 from jobs.answers import FileAnswer
 from jobs.errors import ConfigError
-from jobs.layout import gpu_limits, tensor_stays_in_nodes
+from jobs.layout import gpu_limits, tensor_stays_on_link
 from jobs.plan.predict.calibration import Fit, key_of, queue_of, record, shortened, site_directory, write_calibration
 from jobs.plan.predict.fit import DISTURBED, FAULT, STEP_TIME, Candidates, Quantity, Sample, choose, fitted, memory_of
 from jobs.plan.predict.interval import Interval
@@ -177,7 +177,7 @@ def quantities_of(runs: Sequence[MeasuredRun]) -> list[Measured]:
 
 def choosable(runs: Sequence[MeasuredRun]) -> list[int]:
     """Return the runs whose TP groups stay inside a node, as those of `plan --search` do; all if none does."""
-    return [i for i, each in enumerate(runs) if tensor_stays_in_nodes(each.run)] or list(range(len(runs)))
+    return [i for i, each in enumerate(runs) if tensor_stays_on_link(each.run)] or list(range(len(runs)))
 
 
 def chosen(quantities: Sequence[Measured], choosable: Sequence[int], most: int) -> list[int]:

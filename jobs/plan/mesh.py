@@ -19,11 +19,13 @@ RANK = "rank"
 LABEL_WIDTH = max(map(len, (*AXIS_NAMES, RANK))) + 2
 
 
-def draw(layout: Layout, held_layers: Sequence[Sequence[int]] | None = None, width: int = WIDTH) -> str:
+def draw(
+    layout: Layout, held_layers: Sequence[Sequence[int]] | None = None, width: int = WIDTH, linked: int | None = None
+) -> str:
     """Return the rank grid as text: boxes of nodes, at most `width` (80 or more) characters wide, and the groups below.
 
-    `held_layers` are the layers of each pipeline rank, first to last. Boxes beyond MOST_BOXES are folded; the fold
-    states whether they repeat the pattern above.
+    `held_layers` are the layers of each pipeline rank, first to last; `linked` are the ranks of an NVLink domain. Boxes
+    beyond MOST_BOXES are folded; the fold states whether they repeat the pattern above.
     """
     axes = used_axes(layout)
     if not axes:
@@ -32,7 +34,7 @@ def draw(layout: Layout, held_layers: Sequence[Sequence[int]] | None = None, wid
     lines = [f"Mesh: {layout.world_size} ranks = {product}, on {layout.nodes} node{'s' if layout.nodes > 1 else ''}"]
     if layout.nodes > 1:
         lines.append(f"Ranks are placed in blocks of {layout.ranks_per_node} per node (srun --distribution=block).")
-    lines += ["", *drawing(layout, width), "", *group_lines(layout)]
+    lines += ["", *drawing(layout, width), "", *group_lines(layout, linked or layout.ranks_per_node)]
     if held_layers is not None and layout.degree(PP) > 1:
         lines += ["", *pipeline_stage_lines(layout, held_layers)]
     return "\n".join(lines)
@@ -139,7 +141,7 @@ def digits(layout: Layout) -> int:
 # --- groups and stages ---------------------------------------------------------------------------------------
 
 
-def group_lines(layout: Layout) -> list[str]:
+def group_lines(layout: Layout, linked: int) -> list[str]:
     """Return a line for each axis in use: number and size of its groups, the first group, and hops between nodes."""
     cells = []
     for axis in used_axes(layout):
@@ -148,7 +150,7 @@ def group_lines(layout: Layout) -> list[str]:
             axis.name,
             f"{len(groups)} group{'s' if len(groups) > 1 else ''} of {len(groups[0])}",
             f"ranks {shortened(groups[0])} {action(layout, axis)}",
-            crossing(layout, groups),
+            crossing(layout, groups, linked),
         ))  # fmt: skip
     return aligned(cells)
 
@@ -159,18 +161,20 @@ def action(layout: Layout, axis: Axis) -> str:
     return axis.action + (f" with {' and '.join(others)}" if axis is DP_SHARD and others else "")
 
 
-def crossing(layout: Layout, groups: list[list[int]]) -> str:
-    """Return how many hops, from a rank of a group to the next, leave the node."""
-    crossed = {
-        sum(a // layout.ranks_per_node != b // layout.ranks_per_node for a, b in itertools.pairwise(group))
-        for group in groups
-    }
+def crossing(layout: Layout, groups: list[list[int]], linked: int) -> str:
+    """Return how many hops, from a rank of a group to the next, leave the node, and its NVLink domain."""
     hops = len(groups[0]) - 1
-    if crossed == {0}:
+    of_nodes, of_domains = (crossed(groups, size) for size in (layout.ranks_per_node, linked))
+    if of_nodes == "0":
         return "inside a node"
-    least, most = min(crossed), max(crossed)
-    count = str(most) if least == most else f"{least} to {most}"
-    return f"crosses nodes: {count} of {hops} hop{'s' if hops > 1 else ''}"
+    domains = f", NVLink domains: {of_domains}" if linked > layout.ranks_per_node else ""
+    return f"crosses nodes: {of_nodes} of {hops} hop{'s' if hops > 1 else ''}{domains}"
+
+
+def crossed(groups: list[list[int]], size: int) -> str:
+    """Return the hops of a group that leave a block of so many ranks, as text; a range where groups differ."""
+    counts = {sum(a // size != b // size for a, b in itertools.pairwise(group)) for group in groups}
+    return str(max(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
 
 
 def pipeline_stage_lines(layout: Layout, held_layers: Sequence[Sequence[int]]) -> list[str]:

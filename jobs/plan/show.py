@@ -10,6 +10,7 @@ from hydra.core.global_hydra import GlobalHydra
 from jobs.console import console
 from jobs.engines.engine import engine_of
 from jobs.frozen import dump_run
+from jobs.layout import linked_ranks
 from jobs.plan.compose import Point, compose
 from jobs.plan.configuration_files import composing
 from jobs.plan.mesh import WIDTH, draw
@@ -90,7 +91,7 @@ def meshes(runs: list[Run], width: int) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for run in (each for each in runs if work_of(each).has_grid(each)):
         layout, heading = work_of(run).drawn_layout(run)
-        drawing = heading + drawn(layout, held_layers(run), width)
+        drawing = heading + drawn(layout, held_layers(run), width, linked_ranks(run))
         found.setdefault(drawing, []).append(run.name or "")
     return found
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from jobs.layout import pipeline_stages_per_rank, tensor_stays_in_nodes
+from jobs.layout import pipeline_stages_per_rank, tensor_stays_on_link
 from jobs.plan.predict.calibration import Fit
 from jobs.plan.predict.constants import MemoryConstants, StepTimeConstants
 from jobs.plan.predict.fit import STEP_TIME, Candidates, Sample, choose, fitted, memory_of
@@ -235,7 +235,7 @@ def judged(rows: Sequence[Row]) -> Judged:
     prints_memory = any(row.measured.memory_bytes for row in rows)
     # A run that is made to calibrate measures both: a row that does not print memory, while others do, is none.
     whole = [row for row in rows if row.step_time_s is None or row.measured.memory_bytes or not prints_memory]
-    proposed = [row for row in whole if tensor_stays_in_nodes(row.measured.run)] or whole
+    proposed = [row for row in whole if tensor_stays_on_link(row.measured.run)] or whole
     likely = [row for row in proposed if before.chance(row) >= LIKELY] or proposed
     candidates = likely[:: max(1, len(likely) // MOST_CANDIDATES)]
     quantities: list[Candidates[Any, Any]] = [Candidates(STEP_TIME, [row.work for row in candidates])]

@@ -12,7 +12,7 @@ from math import prod
 
 from jobs.engines.engine import engine_of
 from jobs.engines.native.optimizers.optimizer import optimizer_of
-from jobs.layout import Layout, accumulation, frees_weights, layout_of, sequence_parallel
+from jobs.layout import Layout, accumulation, frees_weights, layout_of, linked_ranks, sequence_parallel
 from jobs.parallelism import AXES, CP, DP_REPLICATE, EP, PP, SHARD_GROUP_AXES, TP, Axis, ReduceEach, Strategy
 from jobs.plan.predict.activations import WIDTHS, tokens_of
 from jobs.plan.predict.arrays import larger, smaller
@@ -27,15 +27,15 @@ DATA_AXES = (DP_REPLICATE, *SHARD_GROUP_AXES)
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that communicate, and their places."""
+    """Ranks that communicate, and their places: a domain is a node, or the nodes whose GPUs one link joins."""
 
     ranks: int
     local: int
-    """Ranks of the group on one node."""
+    """Ranks of the group in one domain."""
 
     @property
-    def nodes(self) -> int:
-        """Return the nodes that the group spans."""
+    def domains(self) -> int:
+        """Return the domains that the group spans."""
         return -(-self.ranks // self.local)
 
     @property
@@ -44,13 +44,13 @@ class Group:
         return (self.ranks - 1) / self.ranks
 
 
-def group_of(layout: Layout, axes: Sequence[Axis]) -> Group:
+def group_of(run: Run, layout: Layout, axes: Sequence[Axis]) -> Group:
     """Return a group of ranks that differ on adjacent axes only; ranks are placed in blocks."""
     ranks = layout.product(axes)
-    # Ranks count the last axis fastest, so neighbours of the group are `stride` ranks apart, and a node holds every
+    # Ranks count the last axis fastest, so neighbours of the group are `stride` ranks apart, and a domain holds every
     # stride-th of its ranks.
     stride = prod(layout.shape[AXES.index(axes[-1]) + 1 :])
-    return Group(ranks, min(ranks, max(1, layout.ranks_per_node // stride)))
+    return Group(ranks, min(ranks, max(1, linked_ranks(run) // stride)))
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,14 @@ def network_gb_per_s(run: Run) -> float:
 
 
 def bytes_per_s(group: Group, links: Links, constants: StepTimeConstants) -> float:
-    """Return the bus bandwidth of a group: of the link in a node, else of the adapters of its ranks on a node."""
+    """Return the bus bandwidth of a group: of the link in a domain, else of the adapters of its ranks in one."""
     link = links.link_bytes_per_s * constants.link_efficiency
-    if group.nodes == 1:
+    if group.domains == 1:
         return link
-    # Each GPU of a node has its share of the adapters, and a group's traffic leaves the node by those of its own ranks.
+    # Each GPU has its share of the adapters, and a group's traffic leaves a domain by those of its own ranks there.
     network = group.local * links.network_bytes_per_s * constants.network_efficiency
-    # network_efficiency is defined over two nodes.
-    decay: float = (group.nodes / 2) ** -constants.network_decay
+    # network_efficiency is defined over two domains.
+    decay: float = (group.domains / 2) ** -constants.network_decay
     return smaller(link, network) * decay
 
 
@@ -106,24 +106,24 @@ def seconds(exchange: Exchange, links: Links, constants: StepTimeConstants) -> f
     """Return the time of an exchange."""
     if exchange.group.ranks == 1:
         return 0.0
-    # Within a node a collective is a kernel, whose launch is part of layer_launch_s.
-    latency = constants.peer_latency_s * (exchange.group.ranks - 1) if exchange.group.nodes > 1 else 0.0
+    # Within a domain a collective is a kernel, whose launch is part of layer_launch_s.
+    latency = constants.peer_latency_s * (exchange.group.ranks - 1) if exchange.group.domains > 1 else 0.0
     return exchange.collectives * latency + exchange.wire_bytes / bytes_per_s(exchange.group, links, constants)
 
 
 def all_to_all_s(exchange: Exchange, links: Links, constants: StepTimeConstants) -> float:
-    """Return the time of all-to-alls: what a rank sends within its node and to other nodes goes at the same time.
+    """Return the time of all-to-alls: what a rank sends within its domain and to others goes at the same time.
 
-    Unlike a ring, each rank sends to other nodes by its own adapters.
+    Unlike a ring, each rank sends to other domains by its own adapters.
     """
     group = exchange.group
     if group.ranks == 1:
         return 0.0
     inside = exchange.wire_bytes * (group.local - 1) / (group.ranks - 1)
     inside_s = inside / (links.link_bytes_per_s * constants.link_efficiency)
-    if group.nodes == 1:
+    if group.domains == 1:
         return inside_s
-    decay = (group.nodes / 2) ** -constants.network_decay
+    decay = (group.domains / 2) ** -constants.network_decay
     outside_s = (exchange.wire_bytes - inside) / (links.network_bytes_per_s * constants.network_efficiency * decay)
     latency = exchange.collectives * constants.peer_latency_s * (group.ranks - 1)
     return latency + larger(inside_s, outside_s)
@@ -134,7 +134,7 @@ def expert_exchange(run: Run, layout: Layout, layers: float) -> Exchange:
 
     Backward sends the gradients of both the other way, and recomputation repeats the forward's two.
     """
-    group = group_of(layout, (EP,))
+    group = group_of(run, layout, (EP,))
     times = 4 + 2 * recomputed_share(run)
     rows = tokens_of(run).count * run.model.experts_per_token
     sent = group.share * rows * run.model.hidden_size * WIDTHS[run.job.precision]
@@ -147,7 +147,7 @@ def tensor_exchange(run: Run, layout: Layout, layers: float) -> Exchange:
     With sequence parallelism each is a scatter and a gather, and the backward pass gathers its inputs again
     (arXiv:2205.05198, section 4.2.2). Half an all-reduce among n ranks sends (n - 1) / n of tokens x hidden numbers.
     """
-    group = group_of(layout, (TP,))
+    group = group_of(run, layout, (TP,))
     split = sequence_parallel(run)
     # Halves of an all-reduce, a scatter or a gather each: forward two all-reduces, so 4; backward 4, and with sequence
     # parallelism 2 more, to gather the inputs of both opening matrices again; recomputation repeats the forward 4.
@@ -158,7 +158,7 @@ def tensor_exchange(run: Run, layout: Layout, layers: float) -> Exchange:
 
 def context_exchange(run: Run, layout: Layout, layers: float) -> Exchange:
     """Return the traffic of CP for a micro-batch: keys and values of all other ranks, and their gradients."""
-    group, model = group_of(layout, (CP,)), run.model
+    group, model = group_of(run, layout, (CP,)), run.model
     held = (
         tokens_of(run).count * 2 * model.kv_heads * model.head_size / run.parallelism.tensor * WIDTHS[run.job.precision]
     )
@@ -172,10 +172,10 @@ def pipeline_exchange(run: Run, layout: Layout, stages: int) -> Exchange:
     pipeline = layout.degree(PP)
     split = run.parallelism.tensor if sequence_parallel(run) else 1
     sent = tokens_of(run).count * run.model.hidden_size * WIDTHS[run.job.precision] / split
-    # Neighbours of a pipeline: two ranks, on one node or on two.
-    # PP is the slowest axis. Once a pipeline leaves its node, some hop of it does, and the slowest hop sets the rhythm.
+    # Neighbours of a pipeline: two ranks, in one domain or in two.
+    # PP is the slowest axis. Once a pipeline leaves its domain, some hop of it does, which sets the rhythm of all.
     stride = prod(layout.shape[1:])
-    pair = Group(2 if pipeline > 1 else 1, 2 if stride * pipeline <= layout.ranks_per_node else 1)
+    pair = Group(2 if pipeline > 1 else 1, 2 if stride * pipeline <= linked_ranks(run) else 1)
     return Exchange(pair, 2 * stages * sent, 2 * stages)
 
 
@@ -197,7 +197,7 @@ def shard_exchange(
     FSDP gathers those `in_layers` again for backward: the head stays, and the embedding is not needed.
     In a pipeline torch gathers and scatters once per step (jobs.engines.native.rules).
     """
-    group = group_of(layout, axes)
+    group = group_of(run, layout, axes)
     if not gathers_weights(run) or layout.degree(PP) > 1 or not parameters:
         return ShardExchange(Exchange(Group(1, 1)), Exchange(Group(1, 1)))
     whole = group.share * parameters
@@ -244,15 +244,15 @@ def replica_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
     scatters gradients and gathers weights instead.
     """
     if gathers_weights(run) and layout.degree(PP) > 1:
-        group = group_of(layout, DATA_AXES)
+        group = group_of(run, layout, DATA_AXES)
         sent = engine_of(run).gradient_bytes(run) + WIDTHS[run.job.precision]
         return Exchange(group, sent * group.share * parameters, 2)
     if gathers_weights(run):
         # HYBRID_SHARD: the shards' gradients, which shard_exchange has scattered, are reduced between the replicas.
-        group = group_of(layout, (DP_REPLICATE,))
+        group = group_of(run, layout, (DP_REPLICATE,))
         sent = 2 * engine_of(run).gradient_bytes(run)
         return Exchange(group, sent * group.share * parameters / layout.product(SHARD_GROUP_AXES), 1)
-    group = group_of(layout, DATA_AXES)
+    group = group_of(run, layout, DATA_AXES)
     if shards_optimizer(run):
         sent = engine_of(run).gradient_bytes(run) + WIDTHS[run.job.precision]
         return Exchange(group, sent * group.share * parameters, 2)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from jobs.engines.engine import Overlap, engine_of
 from jobs.engines.native.optimizers.optimizer import optimizer_of
-from jobs.layout import Layout, accumulation, layout_of, pipeline_stages_of, pipeline_stages_per_rank
+from jobs.layout import Layout, accumulation, layout_of, linked_ranks, pipeline_stages_of, pipeline_stages_per_rank
 from jobs.parallelism import DP_SHARD, PP, Schedule
 from jobs.plan.cost import embedding_parameters
 from jobs.plan.pipeline_stages import pipeline_stage_layers
@@ -93,8 +93,8 @@ class StepWork:
     """Those during which one stage of a rank after the other completes its gradients: a round of the pipeline where a
     rank has several stages, else one."""
     links: c.Links
-    pipeline_nodes: int
-    """Nodes of the run if its pipeline has ranks on more than one; else 1."""
+    pipeline_domains: int
+    """Nodes of the run, or NVLink domains of several nodes, if it has a pipeline; else 1."""
     tokens: float
     """Tokens of a step, of all ranks."""
     ranks: int
@@ -167,7 +167,7 @@ def step_work(run: Run) -> StepWork | None:
         bubble=bubble(run),
         last_micro_batches=run.parallelism.pipeline if pipeline_stages_per_rank(run) > 1 else 1,
         links=c.links_of(run),
-        pipeline_nodes=layout.nodes if layout.degree(PP) > 1 else 1,
+        pipeline_domains=-(-run.ranks // linked_ranks(run)) if layout.degree(PP) > 1 else 1,
         tokens=run.global_batch_size * run.job.sequence_length,
         ranks=run.ranks,
         imbalance=1.0 if run.parallelism.expert == 1 else IMBALANCE.point,
@@ -347,7 +347,7 @@ def slot_time(stage: StageWork, work: StepWork, k: StepTimeConstants, *, once: b
     expert = work.imbalance * c.all_to_all_s(stage.expert, work.links, k)
     device = computation + tensor + context + expert + shard
     # A fit to a published sweep, not a mechanism that is understood (constants.pipeline_peer_latency_s).
-    waits = (stage.tensor.group.ranks - 1) * k.pipeline_peer_latency_s if work.pipeline_nodes > 1 else 0.0
+    waits = (stage.tensor.group.ranks - 1) * k.pipeline_peer_latency_s if work.pipeline_domains > 1 else 0.0
     host = stage.layers * stage.passes * (k.layer_launch_s + waits)
     # Outside `device`: the host launches ahead while the GPU computes, but waits for a message of a neighbour.
     pipeline = exposed(c.seconds(stage.pipeline, work.links, k), stage.overlap.pipeline * computation, k)

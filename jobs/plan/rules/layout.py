@@ -10,12 +10,13 @@ from jobs.layout import (
     data_degree,
     degree_of,
     degree_product,
-    layout_of,
+    linked_ranks,
     pipeline_stages_per_rank,
     sequence_parallel,
     shard_degree,
+    tensor_stays_on_link,
 )
-from jobs.parallelism import MODEL_AXES, SHARD_PARTS, TP, ReduceEach, Schedule, Sharding, StageSplit, Strategy
+from jobs.parallelism import MODEL_AXES, SHARD_PARTS, ReduceEach, Schedule, Sharding, StageSplit, Strategy
 from jobs.plan.rules.rule import Rule, divisors, either, multiples_near
 from jobs.schema import Run
 from jobs.work.work import work_of
@@ -276,11 +277,12 @@ def grid_fills_world(run: Run) -> str | None:
 
 
 def tensor_crosses_nodes(run: Run) -> str | None:
-    """Warn if TP, which communicates in every layer, crosses nodes."""
-    if run.parallelism.tensor > 1 and layout_of(run).crosses_nodes(TP):
+    """Warn if TP, which communicates in every layer, needs the network between nodes."""
+    if not tensor_stays_on_link(run):
+        domain = f", {linked_ranks(run)} in an NVLink domain" if linked_ranks(run) > run.ranks_per_node else ""
         return (
             f"parallelism.tensor={run.parallelism.tensor} puts ranks of one TP group on different nodes "
-            f"(ranks_per_node={run.ranks_per_node}): every layer then waits for the network."
+            f"(ranks_per_node={run.ranks_per_node}{domain}): every layer then waits for the network."
         )
     return None
 

@@ -94,12 +94,12 @@ class Replica:
     def exchange_s(self, tokens: float) -> float:
         """Return the time of TP's all-reduces: two in each layer, each of tokens x hidden numbers."""
         run = self.run
-        group = group_of(layout_of(run), (TP,))
+        group = group_of(run, layout_of(run), (TP,))
         if group.ranks == 1:
             return 0.0
         count = 2 * run.model.layers
         sent = 2 * group.share * tokens * run.model.hidden_size * WIDTHS[run.job.precision]
-        waits = count * ALL_REDUCE_S if group.nodes == 1 else 0.0
+        waits = count * ALL_REDUCE_S if group.domains == 1 else 0.0
         return waits + seconds(Exchange(group, count * sent, count), links_of(run), StepTimeConstants())
 
     def token_s(self, requests: float) -> float:

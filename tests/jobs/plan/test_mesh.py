@@ -156,6 +156,12 @@ def test_groups_that_cross_nodes_unequally_state_it() -> None:
     assert re.search(r"tp .+ crosses nodes: 0 to 1 of 2 hops", draw(grid(3, 7, dp_shard=7, tp=3)))
 
 
+def test_hops_between_nvlink_domains_are_counted_apart() -> None:
+    drawing = draw(grid(8, 4, dp_shard=4, tp=8), linked=16)
+    assert re.search(r"dp_shard .+ crosses nodes: 3 of 3 hops, NVLink domains: 1\n", drawing)
+    assert re.search(r"tp .+ crosses nodes: 1 of 7 hops, NVLink domains: 0$", drawing)
+
+
 def test_a_thousand_ranks_fold_what_repeats_and_still_draw_the_last() -> None:
     drawing = draw(grid(128, 8, pp=4, dp_shard=32, tp=8))
     assert "... nodes 2..126, ranks 16..1015: the same pattern repeats ..." in drawing

@@ -18,6 +18,7 @@ from jobs.plan.predict.communication import all_to_all_s, group_of, seconds
 from jobs.plan.predict.constants import StepTimeConstants
 from jobs.plan.predict.speed import model_flops, speed
 from jobs.plan.predict.step_time import StepTime, StepWork, peak_flops_per_s, step_time, step_time_s, step_work
+from jobs.plan.rules.layout import tensor_crosses_nodes
 from jobs.schema import ActivationCheckpointing, Run
 from tests.support.composing import one
 from tests.support.paths import ROOT
@@ -87,9 +88,23 @@ def test_groups_are_placed_as_the_rank_grid_places_them() -> None:
         layout = Layout(math.prod(shape) // 8, 8, shape)
         for axes in ((PP,), (DP_REPLICATE,), (DP_SHARD,), (EP,), (CP,), (TP,)):
             (members, *_) = layout.groups(axes[0])
-            group = group_of(layout, axes)
+            group = group_of(of(), layout, axes)
             places = [rank // 8 for rank in members]
             assert (group.ranks, group.local) == (len(members), max(map(places.count, places)))
+
+
+def test_an_nvlink_domain_of_several_nodes_is_one_place() -> None:
+    rack = ("cluster=generic_slurm", "cluster.ranks_per_node=4", "ranks_per_node=4", "gpu=gb200_nvl72", "nodes=32",
+            "parallelism=tp_fsdp", "parallelism.tensor=8", "scaling.global_batch_size=256")  # fmt: skip
+    for segment, local in (("{}", 9), ("{segment: 16}", 8), ("{segment: 2}", 1)):
+        run = of(*rack, f"cluster.sbatch={segment}")
+        data, tensor = (group_of(run, layout_of(run), (axis,)) for axis in (DP_SHARD, TP))
+        # 18 nodes of 4 GPUs, of which Slurm gives whole segments: 72, 64 or 8 consecutive ranks, in blocks of TP's 8.
+        assert (data.ranks, data.local, tensor.domains) == (16, local, 1)
+    assert tensor_crosses_nodes(of(*rack)) is None
+    for changed in ("gpu.link_domain_gpus=null", "cluster.sbatch={segment: 1}"):
+        alone = "parallelism.tensor=8 puts ranks of one TP group on different nodes (ranks_per_node=4): "
+        assert alone in str(tensor_crosses_nodes(of(*rack, changed)))
 
 
 def test_tensor_parallelism_sends_two_all_reduces_of_a_layer_each_way() -> None:
@@ -98,7 +113,7 @@ def test_tensor_parallelism_sends_two_all_reduces_of_a_layer_each_way() -> None:
     activations = 4_096 * 4_096 * 2
     # A ring's all-reduce sends 2 (n - 1) / n; half a layer's for the head and the embedding.
     assert stage.tensor.wire_bytes == pytest.approx(32.5 * 4 * 2 * 7 / 8 * activations)
-    assert stage.tensor.group.nodes == 1
+    assert stage.tensor.group.domains == 1
 
 
 def test_a_distributed_optimizer_scatters_gradients_in_float32_and_gathers_weights() -> None:
@@ -119,7 +134,7 @@ def test_expert_parallelism_sends_the_copies_of_tokens_four_times_and_gathers_a_
     # 48 layers; 8 experts for each of 2 x 4,096 tokens of 2,048 numbers in bfloat16; 7 of 8 leave their rank.
     rows = 48 * 8 * 2 * 4_096 * 2_048 * 2
     assert divided.expert.wire_bytes == pytest.approx(4 * 7 / 8 * rows)
-    assert (divided.expert.group.nodes, spread.expert.group.nodes) == (1, 2)
+    assert (divided.expert.group.domains, spread.expert.group.domains) == (1, 2)
     # Only what goes to the other node, 8 of 16 ranks, takes its time.
     link, network = (without.links.link_bytes_per_s, without.links.network_bytes_per_s)
     assert all_to_all_s(divided.expert, inside.links, DEFAULTS) == pytest.approx(4 * 7 / 8 * rows / (0.7 * link))
