@@ -26,8 +26,10 @@ from jobs.rundir import SweepDir
 from jobs.schema import Run
 from jobs.submit.allocations.held import held_allocation
 from jobs.submit.pbs import commands as pbs_commands
-from jobs.submit.preparation.batch_script import batch_script, resources, sweep_path
+from jobs.submit.preparation.script_lines import sweep_path
 from jobs.submit.slurm import commands as slurm_commands
+from jobs.submit.slurm.batch_script import batch_script
+from jobs.submit.slurm.resources import resources
 
 
 @dataclass(frozen=True)

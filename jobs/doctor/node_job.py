@@ -25,17 +25,13 @@ from jobs.rundir import SweepDir
 from jobs.schema import LauncherKind, Run
 from jobs.submit.allowance import spent
 from jobs.submit.cancellation import cancel_jobs
-from jobs.submit.preparation.batch_script import (
-    batch_script,
-    environment_lines,
-    integrity_lines,
-    resources,
-    without_options_of_the_run,
-)
 from jobs.submit.preparation.code_store import remove_unused_code, snapshot_code
 from jobs.submit.preparation.container import rank_python
+from jobs.submit.preparation.script_lines import environment_lines, integrity_lines
 from jobs.submit.slurm import commands as slurm_commands
 from jobs.submit.slurm import job_log
+from jobs.submit.slurm.batch_script import batch_script
+from jobs.submit.slurm.resources import resources, without_options_of_the_run
 from jobs.submit.trust.integrity import refuse_changed
 
 MOST_MINUTES = 10

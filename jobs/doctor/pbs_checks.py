@@ -14,7 +14,7 @@ from jobs.doctor.run_checks import layout_and_batch, split_remedy
 from jobs.errors import SubmitError
 from jobs.schema import PbsStart, Run
 from jobs.submit.pbs import commands
-from jobs.submit.pbs.batch_script import options, per_job, per_node
+from jobs.submit.pbs.resources import options, per_job, per_node
 
 # States of a node on which no job starts, whoever asks.
 UNUSABLE = {"down", "offline", "stale", "state-unknown", "unresolvable", "initializing", "provisioning"}

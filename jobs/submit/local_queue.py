@@ -40,7 +40,7 @@ from jobs.rundir import RunDir, SweepDir, append_record, event_record, now
 from jobs.schema import Run
 from jobs.stages.record import failed
 from jobs.submit.notices import tell_end, tell_restart
-from jobs.submit.preparation.batch_script import code_environment
+from jobs.submit.preparation.script_lines import code_environment
 from jobs.submit.requeue import planned_restart, record_exit_codes
 from jobs.submit.sweeps.ledger import HELD_BACK
 from jobs.submit.sweeps.submissions import latest_submissions

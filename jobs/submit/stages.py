@@ -23,8 +23,8 @@ from jobs.plan.rules.stages import OF_EACH_RUN, stages_of, stages_of_each_run
 from jobs.rundir import RunDir, SweepDir, read_events
 from jobs.schema import Run
 from jobs.submit.cancellation import ForeignJobsError
-from jobs.submit.preparation.batch_script import quoted_path
 from jobs.submit.preparation.container import rank_python
+from jobs.submit.preparation.script_lines import quoted_path
 from jobs.submit.queues import queue_of
 from jobs.submit.scheduler_call import Scheduler
 from jobs.submit.sweeps.intents import stage_task, submit_marked

@@ -26,8 +26,8 @@ from jobs.plan.legality import problems
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import ContainerRuntime, Run
 from jobs.submit.pbs.batch_script import script_text as pbs_text
-from jobs.submit.preparation import batch_script as script
 from jobs.submit.preparation.code_store import code_digest
+from jobs.submit.slurm import batch_script as script
 from tests.support.real_run import SMALL
 
 PLAIN = "plainvalue"

@@ -22,7 +22,7 @@ from jobs.plan.compose import Point
 from jobs.plan.keys import key_of
 from jobs.rundir import BASELINE, NOISE_FLOOR, SweepDir, is_reserved
 from jobs.schema import Run
-from jobs.submit.preparation.batch_script import shared_resources
+from jobs.submit.slurm.resources import shared_resources
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,80}")
 # Keys that the campaign sets for its runs.

@@ -18,16 +18,11 @@ from jobs.ranks import hosts
 from jobs.rundir import RunDir, SweepDir
 from jobs.schema import Run
 from jobs.submit.environment import clean_environment
-from jobs.submit.preparation.batch_script import (
-    code_environment,
-    environment_lines,
-    gpus_per_node,
-    integrity_lines,
-    srun_arguments,
-)
 from jobs.submit.preparation.container import rank_python
+from jobs.submit.preparation.script_lines import code_environment, environment_lines, integrity_lines
 from jobs.submit.requeue import end_by_slurm, record_silent_end
 from jobs.submit.slurm import commands as slurm_commands
+from jobs.submit.slurm.resources import gpus_per_node, srun_arguments
 from jobs.submit.sweeps.submissions import Submission
 
 

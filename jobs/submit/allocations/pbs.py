@@ -21,7 +21,7 @@ from jobs.submit.pbs import commands
 from jobs.submit.pbs.batch_script import HeldTurn, script_text, stop_file
 from jobs.submit.pbs.job_end import record_end
 from jobs.submit.pbs.states import state_of
-from jobs.submit.preparation.batch_script import code_environment
+from jobs.submit.preparation.script_lines import code_environment
 from jobs.submit.sweeps.submissions import Submission
 
 

@@ -25,7 +25,7 @@ from jobs.submit.job_state import JobState
 from jobs.submit.launchers import pbs, slurm
 from jobs.submit.launchers.launcher import Launch, Launcher
 from jobs.submit.launchers.pilot import in_its_job
-from jobs.submit.preparation.batch_script import code_environment, refuse_unscriptable
+from jobs.submit.preparation.script_lines import code_environment, refuse_unscriptable
 from jobs.submit.sweeps.intents import run_task
 from jobs.submit.sweeps.ledger import uninterrupted
 from jobs.submit.sweeps.submissions import Submission

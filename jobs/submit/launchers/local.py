@@ -22,7 +22,7 @@ from jobs.submit.cancellation import end_queues, end_turn, queue_command, queue_
 from jobs.submit.environment import clean_environment
 from jobs.submit.job_state import UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher
-from jobs.submit.preparation.batch_script import code_environment, refuse_names
+from jobs.submit.preparation.script_lines import code_environment, refuse_names
 from jobs.submit.sweeps.intents import run_task
 from jobs.submit.sweeps.ledger import uninterrupted
 from jobs.submit.sweeps.submissions import Submission, submissions_on_record

@@ -12,9 +12,10 @@ from jobs.submit.job_state import GONE, UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher, script_lines
 from jobs.submit.launchers.pbs_script import groups
 from jobs.submit.pbs import commands
-from jobs.submit.pbs.batch_script import job_name, options, per_job, script_text
+from jobs.submit.pbs.batch_script import script_text
 from jobs.submit.pbs.call import PBS
 from jobs.submit.pbs.cancel import cancel_jobs
+from jobs.submit.pbs.resources import job_name, options, per_job
 from jobs.submit.pbs.stages import PbsStages, refuse_beyond_server
 from jobs.submit.pbs.states import state_of
 from jobs.submit.scheduler_call import NoAnswerError, QueueFullError

@@ -14,9 +14,10 @@ from jobs.submit.launchers.launcher import Launch, Runs
 from jobs.submit.launchers.pbs import Pbs, cancel_submitted
 from jobs.submit.launchers.pilot import cancel_in_job, in_their_jobs, refuse_differing, scripts, submit, whole
 from jobs.submit.pbs import commands
-from jobs.submit.pbs.batch_script import name_of_job, options, per_job, template
+from jobs.submit.pbs.batch_script import template
 from jobs.submit.pbs.call import PBS
-from jobs.submit.preparation.batch_script import environment_lines, integrity_lines
+from jobs.submit.pbs.resources import name_of_job, options, per_job
+from jobs.submit.preparation.script_lines import environment_lines, integrity_lines
 from jobs.submit.sweeps.submissions import Submission
 from jobs.submit.trust.integrity import submitted_as
 

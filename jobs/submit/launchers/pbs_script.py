@@ -8,7 +8,8 @@ from jobs.output import write_file
 from jobs.plan.rules.rule import counted
 from jobs.schema import Run
 from jobs.submit.launchers.launcher import Launch, Launcher, Runs, script_lines
-from jobs.submit.pbs.batch_script import options, script_text
+from jobs.submit.pbs.batch_script import script_text
+from jobs.submit.pbs.resources import options
 
 
 class PbsScript(Launcher):

@@ -23,16 +23,12 @@ from jobs.submit import scheduler_call
 from jobs.submit.job_state import JobState
 from jobs.submit.launchers.launcher import Launch, Launcher, Runs
 from jobs.submit.launchers.slurm import Slurm, cancel_submitted
-from jobs.submit.preparation.batch_script import (
-    STARTED_LINE,
-    batch_script,
-    environment_lines,
-    integrity_lines,
-    resources,
-)
+from jobs.submit.preparation.script_lines import environment_lines, integrity_lines
 from jobs.submit.scheduler_call import Scheduler
 from jobs.submit.slurm import call as slurm_call
 from jobs.submit.slurm import commands as slurm_commands
+from jobs.submit.slurm.batch_script import batch_script
+from jobs.submit.slurm.resources import STARTED_LINE, resources
 from jobs.submit.sweeps.intents import run_task, submit_marked
 from jobs.submit.sweeps.submissions import Submission, latest_submissions
 from jobs.submit.trust.integrity import submitted_as

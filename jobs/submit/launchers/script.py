@@ -8,7 +8,7 @@ from jobs.output import write_file
 from jobs.plan.rules.rule import counted
 from jobs.submit.launchers.launcher import Launch, Launcher, script_lines
 from jobs.submit.launchers.slurm import arrays
-from jobs.submit.preparation.batch_script import script_text
+from jobs.submit.slurm.batch_script import script_text
 
 
 class Script(Launcher):

@@ -14,19 +14,13 @@ from jobs.submit import scheduler_call, stages
 from jobs.submit.cancellation import cancel_jobs
 from jobs.submit.job_state import UNKNOWN, JobState
 from jobs.submit.launchers.launcher import Launch, Launcher, Runs, script_lines
-from jobs.submit.preparation.batch_script import (
-    quoted_path,
-    resources,
-    script_text,
-    shared_resources,
-    start_command,
-    starting_after,
-    task_script,
-)
+from jobs.submit.preparation.script_lines import quoted_path
 from jobs.submit.slurm import call as slurm_call
 from jobs.submit.slurm import commands as slurm_commands
 from jobs.submit.slurm import stages as slurm_stages
 from jobs.submit.slurm.accounting import accounting_of
+from jobs.submit.slurm.batch_script import script_text, start_command, task_script
+from jobs.submit.slurm.resources import resources, shared_resources, starting_after
 from jobs.submit.sweeps.intents import run_task, submit_marked
 from jobs.submit.sweeps.ledger import record_cancelled, record_waiting
 from jobs.submit.sweeps.submissions import Submission, in_brackets

@@ -18,9 +18,10 @@ from jobs.plan.rules.stages import stage_gpus, stages_of
 from jobs.rundir import BATCH_STARTED
 from jobs.schema import Run
 from jobs.submit.pbs import commands
-from jobs.submit.pbs.batch_script import name_of_job, options, per_job, template
+from jobs.submit.pbs.batch_script import template
 from jobs.submit.pbs.call import PBS
-from jobs.submit.preparation.batch_script import environment_lines, integrity_lines
+from jobs.submit.pbs.resources import name_of_job, options, per_job
+from jobs.submit.preparation.script_lines import environment_lines, integrity_lines
 from jobs.submit.stages import StageJob, StageQueue
 
 # The first release that starts a job which waits for one that is over: openpbs pull request 1631.

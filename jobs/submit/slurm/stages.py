@@ -5,10 +5,11 @@ from __future__ import annotations
 from jobs.errors import SubmitError
 from jobs.plan.rules.stages import stages_of
 from jobs.schema import Run
-from jobs.submit.preparation.batch_script import stage_resources, starting_after, task_script
 from jobs.submit.scheduler_call import QueueFullError
 from jobs.submit.slurm import call as slurm_call
 from jobs.submit.slurm import commands as slurm_commands
+from jobs.submit.slurm.batch_script import task_script
+from jobs.submit.slurm.resources import stage_resources, starting_after
 from jobs.submit.stages import Chain, StageJob, StageQueue
 
 

@@ -15,8 +15,8 @@ import pytest
 from jobs.failure_causes import FailureCause, blames_node, cause_of_task
 from jobs.rundir import RunDir, SweepDir, append_event, append_record, now
 from jobs.schema import Run
-from jobs.submit.preparation.batch_script import STARTED_LINE
 from jobs.submit.requeue import Restart, end_by_slurm, planned_restart, record_exit_codes, record_silent_end
+from jobs.submit.slurm.resources import STARTED_LINE
 from jobs.submit.sweeps.submissions import Submission, latest_submissions, own_end
 from tests.support.fake_runs import a_run as a_fake_run
 from tests.support.fake_runs import prepared

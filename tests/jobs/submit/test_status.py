@@ -19,8 +19,8 @@ from jobs.cli import main
 from jobs.rundir import RunDir, SweepDir, append_record, now
 from jobs.submit.commands import QUEUE_POLL_S
 from jobs.submit.job_state import JobState
-from jobs.submit.preparation.batch_script import STARTED_LINE
 from jobs.submit.slurm.commands import postpone, requeue
+from jobs.submit.slurm.resources import STARTED_LINE
 from jobs.submit.states import END_GRACE_S, RunState, State, decide, states
 from jobs.submit.sweeps.history import History
 from jobs.submit.sweeps.submissions import in_brackets, latest_submissions, tasks_of

@@ -15,8 +15,8 @@ from jobs.rundir import RunDir, SweepDir, append_event, append_record, load_run,
 from jobs.schema import LauncherKind
 from jobs.submit.allowance import most_node_hours
 from jobs.submit.job_state import JobState
-from jobs.submit.preparation.batch_script import script_text
 from jobs.submit.requeue import Restart, record_silent_end, restarts_before
+from jobs.submit.slurm.batch_script import script_text
 from jobs.submit.states import State, decide
 from jobs.submit.sweeps.history import History
 from jobs.submit.sweeps.submissions import latest_submissions, own_end

@@ -16,7 +16,8 @@ from jobs.plan.cost import gpu_hours_limit
 from jobs.ranks import Rank
 from jobs.rundir import RunDir
 from jobs.runtime.gpus.limits import has_gpus
-from jobs.submit.preparation.batch_script import resources, task_script
+from jobs.submit.slurm.batch_script import task_script
+from jobs.submit.slurm.resources import resources
 from jobs.work.program.work import WORK
 from tests.support.composing import one, refusal
 from tests.support.real_run import FORK, events, make_run, printed, rank, train
