@@ -16,10 +16,10 @@ from jobs.plan.rules import (
     container,
     contest,
     gpu_limits,
-    layout,
     memory,
     network,
     notify,
+    parallelism,
     predicted_time,
     profile,
     rehearsal,
@@ -51,7 +51,7 @@ VALUES: tuple[Rule, ...] = (
 )
 WARNINGS: tuple[Rule, ...] = (
     *rehearsal.WARNINGS,
-    *layout.WARNINGS,
+    *parallelism.WARNINGS,
     *values.WARNINGS,
     *network.WARNINGS,
     *gpu_limits.WARNINGS,
@@ -91,7 +91,7 @@ def problems_of_layout(run: Run) -> list[str]:
 
 def problems_of_grid(run: Run) -> list[Problem]:
     """Return why a run has no rank grid or no batch: a prediction divides by them, whatever the engine can compute."""
-    groups = (values.COUNTS, (layout.sharding_is_the_engines,), layout.RULES, batch.RULES)
+    groups = (values.COUNTS, (parallelism.sharding_is_the_engines,), parallelism.RULES, batch.RULES)
     return next(filter(None, (list(broken(rules, run)) for rules in groups)), [])
 
 
@@ -104,8 +104,8 @@ def but_memory(run: Run) -> tuple[tuple[Rule, ...], ...]:
         # All arithmetic below divides by the counts.
         values.COUNTS,
         # The rules of the layout read the settings of FSDP or ZeRO, which have to be the engine's own.
-        (layout.sharding_is_the_engines,),
-        (*VALUES, unused.engine_does_the_work, unused.values_are_read, *own_values(run), *layout.RULES),
+        (parallelism.sharding_is_the_engines,),
+        (*VALUES, unused.engine_does_the_work, unused.values_are_read, *own_values(run), *parallelism.RULES),
         # Micro-batches are counted on a legal grid.
         batch.RULES,
         own_layouts(run),
@@ -152,7 +152,7 @@ def common_global_batch(runs: list[Run]) -> int | None:
     None if it is beyond reason, as for nodes=1,2,...,30. Runs with another mistake are left out.
     """
     least = max((run.global_batch_size for run in runs), default=1)
-    runs = [run for run in runs if not any(broken((values.counts_are_in_range, *layout.RULES), run))]
+    runs = [run for run in runs if not any(broken((values.counts_are_in_range, *parallelism.RULES), run))]
     if not any(any(broken(batch.RULES, run)) for run in runs):
         return least
     # Times PP, so that each run has PP micro-batches or a multiple: that fills a pipeline and makes equal rounds.
@@ -163,12 +163,12 @@ def common_global_batch(runs: list[Run]) -> int | None:
 
 def layout_is_illegal(run: Run) -> bool:
     """Return True if degrees and sharding make no rank grid, whatever the batch: the cheapest rules."""
-    return any(broken((layout.sharding_is_the_engines, *layout.RULES), run))
+    return any(broken((parallelism.sharding_is_the_engines, *parallelism.RULES), run))
 
 
 def product_is_illegal(run: Run) -> bool:
     """Return True if the parallelism degrees are illegal, and values and global batch are not."""
-    of_products = (*layout.RULES, batch.pipeline_is_filled, *own_layouts(run))
+    of_products = (*parallelism.RULES, batch.pipeline_is_filled, *own_layouts(run))
     return not value_problems(run) and any(broken(of_products, run))
 
 

@@ -16,8 +16,8 @@ from analysis.report.figures.benchmarks import benchmark_figures
 from analysis.report.figures.curves import loss_curves, running_curves
 from analysis.report.figures.goodput import goodput_bars
 from analysis.report.figures.layouts import side_by_side
-from analysis.report.figures.over_ranks import of, over_ranks
 from analysis.report.figures.profile import profile_bars
+from analysis.report.figures.scaling import of, over_ranks
 from analysis.report.figures.serving import serving_figures
 from analysis.report.figures.startup import startup_bars
 from analysis.report.figures.step_times import step_time_boxes

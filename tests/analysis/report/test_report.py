@@ -20,8 +20,8 @@ from analysis.formatting import plot_text
 from analysis.load.discover import read_runs
 from analysis.report.digest import Digest
 from analysis.report.figures.curves import MOST_CURVE_POINTS, thinned
-from analysis.report.figures.over_ranks import over_ranks
 from analysis.report.figures.page import figures
+from analysis.report.figures.scaling import over_ranks
 from analysis.report.figures.style import styles_of
 from analysis.report.report import report
 from analysis.scaling.groups import Group, scaling_groups

@@ -14,8 +14,8 @@ from scipy.optimize import curve_fit
 
 from analysis.formatting import plot_text
 from analysis.report.digest import Digest
-from analysis.report.figures.over_ranks import EXTRAPOLATED
 from analysis.report.figures.page import figures
+from analysis.report.figures.scaling import EXTRAPOLATED
 from analysis.report.report import report
 from analysis.report.sections.laws import fits_section
 from analysis.run import RunResult

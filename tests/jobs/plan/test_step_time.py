@@ -18,7 +18,7 @@ from jobs.plan.predict.communication import all_to_all_s, group_of, seconds
 from jobs.plan.predict.constants import StepTimeConstants
 from jobs.plan.predict.speed import model_flops, speed
 from jobs.plan.predict.step_time import StepTime, StepWork, peak_flops_per_s, step_time, step_time_s, step_work
-from jobs.plan.rules.layout import tensor_crosses_nodes
+from jobs.plan.rules.parallelism import tensor_crosses_nodes
 from jobs.schema import ActivationCheckpointing, Run
 from tests.support.composing import one
 from tests.support.paths import ROOT
