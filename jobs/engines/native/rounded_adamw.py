@@ -69,7 +69,9 @@ class RoundedAdamW(Optimizer):
         self.generator.manual_seed(zlib.crc32(key.encode()))
         beta1, beta2 = group["betas"]
         rate, decay = group["lr"], group["weight_decay"]
-        for weight, gradient, mean, square in pieces(parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"]):
+        gradient_of_shard = sharded_gradient(parameter)
+        moments = state["exp_avg"], state["exp_avg_sq"]
+        for weight, gradient, mean, square in pieces(parameter, gradient_of_shard, *moments):
             # m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, w = w (1 - lr decay) - lr m' / (sqrt(v') + eps), where
             # m' and v' are m and v divided by 1 - b^step.
             g = gradient.float()
@@ -79,6 +81,14 @@ class RoundedAdamW(Optimizer):
             w = weight.float().mul_(1 - rate * decay).addcdiv_(m, divisor, value=-rate / (1 - beta1**step))
             for kept, exact in ((weight, w), (mean, m), (square, v)):
                 round_into(kept, exact, self.generator)
+
+
+def sharded_gradient(parameter: Tensor) -> Tensor | None:
+    """Return the gradient of a parameter, sharded as it is: that of an embedding under TP without FSDP is whole."""
+    gradient = parameter.grad
+    if not isinstance(gradient, DTensor) or not isinstance(parameter, DTensor):
+        return gradient
+    return gradient.redistribute(placements=parameter.placements)
 
 
 def round_into(kept: Tensor, exact: Tensor, generator: torch.Generator) -> None:
