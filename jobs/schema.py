@@ -652,6 +652,9 @@ class Job:
     """Weight of a loss that balances the load of experts (native); 0: none. The recorded loss is without it."""
     expert_bias_speed: Annotated[float, Range(0, 1, usual=0.001)] = field(default=0.0, metadata=NATIVE_ONLY)
     """Change of the bias by which an expert is chosen, after each step, by its load (native; DeepSeek-V3); 0: none."""
+    z_loss: Annotated[float, Range(0, 1e3, usual=1e-4)] = field(default=0.0, metadata=NATIVE_ONLY)
+    """Weight of the z-loss, the mean of log(Z)^2 over labels, which keeps the logits from drifting; Z is the sum of
+    their exponentials (native; PaLM); 0: none. The recorded loss is without it."""
     clip_norm: Positive | None = None
     """Largest gradient norm; null: no clipping."""
     seed: Annotated[int, Range(0, 2**31 - 1, usual=1234)]

@@ -21,6 +21,7 @@ from jobs.schema import (
     Batching,
     Kernels,
     LigerKernel,
+    Loss,
     Mlp,
     Norm,
     OptimizerKind,
@@ -237,6 +238,16 @@ def blocks_are_whole(run: Run) -> str | None:
                 f"which parallelism.tensor={tensor} would cut. {off}, or parallelism.tensor=1."
             )
     return None
+
+
+def z_loss_is_in_chunks(run: Run) -> str | None:
+    """Refuse a z-loss from all logits at once, where it would keep them."""
+    if run.job.z_loss == 0 or run.engine.loss is not Loss.whole:
+        return None
+    return (
+        f"job.z_loss={run.job.z_loss:g} is computed in chunks of labels, and engine.loss=whole computes all logits at "
+        "once. Set engine.loss=chunked, or job.z_loss=0."
+    )
 
 
 def packed_rows_are_whole(run: Run) -> str | None:
@@ -460,6 +471,7 @@ RULES: tuple[Rule, ...] = (
     narrow_weights_have_narrow_arithmetic,
     gradients_have_digits,
     optimizer_fits,
+    z_loss_is_in_chunks,
     packed_rows_are_whole,
     windows_are_whole,
     sinks_are_whole,

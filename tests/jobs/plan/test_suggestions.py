@@ -148,6 +148,7 @@ ILLEGAL = (
     "job.optimizer_class=NAdam",
     "job.optimizer_class=torch.optim.NAdam job.optimizer=muon",
     "job.optimizer_class=torch.optim.NAdam engine.optimizer_loop=foreach",
+    "job.z_loss=1e-4 engine.loss=whole",
     "job.optimizer=muon engine.optimizer_loop=foreach",
     "parallelism=single ranks_per_node=1 engine.gradients=bfloat16 job.precision=bfloat16",
     "job.decay=none job.decay_steps=10",
