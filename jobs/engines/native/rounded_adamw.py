@@ -43,6 +43,14 @@ class RoundedAdamW(Optimizer):
         super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
         self.seed = seed
         self.generator = torch.Generator(device)
+        # At once: before a checkpoint is read, torch would make them by an update with gradients in bfloat16, which
+        # parameters refuse whose gradients are in float32 (jobs.engines.native.states.sums_in_float32).
+        for parameter in (each for group in self.param_groups for each in group["params"]):
+            self.state[parameter] = {
+                "step": torch.tensor(0.0),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # nothing computes the loss again
@@ -58,9 +66,6 @@ class RoundedAdamW(Optimizer):
     def update(self, group: dict[str, Any], parameter: Tensor, number: int) -> None:
         """Update the parameter of this number."""
         state = self.state[parameter]
-        if not state:
-            state["step"] = torch.tensor(0.0)
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
         state["step"] += 1
         step = int(state["step"])
         # No random state is saved: the numbers follow from seed, parameter, place of the shard and update. A resumed
