@@ -181,6 +181,9 @@ SKIPPED_UPDATES = Metric(
     digits=9,
     group=Group.step,
 )
+Z_LOSS = Metric(
+    "z_loss", "1", "Weighted z-loss of a step (job.z_loss), which the loss does not contain.", group=Group.step
+)
 EXPERT_IMBALANCE = Metric(
     "expert_imbalance",
     "1",

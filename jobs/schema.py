@@ -572,6 +572,8 @@ class OptimizerKind(Enum):
     adamw_stochastic = "adamw_stochastic"
     """AdamW in float32 arithmetic on bfloat16 weights and moments, rounded stochastically, so that small updates count
     in the mean; needs `engine.parameters=bfloat16`."""
+    adamw_8bit = "adamw_8bit"
+    """AdamW whose moments of matrices are kept in 8 bits, with a scale for every block of at most 256 numbers."""
     muon = "muon"
     """Muon for the matrices of layers (their updates are orthogonalized), AdamW for all other weights."""
 
@@ -633,6 +635,11 @@ class Job:
     null: all after the warm-up (native)."""
     optimizer: OptimizerKind = field(default=OptimizerKind.adamw, metadata=NATIVE_ONLY)
     """Rule of the update (native; all others: adamw)."""
+    optimizer_class: str | None = field(default=None, metadata=NATIVE_ONLY)
+    """Class of your own for the rule of the update, a torch.optim.Optimizer as PACKAGE.MODULE.CLASS, installed or on
+    PYTHONPATH (native); null: `optimizer`."""
+    optimizer_arguments: dict[str, str] = field(default_factory=dict, metadata=NATIVE_ONLY)
+    """Further arguments of `optimizer_class`, as Python's literals: `{momentum: 0.9, nesterov: true}` (native)."""
     weight_decay: Annotated[float, Range(0, 1e3, usual=0.1)]
     """AdamW's weight decay; `weight_decay_on` chooses the weights."""
     weight_decay_on: WeightDecayOn = field(default=WeightDecayOn.all, metadata=NATIVE_ONLY)
@@ -645,6 +652,9 @@ class Job:
     """Weight of a loss that balances the load of experts (native); 0: none. The recorded loss is without it."""
     expert_bias_speed: Annotated[float, Range(0, 1, usual=0.001)] = field(default=0.0, metadata=NATIVE_ONLY)
     """Change of the bias by which an expert is chosen, after each step, by its load (native; DeepSeek-V3); 0: none."""
+    z_loss: Annotated[float, Range(0, 1e3, usual=1e-4)] = field(default=0.0, metadata=NATIVE_ONLY)
+    """Weight of the z-loss, the mean of log(Z)^2 over labels, which keeps the logits from drifting; Z is the sum of
+    their exponentials (native; PaLM); 0: none. The recorded loss is without it."""
     clip_norm: Positive | None = None
     """Largest gradient norm; null: no clipping."""
     seed: Annotated[int, Range(0, 2**31 - 1, usual=1234)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from jobs.engines.engine import engine_of
+from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.errors import ConfigError
 from jobs.plan import cost
 from jobs.schema import Run
@@ -37,7 +38,9 @@ class LanguageModelWork(Work):
         return super().packages(run) | {engine.package: engine.extra} | quantized
 
     def refuse_unready(self, run: Run, sweep: Path) -> None:
-        """Raise ConfigError if the weights that it starts from do not exist."""
+        """Raise ConfigError if the weights that it starts from do not exist, or its optimizer cannot be made."""
+        if run.job.train:
+            optimizer_of(run).refuse_unready(run)
         if run.job.init_from is None or run.job.init_from_is_remote:
             return
         start = Path(run.job.init_from)

@@ -50,7 +50,7 @@ class Native(Engine):
 
     def bytes_per_parameter(self, run: Run) -> float:
         """Return the size of a weight and the optimizer's moments."""
-        return (1 + optimizer_of(run).moments(run)) * (2 if run.engine.parameters is Precision.bfloat16 else 4)
+        return (2 if run.engine.parameters is Precision.bfloat16 else 4) + optimizer_of(run).state_bytes(run)
 
     def shardings(self, run: Run) -> list[tuple[tuple[str, Any], ...]]:
         """Return FSDP, which a pipeline does without."""
@@ -61,11 +61,16 @@ class Native(Engine):
         return f"parallelism={'fsdp_full' if run.parallelism.strategy is Strategy.zero3 else 'fsdp_grad_op'}"
 
     def notes(self, run: Run) -> Iterable[tuple[str, str]]:
-        """Yield how the loss is computed, where that is not from all logits at once."""
+        """Yield how the loss is computed, where that is not from all logits at once, and what is not known."""
         from jobs.engines.native.loss_chunk import loss_chunk
 
         if chunk := loss_chunk(run):
             yield "loss", f"from the logits of {chunk:,} labels at a time (engine.loss=chunked)"
+        if run.job.optimizer_class is not None:
+            yield (
+                "optimizer",
+                f"{run.job.optimizer_class}, counted as AdamW: two numbers for each weight, and their update",
+            )
 
     def entry(self, run: Run) -> Entry:
         """Return the loop."""

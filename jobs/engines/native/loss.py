@@ -1,11 +1,13 @@
 """The loss: cross-entropy summed over labels, from all logits at once or in chunks.
 
-For a label t and logits z = W h: loss = log(sum_v exp z_v) - z_t, and d loss / d z = softmax(z) - onehot(t).
+For a label t and logits z = W h: loss = log Z - z_t with Z = sum_v exp z_v, and d loss / d z = softmax(z) - onehot(t).
+A z-loss (job.z_loss, in chunks only) adds c log^2 Z to what is minimized, whose gradient is 2 c log Z softmax(z).
 Sums, not means: micro-batches and ranks have unequal numbers of labels, and the step divides by their total.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -28,15 +30,30 @@ def summed_loss(hidden: Tensor, head: nn.Module, targets: Tensor, labels: int) -
     return whole(head(hidden), targets)
 
 
+@dataclass
+class ZLoss:
+    """The loss that keeps log Z near 0 (PaLM, https://arxiv.org/abs/2204.02311, section 5)."""
+
+    weight: float
+    """c of c log^2 Z."""
+    squares: Tensor | None = None
+    """Sum of log^2 Z over the labels of a step so far."""
+
+    def add(self, squares: Tensor) -> None:
+        """Add those of a micro-batch."""
+        self.squares = squares if self.squares is None else self.squares + squares
+
+
 class ChunkedHead(nn.Linear):
     """An output head that returns the loss from its logits in chunks: FSDP gathers its weight for its forward pass."""
 
     size: int
     """Labels per chunk."""
+    z_loss: ZLoss | None = None
 
     def forward(self, hidden: Tensor, targets: Tensor, labels: int) -> Tensor:  # type: ignore[override]  # a head and its loss
         """Return the summed loss (summed_loss)."""
-        return chunked(hidden, self.weight, targets, labels, self.size)
+        return chunked(hidden, self.weight, targets, labels, self.size, self.z_loss)
 
 
 def whole(logits: Tensor, targets: Tensor) -> Tensor:
@@ -46,8 +63,13 @@ def whole(logits: Tensor, targets: Tensor) -> Tensor:
     return loss.to_local() if isinstance(loss, DTensor) else loss
 
 
-def chunked(hidden: Tensor, weight: Tensor, targets: Tensor, labels: int, size: int) -> Tensor:
-    """Return the loss from hidden states and the head's weight (vocab, hidden), `size` labels at a time."""
+def chunked(  # noqa: PLR0917 (the tensors of a head and its settings)
+    hidden: Tensor, weight: Tensor, targets: Tensor, labels: int, size: int, z_loss: ZLoss | None = None
+) -> Tensor:
+    """Return the loss from hidden states and the head's weight (vocab, hidden), `size` labels at a time.
+
+    Its gradient is also that of the z-loss; its value is not.
+    """
     group = None
     if isinstance(weight, DTensor):
         if not isinstance(hidden, DTensor):
@@ -63,9 +85,12 @@ def chunked(hidden: Tensor, weight: Tensor, targets: Tensor, labels: int, size: 
     hidden, targets = hidden.flatten(0, 1), targets.flatten()
     # Positions without a label cost nothing. A selection by a mask would wait for the device to count them.
     chosen = (targets == IGNORED).byte().argsort(stable=True)[:labels]
-    loss: Tensor = LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]  # torch has no types for it
-        hidden, weight, targets, chosen, size, group
+    loss: Tensor
+    loss, squares = LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]  # torch has no types for it
+        hidden, weight, targets, chosen, size, group, z_loss.weight if z_loss else 0.0
     )
+    if z_loss:
+        z_loss.add(squares)
     return loss
 
 
@@ -85,12 +110,16 @@ class LinearCrossEntropy(torch.autograd.Function):
         chosen: Tensor,
         size: int,
         group: dist.ProcessGroup | None,
-    ) -> Tensor:
-        """Return the sum over the chosen of n targets; hidden (n, hidden), weight (vocab / tp, hidden): own rows."""
+        of_squares: float,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sums of loss and log^2 Z over the chosen of n targets.
+
+        hidden (n, hidden), weight (vocab / tp, hidden): own rows; `of_squares` is the z-loss's c.
+        """
         rows = len(weight)
         # Targets as row numbers of this rank; those outside 0 .. rows - 1 belong to other TP ranks, or are no labels.
         first = dist.get_rank(group) * rows if group else 0
-        loss = torch.zeros((), device=hidden.device)
+        loss, squares = torch.zeros((), device=hidden.device), torch.zeros((), device=hidden.device)
         hidden_gradient = torch.zeros_like(hidden)
         # A frozen head needs none, which is as large as itself in float32.
         trains = ctx.needs_input_grad[1]
@@ -105,11 +134,15 @@ class LinearCrossEntropy(torch.autograd.Function):
             h = hidden[positions] * counts
             logits = (h @ weight.T).float()
             log_p = logits.log_softmax(1)
+            # (chunk, 1): log Z of this rank's rows.
+            log_z = logits[:, :1] - log_p[:, :1]
+            del logits
             if group:
                 # Normalized over this rank's rows; subtract the logarithm of their share of exp z_v over all TP ranks.
-                own = logits[:, :1] - log_p[:, :1]
-                log_p += own - log_sum_exp(own, group)
-            del logits
+                own, log_z = log_z, log_sum_exp(log_z, group)
+                log_p += own - log_z
+            if of_squares:
+                squares += (log_z.square() * counts).sum()
             # Only one TP rank holds the target.
             of_target = log_p.gather(1, place) * here
             if group:
@@ -119,8 +152,12 @@ class LinearCrossEntropy(torch.autograd.Function):
                 del log_p
                 continue
             # softmax(z) - onehot(t), then d hidden = error @ W and d W += error.T @ h.
-            error = log_p.exp_().scatter_add_(1, place, -here.float()).to(h.dtype)
-            del log_p
+            softmax = log_p.exp_()
+            if of_squares:
+                # (1 + 2 c log Z) softmax(z) - onehot(t)
+                softmax *= 1 + 2 * of_squares * log_z
+            error = softmax.scatter_add_(1, place, -here.float()).to(h.dtype)
+            del log_p, softmax
             hidden_gradient[positions] = (error @ weight) * counts
             if weight_gradient is not None and error.dtype == weight_gradient.dtype:
                 weight_gradient.addmm_(error.T, h)
@@ -129,7 +166,8 @@ class LinearCrossEntropy(torch.autograd.Function):
             # Or it would exist next to the logits of the next chunk.
             del error
         ctx.save_for_backward(hidden_gradient, None if weight_gradient is None else weight_gradient.to(weight.dtype))
-        return loss
+        ctx.mark_non_differentiable(squares)
+        return loss, squares
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -137,7 +175,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         hidden_gradient, weight_gradient = ctx.saved_tensors
         # Forward computed them for a gradient of 1; here the scale of the step comes in.
         of_weight = None if weight_gradient is None else weight_gradient * gradients[0]
-        return hidden_gradient * gradients[0], of_weight, None, None, None, None
+        return hidden_gradient * gradients[0], of_weight, None, None, None, None, None
 
 
 def log_sum_exp(own: Tensor, group: dist.ProcessGroup) -> Tensor:

@@ -14,9 +14,12 @@ LOGITS_SHARE = 1 / 16
 def loss_chunk(run: Run) -> int | None:
     """Return the labels whose logits are in memory at a time; None: those of all positions (engine.loss=whole).
 
-    By default, GPUs compute the loss of a micro-batch in chunks where it is more than one.
+    By default, GPUs compute the loss of a micro-batch in chunks where it is more than one. A z-loss is computed in
+    chunks only, whose gradients it scales: it takes no memory then.
     """
     size = chunk_size(run)
+    if run.job.z_loss:
+        return size
     if run.engine.loss is None and has_gpus(run):
         return size if run.job.micro_batch_size * run.job.row_length > size else None
     return size if run.engine.loss is Loss.chunked else None

@@ -18,7 +18,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_sc
 
 from jobs.data import MicroBatch
 from jobs.engines.native.experts.mixture import Mixture
-from jobs.engines.native.loss import summed_loss
+from jobs.engines.native.loss import ChunkedHead, summed_loss
 from jobs.engines.native.model import Decoder, embedded, prompt_of, through
 from jobs.engines.native.step import Around
 from jobs.errors import ConfigError
@@ -80,10 +80,14 @@ class Uncounted(PipelineStage):
         return self.apart(super()._prepare_backward_infra, *given, **options)
 
     def apart(self, prepare: Callable[..., Any], *given: Any, **options: Any) -> Any:
-        """Return what a function does, with the load of experts as it was before."""
+        """Return what a function does, with the load of experts and the z-loss as they were before."""
         mixtures = [part for part in self.submod.modules() if isinstance(part, Mixture)]
         loads = [mixture.load for mixture in mixtures]
+        z_losses = [part.z_loss for part in self.submod.modules() if isinstance(part, ChunkedHead) and part.z_loss]
+        squares = [each.squares for each in z_losses]
         result = prepare(*given, **options)
+        for z_loss, before in zip(z_losses, squares, strict=True):
+            z_loss.squares = before
         for mixture, load in zip(mixtures, loads, strict=True):
             mixture.load = load
         return result

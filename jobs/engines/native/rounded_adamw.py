@@ -43,6 +43,14 @@ class RoundedAdamW(Optimizer):
         super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
         self.seed = seed
         self.generator = torch.Generator(device)
+        # At once: before a checkpoint is read, torch would make them by an update with gradients in bfloat16, which
+        # parameters refuse whose gradients are in float32 (jobs.engines.native.states.sums_in_float32).
+        for parameter in (each for group in self.param_groups for each in group["params"]):
+            self.state[parameter] = {
+                "step": torch.tensor(0.0),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # nothing computes the loss again
@@ -58,9 +66,6 @@ class RoundedAdamW(Optimizer):
     def update(self, group: dict[str, Any], parameter: Tensor, number: int) -> None:
         """Update the parameter of this number."""
         state = self.state[parameter]
-        if not state:
-            state["step"] = torch.tensor(0.0)
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
         state["step"] += 1
         step = int(state["step"])
         # No random state is saved: the numbers follow from seed, parameter, place of the shard and update. A resumed
@@ -69,7 +74,9 @@ class RoundedAdamW(Optimizer):
         self.generator.manual_seed(zlib.crc32(key.encode()))
         beta1, beta2 = group["betas"]
         rate, decay = group["lr"], group["weight_decay"]
-        for weight, gradient, mean, square in pieces(parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"]):
+        gradient_of_shard = sharded_gradient(parameter)
+        moments = state["exp_avg"], state["exp_avg_sq"]
+        for weight, gradient, mean, square in pieces(parameter, gradient_of_shard, *moments):
             # m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, w = w (1 - lr decay) - lr m' / (sqrt(v') + eps), where
             # m' and v' are m and v divided by 1 - b^step.
             g = gradient.float()
@@ -79,6 +86,14 @@ class RoundedAdamW(Optimizer):
             w = weight.float().mul_(1 - rate * decay).addcdiv_(m, divisor, value=-rate / (1 - beta1**step))
             for kept, exact in ((weight, w), (mean, m), (square, v)):
                 round_into(kept, exact, self.generator)
+
+
+def sharded_gradient(parameter: Tensor) -> Tensor | None:
+    """Return the gradient of a parameter, sharded as it is: that of an embedding under TP without FSDP is whole."""
+    gradient = parameter.grad
+    if not isinstance(gradient, DTensor) or not isinstance(parameter, DTensor):
+        return gradient
+    return gradient.redistribute(placements=parameter.placements)
 
 
 def round_into(kept: Tensor, exact: Tensor, generator: torch.Generator) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+from jobs.engines.native.optimizers.adamw_8bit import block_of, weights_of
+from jobs.engines.native.optimizers.own import OF_JOB
 from jobs.layout import data_degree, degree_of, degree_product, frees_weights, has_gpus, uses_ddp, uses_fsdp
 from jobs.parallelism import DP_SHARD, MODEL_AXES, SHARD_GROUP_AXES, Schedule, Sharding, Strategy
 from jobs.plan.cost import parameters, trained_parameters
@@ -17,6 +21,7 @@ from jobs.schema import (
     Batching,
     Kernels,
     LigerKernel,
+    Loss,
     Mlp,
     Norm,
     OptimizerKind,
@@ -160,6 +165,8 @@ def gradients_have_digits(run: Run) -> str | None:
 def optimizer_fits(run: Run) -> str | None:
     """Refuse settings that an optimizer does not have: weights that it would not round, another's loop, adapters."""
     optimizer = run.job.optimizer
+    if run.job.optimizer_class is not None or run.job.optimizer_arguments:
+        return own_class_is_alone(run)
     if optimizer is OptimizerKind.adamw:
         return None
     if optimizer is OptimizerKind.muon and not run.job.trains_all_weights:
@@ -167,6 +174,8 @@ def optimizer_fits(run: Run) -> str | None:
             f"job.optimizer=muon orthogonalizes the updates of whole matrices, and job={run.job.name} trains others "
             "next to frozen ones. Set job.optimizer=adamw, or a job that trains all weights."
         )
+    if optimizer is OptimizerKind.adamw_8bit and (wrong := blocks_are_whole(run)) is not None:
+        return wrong
     if optimizer is OptimizerKind.adamw_stochastic and run.engine.parameters is not Precision.bfloat16:
         return (
             f"job.optimizer=adamw_stochastic rounds weights to bfloat16, and engine.parameters="
@@ -179,6 +188,66 @@ def optimizer_fits(run: Run) -> str | None:
             f"job.optimizer={optimizer.name} does not use. Set engine.optimizer_loop=null, or job.optimizer=adamw."
         )
     return None
+
+
+def own_class_is_alone(run: Run) -> str | None:
+    """Refuse a class of the user that has no module or is one of two choices, and arguments that are keys of the run.
+
+    It is imported before a submission (jobs.engines.native.optimizers.own).
+    """
+    job = run.job
+    path, off = job.optimizer_class, "Set job.optimizer_class=null"
+    if path is None:
+        return (
+            f"job.optimizer_arguments.{next(iter(job.optimizer_arguments))} is an argument of job.optimizer_class, "
+            "which is not set. Set job.optimizer_class=PACKAGE.MODULE.CLASS, or job.optimizer_arguments={}."
+        )
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", path):
+        return f"job.optimizer_class={path!r} is no path as torch.optim.NAdam is. {off}, or PACKAGE.MODULE.CLASS."
+    if job.optimizer is not OptimizerKind.adamw:
+        return (
+            f"job.optimizer={job.optimizer.name} and job.optimizer_class={path} are two rules of the update. {off}, or "
+            "job.optimizer=adamw."
+        )
+    if run.engine.optimizer_loop is not None:
+        return (
+            f"engine.optimizer_loop={run.engine.optimizer_loop.name} chooses a loop of PyTorch's AdamW, which "
+            f"job.optimizer_class={path} does not use. Set engine.optimizer_loop=null, or job.optimizer_class=null."
+        )
+    if doubled := [key for key in job.optimizer_arguments if key in OF_JOB]:
+        return (
+            f"job.optimizer_arguments.{doubled[0]} is {OF_JOB[doubled[0]]}, which every optimizer gets. Set that, and "
+            "job.optimizer_arguments without it."
+        )
+    return None
+
+
+def blocks_are_whole(run: Run) -> str | None:
+    """Refuse moments in 8 bits of adapters and virtual tokens, and where TP would cut a block with one scale."""
+    off = "Set job.optimizer=adamw"
+    if not run.job.trains_all_weights:
+        return (
+            f"job.optimizer=adamw_8bit saves moments of all weights, and job={run.job.name} trains others next to "
+            f"frozen ones, which have few. {off}, or a job that trains all weights."
+        )
+    tensor = run.parallelism.tensor
+    for _, each in weights_of(run):
+        if each.split.name == "columns" and each.columns % (tensor * (block := block_of(each.columns))):
+            return (
+                f"job.optimizer=adamw_8bit keeps rows of {each.columns:,} numbers in blocks of {block} with one scale, "
+                f"which parallelism.tensor={tensor} would cut. {off}, or parallelism.tensor=1."
+            )
+    return None
+
+
+def z_loss_is_in_chunks(run: Run) -> str | None:
+    """Refuse a z-loss from all logits at once, where it would keep them."""
+    if run.job.z_loss == 0 or run.engine.loss is not Loss.whole:
+        return None
+    return (
+        f"job.z_loss={run.job.z_loss:g} is computed in chunks of labels, and engine.loss=whole computes all logits at "
+        "once. Set engine.loss=chunked, or job.z_loss=0."
+    )
 
 
 def packed_rows_are_whole(run: Run) -> str | None:
@@ -402,6 +471,7 @@ RULES: tuple[Rule, ...] = (
     narrow_weights_have_narrow_arithmetic,
     gradients_have_digits,
     optimizer_fits,
+    z_loss_is_in_chunks,
     packed_rows_are_whole,
     windows_are_whole,
     sinks_are_whole,

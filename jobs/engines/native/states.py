@@ -47,7 +47,7 @@ def states_at(run: Run, held: Held, whole: Held) -> States:
     update = States(
         weights=width * trained + narrow * frozen + held.scale_bytes,
         gradients=(4 if sums_in_float32(run) else width) * (trained + undivided_gradients(run)),
-        optimizer=width * round(optimizer_of(run).moments(run) * trained),
+        optimizer=round(optimizer_of(run).state_bytes(run) * trained),
     )
     if p.strategy is not Strategy.fsdp or held == whole:
         return update

@@ -22,6 +22,7 @@ from jobs.engines.native.experts.mixture import Mixture, experts_of
 from jobs.engines.native.experts.router import BIAS
 from jobs.engines.native.float8 import plain, scale_weights
 from jobs.engines.native.load_sharded import local_shard
+from jobs.engines.native.loss import ChunkedHead, ZLoss
 from jobs.engines.native.loss_scale import LossScale
 from jobs.engines.native.model import layers
 from jobs.engines.native.optimizers.optimizer import optimizer_of
@@ -85,6 +86,11 @@ class Trainer(Trains):
             layer.attn.block_idx: layer.mlp for layer in layers(self.model.gpt) if isinstance(layer.mlp, Mixture)
         }
         self.imbalance: list[float] = []
+        # Other pipeline ranks than the last have no head.
+        self.z_loss = ZLoss(job.z_loss) if job.z_loss else None
+        if isinstance(head := getattr(self.model.gpt, "lm_head", None), ChunkedHead):
+            head.z_loss = self.z_loss
+        self.z_numbers: dict[Metric, float] = {}
         # Ranks of a TP group compute the same activations, and so drop the same ones.
         place = layout.coordinates(dist.get_rank())
         self.place = [number for number, axis in zip(place, AXES, strict=True) if axis is not TP]
@@ -123,6 +129,8 @@ class Trainer(Trains):
         #    The loss scale of float16 (1 without) is a factor of it, which clip() removes.
         scale = self.loss_scale.value if self.loss_scale else 1.0
         self.begin_balance(scale)
+        if self.z_loss:
+            self.z_loss.squares = None
         total = self.model.execution.forward_backward(micro_batches, scale * self.averaged / batch.labels)
         # An expert's is a sum over the tokens of its EP group, and FSDP averages it over the other ranks only.
         if found := gradients_of(self.of_experts):
@@ -139,9 +147,18 @@ class Trainer(Trains):
                 scale_weights(self.model.gpt)
         self.optimizer.zero_grad(set_to_none=True)
         # 4. Sum the losses of all ranks; those without the model's head contribute 0.
-        dist.all_reduce(total)
-        loss, norm_found, *self.imbalance = on_host(total, norm, *self.expert_loads())
-        return loss / (batch.labels * self.equal_losses), None if skipped else norm_found, rate
+        sums = [total]
+        if self.z_loss:
+            squares = self.z_loss.squares
+            sums.append(torch.zeros_like(total) if squares is None else squares)
+        for each in sums:
+            dist.all_reduce(each)
+        loss, norm_found, *further = on_host(total, norm, *sums[1:], *self.expert_loads())
+        counted = batch.labels * self.equal_losses
+        if self.z_loss:
+            self.z_numbers = {m.Z_LOSS: self.z_loss.weight * further.pop(0) / counted}
+        self.imbalance = further
+        return loss / counted, None if skipped else norm_found, rate
 
     def begin_balance(self, loss_scale: float) -> None:
         """Count the tokens of experts from 0, and set the weight of the balance loss of a sequence."""
@@ -189,9 +206,9 @@ class Trainer(Trains):
         return sum(counts[:: len(counts) // self.pipeline.size()])
 
     def numbers(self) -> dict[Metric, float]:
-        """Return the loss scale and the skipped updates of float16, and the imbalance of experts."""
+        """Return the loss scale and the skipped updates of float16, the z-loss, and the imbalance of experts."""
         loads = dict.fromkeys([m.EXPERT_IMBALANCE], self.imbalance[0]) if self.imbalance else {}
-        return loads | ({} if self.loss_scale is None else self.loss_scale.numbers())
+        return self.z_numbers | loads | ({} if self.loss_scale is None else self.loss_scale.numbers())
 
 
 def on_device(tokens: Tokens, device: torch.device) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from jobs.lookup import imported
-from jobs.schema import Run
+from jobs.schema import Precision, Run
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +30,10 @@ class Optimizer(ABC):
     def moments(self, run: Run) -> float:
         """Return the numbers that it keeps for each trained weight, in the mean."""
 
+    def state_bytes(self, run: Run) -> float:
+        """Return the bytes that it keeps for each trained weight, in the mean: its numbers have the type of weights."""
+        return (2 if run.engine.parameters is Precision.bfloat16 else NUMBER_BYTES) * self.moments(run)
+
     def update_bytes(self, run: Run) -> float:
         """Return the bytes that an update moves for each weight in float32.
 
@@ -43,6 +47,10 @@ class Optimizer(ABC):
         del weight
         return 0.0
 
+    def refuse_unready(self, run: Run) -> None:
+        """Raise ConfigError before anything is submitted if this machine shows that it cannot be built."""
+        del run
+
     def divided(self, groups: Groups, model: nn.Module) -> Groups:
         """Return groups of a model's parameters, divided further where it updates some parameters in another way."""
         del model
@@ -55,5 +63,6 @@ class Optimizer(ABC):
 
 def optimizer_of(run: Run) -> Optimizer:
     """Return the optimizer of a run."""
-    found: Optimizer = imported(f"jobs.engines.native.optimizers.{run.job.optimizer.name}:OPTIMIZER")
+    name = run.job.optimizer.name if run.job.optimizer_class is None else "own"
+    found: Optimizer = imported(f"jobs.engines.native.optimizers.{name}:OPTIMIZER")
     return found
