@@ -173,10 +173,17 @@ def model_flops(run: Run) -> float:
 
 
 def stops_s(run: Run, steps: int) -> Interval:
-    """Return the time besides steps, in seconds: START_S + checkpoints x the time that one holds training up."""
-    saved = 0 if run.job.checkpoint_every_steps is None else steps // run.job.checkpoint_every_steps
+    """Return the time besides steps, in seconds: START_S + checkpoints x the time that one holds training up.
+
+    The run waits for the last checkpoint, which is saved at its end whatever the interval (jobs.work.train.loop).
+    """
+    every = run.job.checkpoint_every_steps
+    if every is None:
+        return START_S
+    earlier = max(0, steps - 1) // every
     background = engine_of(run).writes_in_background and run.job.checkpoint_in_background
-    write_s = checkpoint_bytes(run) / WRITE_BYTES_PER_S * (BACKGROUND_STALL if background else 1)
+    saved = earlier * (BACKGROUND_STALL if background else 1) + 1
+    write_s = checkpoint_bytes(run) / WRITE_BYTES_PER_S
     # A file system of a tenth to ten times the assumed bandwidth.
     return START_S + Interval(write_s, write_s / 10, write_s * 10).scaled(saved)
 
