@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,20 @@ class Layout:
     """A legal run, and what a user types behind the common overrides of its space."""
 
     run: Run
-    overrides: str
+    choice: tuple[str, ...]
+    """Overrides of its point, method and degrees."""
+    values: Values
+    """Other values of the layout, by key."""
+
+    @property
+    def overrides(self) -> str:
+        """Return the overrides to type."""
+        return " ".join([*self.choice, *([typed(self.values)] if self.values else [])])
+
+    @property
+    def besides_stages(self) -> Values:
+        """Return the values that are not of the virtual stages."""
+        return tuple(value for value in self.values if value[0] not in {SCHEDULE, STAGES})
 
 
 @dataclass(frozen=True)
@@ -63,8 +76,16 @@ class Layouts:
         start = f"{GROUP}={START}"
         for point in self.points:
             own = [override for override in point.overrides if override not in self.common and override != start]
-            for run, found in legal(point.run, self.given):
-                yield Layout(run, " ".join([*own, *found]))
+            for layout in legal(point.run, self.given):
+                yield replace(layout, choice=(*own, *layout.choice))
+
+    def with_other_stages(self, layout: Layout) -> Iterator[Layout]:
+        """Yield a legal layout of a pipeline with each other number of virtual stages a rank."""
+        for stages in stages_of_equal_length(layout.run, self.given):
+            virtual = interleaved(stages)
+            run = applied(layout.run, virtual)
+            if stages != pipeline_stages_per_rank(layout.run) and not problems_of_layout(run):
+                yield Layout(run, layout.choice, (*virtual, *layout.besides_stages))
 
 
 def read_layouts(overrides: list[str]) -> Layouts:
@@ -83,8 +104,8 @@ def read_layouts(overrides: list[str]) -> Layouts:
     return Layouts(points, [each for each in shared if each not in start], given)
 
 
-def legal(run: Run, given: frozenset[str]) -> Iterator[tuple[Run, list[str]]]:
-    """Yield the legal runs that differ in keys of a layout that are not given, and the overrides that make them."""
+def legal(run: Run, given: frozenset[str]) -> Iterator[Layout]:
+    """Yield the legal layouts of a run, which differ in keys that are not given."""
     if any(broken(OF_ANY_LAYOUT, run)):
         return
     for degrees, method in itertools.product(degrees_of(run, given), methods(run, given)):
@@ -103,7 +124,7 @@ def legal(run: Run, given: frozenset[str]) -> Iterator[tuple[Run, list[str]]]:
                 if not problems_of_layout(layout):
                     mode = (RECOMPUTATION, run.engine.activation_checkpointing)
                     changed = tuple(value for value in (*virtual, *split, *values) if value != mode)
-                    yield layout, [*overrides, *([typed(changed)] if changed else [])]
+                    yield Layout(layout, tuple(overrides), changed)
 
 
 def degrees_of(run: Run, given: frozenset[str]) -> list[dict[str, int]]:
@@ -121,18 +142,32 @@ def degrees_of(run: Run, given: frozenset[str]) -> list[dict[str, int]]:
 
 
 def virtual_stages(run: Run, given: frozenset[str]) -> Iterator[Values]:
-    """Yield the schedule as it is, and with the most virtual stages a rank: these divide the pipeline's bubble.
+    """Yield the schedule as it is, and with many virtual stages a rank: these divide the pipeline's bubble.
 
-    More than MOST_VIRTUAL gain little, and each sends its activations; every published pipeline of NVIDIA's recipes
-    for H100 has 5 to 20 (NVIDIA/dgxc-benchmarking).
+    More than MOST_VIRTUAL gain little, and each sends its activations. `with_other_stages` has the other numbers: all
+    of them at once would double the time of a search.
     """
     yield ()
-    p = run.parallelism
-    if p.pipeline == 1 or given & {GROUP, SCHEDULE, STAGES} or run.model.layers % p.pipeline:
-        return
-    most = max(each for each in divisors(run.model.layers // p.pipeline) if each <= MOST_VIRTUAL)
-    if most > 1:
-        yield (SCHEDULE, Schedule.Interleaved1F1B), (STAGES, most)
+    if stages := stages_of_equal_length(run, given):
+        yield interleaved(max((each for each in stages if each <= MOST_VIRTUAL), default=stages[0]))
+
+
+def stages_of_equal_length(run: Run, given: frozenset[str]) -> list[int]:
+    """Return the numbers of virtual stages a rank that make stages of equal length; empty where none is free.
+
+    Where PP does not divide the layers, the embedding and the head count as one each: Llama 3.1 405B has 126 layers for
+    this reason.
+    """
+    p, layers = run.parallelism, run.model.layers
+    if p.pipeline == 1 or given & {GROUP, SCHEDULE, STAGES}:
+        return []
+    equal = next((count // p.pipeline for count in (layers, layers + 2) if count % p.pipeline == 0), 1)
+    return [stages for stages in divisors(equal) if 1 < stages <= layers // p.pipeline]
+
+
+def interleaved(stages: int) -> Values:
+    """Return the values of a pipeline with this number of virtual stages a rank."""
+    return (SCHEDULE, Schedule.Interleaved1F1B), (STAGES, stages)
 
 
 def split_of(run: Run, given: frozenset[str]) -> Values:

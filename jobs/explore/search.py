@@ -24,6 +24,8 @@ from jobs.schema import Run
 
 FASTEST, MOST_PARETO = 10, 15
 """Rows of the tables."""
+REFINED = 50
+"""First layouts that are also tried with every other number of virtual stages."""
 HEADINGS = ("nodes", "dp x cp x tp x pp", "MBS x acc", "fits", "memory (GB)", "step (s)", "tokens/s per GPU", "hours",
             "GPU-hours")  # fmt: skip
 
@@ -48,7 +50,7 @@ def search(overrides: list[str], picture: Path | None) -> SearchAnswer:
         len(layouts),
         len(order),
         list(space.common),
-        [answer_of(each) for each in order[:FASTEST]],
+        [answer_of(each) for each in with_best_stages(order)[:FASTEST]],
         [answer_of(each) for each in spread(best)],
         len(best),
         None if picture is None else str(picture),
@@ -111,7 +113,22 @@ def in_order(space: Layouts) -> tuple[list[Layout], list[RankedLayout]]:
         raise ConfigError(no_layout(space))
     if not (order := ranked(layouts)):
         raise ConfigError(nothing_fits(space, layouts))
-    return layouts, order
+    seen = {each.overrides for each in layouts}
+    for each in order[:REFINED]:
+        for other in space.with_other_stages(each.layout):
+            if other.overrides not in seen:
+                seen.add(other.overrides)
+                layouts.append(other)
+    # Predictions are kept with their runs: this predicts the new ones only.
+    return layouts, ranked(layouts)
+
+
+def with_best_stages(order: Sequence[RankedLayout]) -> list[RankedLayout]:
+    """Return ranked layouts without those that differ from a better one in their virtual stages only."""
+    best: dict[object, RankedLayout] = {}
+    for each in order:
+        best.setdefault((each.layout.choice, each.layout.besides_stages), each)
+    return list(best.values())
 
 
 def table(found: Sequence[LayoutAnswer]) -> FittedTable:

@@ -162,9 +162,10 @@ def context_exchange(run: Run, layout: Layout, layers: float) -> Exchange:
     held = (
         tokens_of(run).count * 2 * model.kv_heads * model.head_size / run.parallelism.tensor * WIDTHS[run.job.precision]
     )
-    # Around the ring go keys and values in forward; in backward these again, and their gradients. Recomputation's
-    # further forward pass is not counted.
-    return Exchange(group, 3 * layers * (group.ranks - 1) * held, 3 * layers)
+    # Around the ring go keys and values in forward; in backward these again, and their gradients. Recomputation repeats
+    # the forward's round.
+    rounds = (3 + recomputed_share(run)) * layers
+    return Exchange(group, rounds * (group.ranks - 1) * held, rounds)
 
 
 def pipeline_exchange(run: Run, layout: Layout, stages: int) -> Exchange:

@@ -37,6 +37,9 @@ START_S = Interval(90, 30, 300)
 """Time from the start of the processes to the first step: imports, process groups, weights. An estimate, so wide."""
 BACKGROUND_STALL = 0.06
 """Part of a checkpoint's time that stops training if it is written in the background (tests/README.md, Checkpoints)."""
+FAILED_TRY = 0.25
+"""Cost of a try that does not fit over that of a run: it fails in its first steps, and the next one waits in the queue
+again. Chosen among five by the layouts that are tried first in published tables (tests/README.md)."""
 POWER_SHARE = Interval(0.75, 0.45, 1.0)
 """Mean power of a GPU in training over the largest of its board. A node of eight H100 took 0.76 of its rating in
 intensive training, and never more than 0.82 (https://arxiv.org/abs/2506.14551, https://arxiv.org/abs/2412.08602). One
@@ -159,9 +162,9 @@ def speed(run: Run, samples: Samples | None = None) -> Speed | None:
 
 
 def expected_s(seconds: float, chance: float) -> float:
-    """Return the expected time until a success: a failed try costs about as much as a run."""
-    # 1 / chance tries on average.
-    return seconds / max(chance, 1e-9)
+    """Return the expected time until a success."""
+    # 1 / chance tries on average, all of which but the last one fail.
+    return seconds * (1 + FAILED_TRY * (1 / max(chance, 1e-9) - 1))
 
 
 def model_flops(run: Run) -> float:
@@ -173,10 +176,17 @@ def model_flops(run: Run) -> float:
 
 
 def stops_s(run: Run, steps: int) -> Interval:
-    """Return the time besides steps, in seconds: START_S + checkpoints x the time that one holds training up."""
-    saved = 0 if run.job.checkpoint_every_steps is None else steps // run.job.checkpoint_every_steps
+    """Return the time besides steps, in seconds: START_S + checkpoints x the time that one holds training up.
+
+    The run waits for the last checkpoint, which is saved at its end whatever the interval (jobs.work.train.loop).
+    """
+    every = run.job.checkpoint_every_steps
+    if every is None:
+        return START_S
+    earlier = max(0, steps - 1) // every
     background = engine_of(run).writes_in_background and run.job.checkpoint_in_background
-    write_s = checkpoint_bytes(run) / WRITE_BYTES_PER_S * (BACKGROUND_STALL if background else 1)
+    saved = earlier * (BACKGROUND_STALL if background else 1) + 1
+    write_s = checkpoint_bytes(run) / WRITE_BYTES_PER_S
     # A file system of a tenth to ten times the assumed bandwidth.
     return START_S + Interval(write_s, write_s / 10, write_s * 10).scaled(saved)
 

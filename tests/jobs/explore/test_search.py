@@ -16,7 +16,7 @@ from jobs.errors import ConfigError
 from jobs.explore.layouts import read_layouts
 from jobs.explore.picture import draw
 from jobs.explore.propose.predicted import RankedLayout, pareto, ranked
-from jobs.explore.search import search, show
+from jobs.explore.search import in_order, search, show
 from jobs.parallelism import Strategy
 from jobs.plan.compose import compose
 from jobs.plan.legality import problems
@@ -83,6 +83,31 @@ def test_a_pipeline_is_tried_with_virtual_stages_too_unless_the_schedule_is_give
     assert not [each for each in given if "Interleaved" in each.overrides]
 
 
+def test_no_other_number_of_virtual_stages_makes_one_of_the_first_layouts_faster() -> None:
+    space = read_layouts([*GIVEN, "job.micro_batch_size=1", "engine=nemo", "scaling.global_batch_size=64", "nodes=4",
+                          "model.layers=48", "engine.activation_checkpointing=full"])  # fmt: skip
+    layouts, order = in_order(space)
+    assert len({each.overrides for each in layouts}) == len(layouts)
+    tried = {each.run.parallelism.stages_per_rank for each in layouts}
+    # 48 layers by PP 2, 4, 8 and 16: also where a schedule has more than ten stages a rank.
+    assert tried >= {2, 3, 4, 6, 8, 12}
+    (best, *_) = (each for each in order if each.layout.run.parallelism.pipeline > 1)
+    others = list(space.with_other_stages(best.layout))
+    assert others
+    assert all(best.expected_s <= other.expected_s for other in ranked(others))
+
+
+@pytest.mark.parametrize(("layers", "stages"), [(16, {2, 4}), (14, {2}), (13, set[int]())])
+def test_virtual_stages_are_of_equal_length_where_embedding_and_head_count_as_a_layer_each(
+    layers: int, stages: set[int]
+) -> None:
+    # 126 layers of Llama 3.1 405B on PP 8 have 64 stages: all of two layers but the first and the last.
+    space = read_layouts([*GIVEN, "job.micro_batch_size=1", "engine=nemo", f"model.layers={layers}",
+                          "parallelism.pipeline=4", "parallelism.tensor=1", "parallelism.context=1"])  # fmt: skip
+    tried = {each.run.parallelism.stages_per_rank for each in in_order(space)[0]} - {None}
+    assert tried == stages
+
+
 def test_what_plan_refuses_is_not_listed_and_all_degrees_and_methods_are_tried() -> None:
     order = found("nodes=1,2", "job.micro_batch_size=1")
     assert all(not problems(each.layout.run) for each in order)
@@ -138,7 +163,7 @@ def test_the_chance_of_not_fitting_counts_as_lost_time() -> None:
     assert all(0.05 <= each.chance < 0.95 for each in tight)
     for each in tight:
         tokens = each.layout.run.ranks * each.speed.tokens_per_s_per_gpu.point
-        assert each.expected_s == pytest.approx(1 / tokens / each.chance)
+        assert each.expected_s == pytest.approx((1 + 0.25 * (1 / each.chance - 1)) / tokens)
 
 
 def test_no_layout_beats_one_of_the_pareto_set_in_time_cost_and_memory() -> None:

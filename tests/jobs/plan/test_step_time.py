@@ -76,6 +76,15 @@ def test_full_recomputation_repeats_the_forward_pass_of_layers_and_not_the_head(
     assert repeated.attention_s / kept.attention_s == pytest.approx(4.5 / 3.5)
 
 
+def test_recomputation_sends_keys_and_values_round_the_ring_again() -> None:
+    ring = ("parallelism=ddp", "parallelism.context=2", "engine=nemo")
+    (kept,), (repeated,) = (work(*ring, f"engine.activation_checkpointing={each}").stages for each in ("none", "full"))
+    # Forward, the same in backward, and gradients: three rounds of the keys and values of half a sequence.
+    assert kept.context.wire_bytes == pytest.approx(32 * 3 * 2_048 * 2 * 1_024 * 2)
+    assert repeated.context.wire_bytes / kept.context.wire_bytes == pytest.approx(4 / 3)
+    assert repeated.context.collectives / kept.context.collectives == pytest.approx(4 / 3)
+
+
 @pytest.mark.parametrize(("engine", "slower"), [("nemo", 8), ("native", 1)])
 def test_megatrons_attention_has_no_tensor_cores_where_heads_are_no_multiple_of_8(engine: str, slower: int) -> None:
     (aligned,), (odd,) = (work("parallelism=ddp", f"engine={engine}", f"model.head_size={size}").stages
@@ -373,6 +382,21 @@ def test_plan_prints_predicted_speed_and_that_nothing_confirmed_it(capsys: pytes
     assert found.hours is not None
     assert 1000 * found.step_time_s.point < 3600 * found.hours.point < 1000 * found.step_time_s.point + 400
     assert found.step_time_s.high / found.step_time_s.low > 1.5
+
+
+@pytest.mark.parametrize(("engine", "stall"), [("native", 0.06), ("nemo", 1)])
+def test_predicted_hours_contain_the_checkpoint_at_the_end_for_which_a_run_waits(engine: str, stall: float) -> None:
+    def besides_steps_s(every: str) -> float:
+        saves = f"job.checkpoint_every_steps={every}"
+        found = speed(of("parallelism=ddp", f"engine={engine}", "job.steps=1000", saves))
+        assert found is not None
+        assert found.hours is not None
+        return 3600 * found.hours.point - 1000 * found.step_time_s.point
+
+    # Weights in float32 and both moments, at 1 GB/s.
+    write_s, without = 12 * 8_030_261_248 / 1e9, besides_steps_s("null")
+    for every, earlier in ((300, 3), (500, 1), (1000, 0), (2000, 0)):
+        assert besides_steps_s(str(every)) - without == pytest.approx((earlier * stall + 1) * write_s, rel=0.2)
 
 
 def test_runs_on_cpus_and_runs_that_serve_have_no_predicted_speed(capsys: pytest.CaptureFixture[str]) -> None:
