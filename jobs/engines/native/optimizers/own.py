@@ -108,7 +108,7 @@ def refusal(asked: str, env: tuple[tuple[str, str], ...]) -> str | None:
 
     A process that is killed, or ends itself, is one that cannot.
     """
-    from jobs.submit.batch_script import code_environment
+    from jobs.submit.preparation.script_lines import code_environment
 
     command = [sys.executable, "-m", "jobs.engines.native.optimizers.own", asked]
     try:
