@@ -12,7 +12,7 @@ float32 by its size, and blocks may cross rows, so that another layout cannot re
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -28,6 +28,7 @@ DECADES = 7
 IN_FLOAT32 = "exp_avg", "exp_avg_sq"
 IN_8_BITS = "exp_avg_codes", "exp_avg_scales", "exp_avg_sq_codes", "exp_avg_sq_scales"
 """States; torch would read numbers of an AdamW's checkpoint into codes with their names."""
+Code = Callable[[torch.device], Tensor]
 TINY = torch.finfo(torch.float32).tiny
 
 
@@ -78,7 +79,7 @@ class EightBitAdamW(Optimizer):
         ):
             if not weight.numel():  # a rank with fewer rows than there are ranks
                 continue
-            m, v = (decoded(*moments[:2], mean_code), decoded(*moments[2:], square_code)) if in_8_bits else moments
+            m, v = (decoded(mean_code, *moments[:2]), decoded(square_code, *moments[2:])) if in_8_bits else moments
             # m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, w = w (1 - lr decay) - lr m' / (sqrt(v') + eps), where
             # m' and v' are m and v divided by 1 - b^step.
             g = gradient.float()
@@ -87,8 +88,8 @@ class EightBitAdamW(Optimizer):
             divisor = (v / (1 - beta2**step)).sqrt_().add_(EPSILON)
             weight.copy_(weight.float().mul_(1 - rate * decay).addcdiv_(m, divisor, value=-rate / (1 - beta1**step)))
             if in_8_bits:
-                encode(m, *moments[:2], mean_code)
-                encode(v, *moments[2:], square_code)
+                encode(mean_code, m, *moments[:2])
+                encode(square_code, v, *moments[2:])
 
 
 def first_state(parameter: Tensor) -> dict[str, Tensor]:
@@ -140,13 +141,14 @@ def square_code(device: torch.device) -> Tensor:
     return torch.tensor(code_of(2), device=device)
 
 
-def decoded(codes: Tensor, scales: Tensor, code: Any) -> Tensor:
+def decoded(code: Code, codes: Tensor, scales: Tensor) -> Tensor:
     """Return the numbers (rows, columns) of codes (rows, columns) and scales (rows, blocks)."""
-    numbers: Tensor = code(codes.device)[codes.int()]
-    return numbers.unflatten(-1, (scales.shape[-1], -1)).mul_(scales[..., None]).flatten(-2)
+    numbers = code(codes.device)[codes.int()]
+    found: Tensor = numbers.unflatten(-1, (scales.shape[-1], -1)).mul_(scales[..., None]).flatten(-2)
+    return found
 
 
-def encode(numbers: Tensor, codes: Tensor, scales: Tensor, code: Any) -> None:
+def encode(code: Code, numbers: Tensor, codes: Tensor, scales: Tensor) -> None:
     """Write numbers to codes and scales, each as the nearest value of the code."""
     blocks, values = numbers.unflatten(-1, (scales.shape[-1], -1)), code(numbers.device)
     scales.copy_(blocks.abs().amax(-1))

@@ -37,14 +37,14 @@ def test_numbers_of_seven_decades_keep_their_size_in_8_bits() -> None:
         torch.manual_seed(0)
         numbers = 10 ** (-6 * torch.rand(64, 512)) * torch.tensor(signs)[torch.randint(2, (64, 512))]
         codes, scales = torch.empty(64, 512, dtype=torch.uint8), torch.empty(64, 2)
-        encode(numbers, codes, scales, code)
-        found = decoded(codes, scales, code)
+        encode(code, numbers, codes, scales)
+        found = decoded(code, codes, scales)
         assert torch.equal(numbers.view(64, 2, 256).abs().amax(-1), scales)
         large = numbers.abs() > 0.01
         assert ((found - numbers) / numbers)[large].abs().max() < 0.12
         assert (found - numbers)[~large].abs().max() < 1e-3
-        encode(torch.zeros(64, 512), codes, scales, code)
-        assert torch.equal(decoded(codes, scales, code), torch.zeros(64, 512))
+        encode(code, torch.zeros(64, 512), codes, scales)
+        assert torch.equal(decoded(code, codes, scales), torch.zeros(64, 512))
 
 
 def test_no_second_moment_is_rounded_to_zero_beside_larger_ones() -> None:
