@@ -196,7 +196,8 @@ def test_no_name_is_live_in_the_picture_and_only_its_two_scripts_run(name: str, 
     def named(each: RankedLayout) -> RankedLayout:
         run = each.layout.run
         run = replace(run, model=replace(run.model, name=name), gpu=replace(run.gpu, name=name))
-        return replace(each, layout=replace(each.layout, run=run, overrides=f"model={name} parallelism.tensor=1"))
+        layout = replace(each.layout, run=run, choice=(f"model={name} parallelism.tensor=1",), values=())
+        return replace(each, layout=layout)
 
     order = [named(each) for each in found("parallelism.tensor=1", "parallelism.context=1")]
     draw(order, order[:1], tmp_path / "x.html")
