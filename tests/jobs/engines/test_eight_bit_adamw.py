@@ -95,7 +95,7 @@ def test_a_saved_state_is_loaded_bit_by_bit(width: str) -> None:
     "layout",
     [
         "parallelism=fsdp_full",
-        "parallelism=tp parallelism.tensor=2",
+        long("parallelism=tp parallelism.tensor=2"),
         long("parallelism=ddp"),
         long("parallelism=pp parallelism.pipeline=2"),
         long("parallelism=tp_fsdp parallelism.tensor=2 ranks_per_node=4"),
