@@ -53,6 +53,7 @@ def test_a_class_that_cannot_be_made_is_refused_with_its_words(tmp_path: Path, m
         ("of_a_user.Missing", {}, "cannot be imported: AttributeError: module 'of_a_user' has no attribute 'Missing'"),
         ("no_such_package.Own", {}, "cannot be imported: ModuleNotFoundError: No module named 'no_such_package'"),
         ("of_a_user.NotOne", {}, "is no subclass of torch.optim.Optimizer"),
+        ("torch.optim.LBFGS", {}, "computes the loss several times in a step"),
         ("of_a_user.NoRate", {}, "takes no lr, which job.learning_rate sets"),
         ("of_a_user.NoDecay", {}, "takes no weight_decay, and job.weight_decay=0.01. Set job.weight_decay=0."),
         ("of_a_user.SGD", {"momentum": "-1"}, "refuses its arguments: ValueError: Invalid momentum value: -1"),

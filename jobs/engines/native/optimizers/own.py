@@ -76,6 +76,10 @@ def made(
         ) from error
     if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
         raise ConfigError(f"{asked} is no subclass of torch.optim.Optimizer. Set another class.")
+    closure = inspect.signature(found.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise ConfigError(f"{asked} computes the loss several times in a step, which training does not. Set another "
+                          "class.")  # fmt: skip
     known = inspect.signature(found).parameters
     if "lr" not in known:
         raise ConfigError(f"{asked} takes no lr, which job.learning_rate sets in every step. Set another class.")
