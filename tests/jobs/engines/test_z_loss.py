@@ -55,7 +55,6 @@ def z_losses(run: RunDir) -> list[float]:
         long("parallelism=fsdp_full"),
         long("parallelism=ddp"),
         long("parallelism=pp parallelism.pipeline=2"),
-        long("parallelism=cp_fsdp"),
     ],
 )
 def test_losses_and_z_losses_are_those_of_one_process(layout: str, tmp_path: Path) -> None:
