@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.submit.environment import unset_line
 from tests.support.paths import ROOT
 
 
@@ -29,6 +30,10 @@ def run_script(where: Path, **allocation: str) -> subprocess.CompletedProcess[st
             "SLURMSCALE_PYTHON": f"{where}/bin/python",
         },
     )  # fmt: skip
+
+
+def test_it_drops_what_it_inherits_as_the_other_batch_scripts_do() -> None:
+    assert f"\n{unset_line()}\n" in (ROOT / "sbatch/train.sbatch").read_text()
 
 
 @pytest.mark.parametrize(
