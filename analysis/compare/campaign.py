@@ -26,7 +26,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from analysis.compare.campaign_rules import Baseline, Rules, breaches
+from analysis.compare.contest_rules import Baseline, Rules, breaches
 from analysis.compare.core import Ratio, matched
 from analysis.compare.proxy import Bias, Proxy
 from analysis.compare.proxy import recorded as recorded_proxy

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from analysis.compare.campaign import NO_CHANGE, Entry, part_of
-from analysis.compare.campaign_rules import Rules
+from analysis.compare.contest_rules import Rules
 from analysis.compare.proxy import Proxy
 from analysis.formatting import plural, significant
 from analysis.intervals import CONFIDENCE, FEWEST_FOR_MEAN, paired_interval

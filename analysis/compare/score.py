@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.compare.campaign import Entry, Leaderboard, submitted
-from analysis.compare.campaign_rules import breaches
+from analysis.compare.contest_rules import breaches
 from analysis.formatting import plural
 from analysis.run import RunResult
 from jobs.metrics import Better

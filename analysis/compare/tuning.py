@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from analysis.compare.campaign_rules import Baseline, Rules, did_the_task, did_the_work, reached_the_loss
+from analysis.compare.contest_rules import Baseline, Rules, did_the_task, did_the_work, reached_the_loss
 from analysis.compare.core import Ratio
 from analysis.failures.runs import Failure, failures
 from analysis.metrics.cost import HOUR_S, recorded_s

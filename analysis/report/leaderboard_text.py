@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from analysis.compare.campaign import SURE, Entry, Leaderboard, Verdict, confidence_of_each, rehearsal
 from analysis.compare.campaign_budget import accounts
-from analysis.compare.campaign_rules import Rules
+from analysis.compare.contest_rules import Rules
 from analysis.compare.expectations import of_entry
 from analysis.compare.proxy import Bias
 from analysis.compare.published import figures_for

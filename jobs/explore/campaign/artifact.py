@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
 from analysis.compare.campaign import Entry, Leaderboard
-from analysis.compare.campaign_rules import input_hashes
+from analysis.compare.contest_rules import input_hashes
 from analysis.formatting import plural
 from analysis.metrics.systems import facts_of
 from analysis.run import RunResult

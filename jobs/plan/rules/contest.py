@@ -1,8 +1,8 @@
-"""Rules of a contest, checked before a run starts; analysis.compare.campaign_rules judges what the run did.
+"""Rules of a contest, checked before a run starts; analysis.compare.contest_rules judges what the run did.
 
 A key that must have the contest's value is a field of jobs.schema.Contest, a line of REQUIRED here, and a line of the
 experiment file. A limit on what a run did is a field and a line there too, and a function in
-analysis.compare.campaign_rules.
+analysis.compare.contest_rules.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from analysis.compare.campaign import Verdict, leaderboards
-from analysis.compare.campaign_rules import kept_inputs
+from analysis.compare.contest_rules import kept_inputs
 from analysis.load.discover import read_runs
 from analysis.load.run_directory import read_run
 from jobs.cli import main

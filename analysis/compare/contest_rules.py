@@ -1,4 +1,4 @@
-"""The rules of a campaign: check that a run did the work of the baseline, by what the run recorded.
+"""The rules of a campaign and its contest: check that a run did the work of the baseline, by what the run recorded.
 
 A run that trained on less, on other data, or to another loss does not count, however fast it was.
 """
