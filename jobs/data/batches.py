@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from jobs.data.dataset import Dataset, Tokens
-from jobs.data.micro_batches import MicroBatch, dealt, end_to_end, side_by_side
+from jobs.data.micro_batches import MicroBatch, side_by_side
+from jobs.data.packing import dealt, end_to_end
 from jobs.errors import DataError
 from jobs.schema import Batching
 

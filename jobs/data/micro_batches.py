@@ -1,8 +1,7 @@
-"""Micro-batches: samples as padded rows, or packed end to end into one row."""
+"""Micro-batches, and samples as padded rows; jobs.data.packing has those without padding."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
@@ -41,22 +40,6 @@ def side_by_side(dataset: Dataset, samples: npt.NDArray[np.intp], length: int) -
     return MicroBatch(inputs, targets, labels_in(targets))
 
 
-def end_to_end(dataset: Dataset, samples: npt.NDArray[np.intp], length: int, longest: int) -> MicroBatch[Tokens]:
-    """Return samples in one row of this length, padded with unlabelled samples of at most `longest` tokens.
-
-    Each document of a window of text counts as a sample of its own.
-    """
-    inputs, targets = padding((1, length))
-    starts: list[int] = []
-    end = 0
-    for sample in samples.tolist():
-        start, end = end, end + int(dataset.lengths[sample])
-        starts += (start + begins for begins in (0, *dataset.further_documents(sample)))
-        inputs[0, start:end], targets[0, start:end] = dataset.sample(sample)
-    bounds = np.array([[*starts, *range(end, length, longest), length]], dtype=np.int64)
-    return MicroBatch(inputs, targets, labels_in(targets), bounds)
-
-
 def labels_in(targets: Tokens) -> int:
     """Return the number of targets that contribute to the loss."""
     return int(np.count_nonzero(targets != IGNORED))
@@ -65,19 +48,3 @@ def labels_in(targets: Tokens) -> int:
 def padding(shape: tuple[int, int]) -> tuple[Tokens, Tokens]:
     """Return inputs and targets of rows of padding."""
     return np.zeros(shape, dtype=np.int64), np.full(shape, IGNORED, dtype=np.int64)
-
-
-def dealt(lengths: npt.NDArray[np.int32], count: int) -> list[list[int]]:
-    """Distribute samples with these lengths over `count` rows: the longest first, each to the row with least tokens.
-
-    Return the indices of each row. The result depends on the arguments alone, so every rank knows all rows. With a mean
-    of m samples per row, no row is longer than m of the longest sample: a row that could exceed it has m samples
-    already, and then so have all others.
-    """
-    rows: list[list[int]] = [[] for _ in range(count)]
-    shortest = [(0, row) for row in range(count)]
-    for sample in np.argsort(-lengths, kind="stable").tolist():
-        tokens, row = shortest[0]
-        rows[row].append(sample)
-        heapq.heapreplace(shortest, (tokens + int(lengths[sample]), row))
-    return rows

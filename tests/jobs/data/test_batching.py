@@ -16,7 +16,7 @@ from torch import Tensor
 
 from jobs.data import Batches, Dataset, MicroBatch, StepBatch, open_dataset
 from jobs.data.dataset import IGNORED, TOKENS, Tokens, write_tokens
-from jobs.data.micro_batches import dealt, end_to_end
+from jobs.data.packing import dealt, end_to_end
 from jobs.engines.native import attention
 from jobs.engines.native.loss import chunked, whole
 from jobs.engines.native.model import Decoder
