@@ -150,7 +150,7 @@ ROOMS = {
         ),
     ),
     "batches": Room(
-        ("jobs/data/batches.py", "jobs/data/micro_batches.py"),
+        ("jobs/data/batches.py", "jobs/data/micro_batches.py", "jobs/data/packing.py"),
         ("tests/jobs/data/test_batch*.py", "tests/jobs/data/test_documents.py", "tests/jobs/work/train/test_step.py"),
     ),
     "lease": Room(("jobs/lease.py",), ("tests/jobs/runtime/test_lease.py", "tests/jobs/runtime/test_startup.py")),
