@@ -103,7 +103,7 @@ ROOMS = {
     "metrics": Room(("analysis/metrics/*.py",), ("tests/analysis/metrics/test_*.py",)),
     "failures": Room(
         ("analysis/failures/*.py", "jobs/failure_causes.py"),
-        ("tests/analysis/failures/test_*.py", "tests/jobs/test_run_events.py"),
+        ("tests/analysis/failures/test_*.py", "tests/jobs/test_failure_causes.py"),
     ),
     "checkpoint": Room(
         ("jobs/engines/native/checkpoint.py", "jobs/runtime/checkpoint_*.py"),

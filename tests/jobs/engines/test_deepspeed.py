@@ -150,6 +150,7 @@ def test_the_record_is_as_complete_as_any_engines_and_reported_beside_them(whole
         m.PROFILED.name,
         m.DATA_WAIT_TIME.name,
         m.EXPERT_IMBALANCE.name,
+        m.Z_LOSS.name,
     }
     for row in steps(whole):
         saved = {m.CHECKPOINT_TIME.name} if row["step"] % 3 else set()
