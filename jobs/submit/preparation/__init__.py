@@ -1,1 +1,1 @@
-"""What a run directory contains before a job starts: provenance, code, container, environment, batch script."""
+"""The contents of a run directory before its job starts: provenance, code, container, environment, lines of scripts."""

@@ -72,7 +72,9 @@ def test_it_is_tried_before_a_submission_as_the_ranks_import_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "named_by_a_user.py").write_text(f"print('hello')\n{CLASSES}")
+    (tmp_path / "ends.py").write_text("import os, sys\nprint('a warning', file=sys.stderr, flush=True)\nos._exit(3)\n")
     good = one("job.optimizer_class=named_by_a_user.SGD").run
+    ends = one("job.optimizer_class=ends.SGD").run
     wrong = one("job.optimizer_class=named_by_a_user.Missing", "cluster.env.SOME=value").run
     elsewhere = one("job.optimizer_class=named_by_a_user.Missing", "cluster.python=/opt/python").run
     optimizer_of(elsewhere).refuse_unready(elsewhere)
@@ -80,6 +82,10 @@ def test_it_is_tried_before_a_submission_as_the_ranks_import_it(
     optimizer_of(good).refuse_unready(good)
     with pytest.raises(ConfigError, match=rf"^{wrong.name}: job.optimizer_class=named_by_a_user.Missing cannot be"):
         optimizer_of(wrong).refuse_unready(wrong)
+    with pytest.raises(
+        ConfigError, match="job.optimizer_class=ends.SGD ended the process that tried it, with exit sta"
+    ):
+        optimizer_of(ends).refuse_unready(ends)
 
 
 @pytest.mark.slow

@@ -115,18 +115,21 @@ def refusal(asked: str, env: tuple[tuple[str, str], ...]) -> str | None:
     from jobs.submit.preparation.script_lines import code_environment
 
     command = [sys.executable, "-m", "jobs.engines.native.optimizers.own", asked]
+    own = f"job.optimizer_class={json.loads(asked)[0]} "
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=CHECKED_WITHIN_S, check=False,
             env=code_environment(Path(__file__).resolve().parents[4], dict(env)), stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        path = json.loads(asked)[0]
-        return f"job.optimizer_class={path} was not imported within {CHECKED_WITHIN_S} s. Set another class."
+        return f"{own}was not imported within {CHECKED_WITHIN_S} s. Set another class."
     if done.returncode == 0:
         return None
-    lines = done.stderr.strip().splitlines() or [f"it ended with exit status {done.returncode}"]
-    return lines[-1]
+    # Imports print warnings, too: only the last line of `main` is a reason.
+    last = done.stderr.strip().rpartition("\n")[2]
+    if last.startswith(own):
+        return last
+    return f"{own}ended the process that tried it, with exit status {done.returncode}. Set another class."
 
 
 def main() -> None:
