@@ -142,6 +142,7 @@ TABLES ?= ../shared/tables
 plan-benchmark: $(VENV)/dev.done
 	$(BIN)/python -m tests.benchmarks.plan_benchmark --tables '$(TABLES)'
 	$(BIN)/python -m tests.benchmarks.server_speed
+	$(BIN)/python -m tests.benchmarks.image_speed
 
 CAMPAIGNS ?= 500
 referee-benchmark: $(VENV)/dev.done

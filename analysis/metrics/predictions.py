@@ -109,6 +109,8 @@ class Quantity(NamedTuple):
 QUANTITIES = (
     Quantity("Memory", "GB", 1e9, "memory", "allocated_bytes", tensor_peak_bytes),
     Quantity("Step time", "s", 1, "speed", m.STEP_TIME.name, step_time_s),
+    Quantity("Memory", "GB", 1e9, "images", "allocated_bytes", tensor_peak_bytes),
+    Quantity("Step time", "s", 1, "images", m.STEP_TIME.name, step_time_s),
     Quantity("Energy of the GPUs", "kWh", 1, "speed", "energy_kwh", gpu_energy_kwh),
     Quantity("Output rate", "1/s", 1, "serve", "output_tokens_per_s", of_server(a.OUTPUT_TOKENS_PER_S)),
     Quantity("Time to first token", "ms", 1e-3, "serve", "time_to_first_token_s",

@@ -85,18 +85,3 @@ class ImageTraining:
         """Return the directories that the run reads images from, by their keys."""
         given = {"images.path": self.path, "images.validation_path": self.validation_path}
         return {key: path for key, path in given.items() if path is not None}
-
-
-def parameters(network: ImageNetwork, classes: int) -> int:
-    """Return the weights of a network, those of batch normalization included."""
-    blocks, width = SIZES[network]
-    found, channels = 3 * 7 * 7 * width + 2 * width, width
-    for stage, count in enumerate(blocks):
-        inner = width * 2**stage
-        out = EXPANSION * inner
-        for block in range(count):
-            found += channels * inner + 9 * inner * inner + inner * out + 2 * (2 * inner + out)
-            # The shortcut of the first block changes the number of channels.
-            found += channels * out + 2 * out if block == 0 else 0
-            channels = out
-    return found + channels * classes + classes

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jobs.parallelism import Strategy
+from jobs.plan.rules.memory import Verdict, in_words, verdict
 from jobs.plan.rules.rule import Rule, undivided
 from jobs.schema import Run
+from jobs.work.images.speed import image_memory
 
 
 def replicas_train_images(run: Run) -> str | None:
@@ -63,4 +67,42 @@ def shards_occupy_workers(run: Run) -> str | None:
     return None
 
 
+def memory_fits(run: Run) -> str | None:
+    """Refuse a run whose predicted memory is larger than that of its GPU even at the lower end of the interval."""
+    if run.gpu.memory_gb is None or not run.gpu.memory_check:
+        return None
+    assert run.images is not None
+    predicted = image_memory(run)
+    if verdict(run, predicted) is not Verdict.too_large:
+        return None
+    return (
+        f"job.micro_batch_size={run.job.micro_batch_size} images of images.size={run.images.size} do not fit "
+        f"gpu={run.gpu.name} ({in_words(run, predicted)}). Set {smaller(run)}, or gpu.memory_check=false to try it "
+        "anyway."
+    )
+
+
+def smaller(run: Run) -> str:
+    """Return the largest power of 2 as job.micro_batch_size that fits."""
+    sizes = [2**power for power in range(run.job.micro_batch_size.bit_length())]
+    runs = [replace(run, job=replace(run.job, micro_batch_size=size)) for size in sizes]
+    fitting = [each for each in runs if verdict(each, image_memory(each)) is Verdict.fits]
+    return f"job.micro_batch_size={fitting[-1].job.micro_batch_size}" if fitting else "a smaller images.size"
+
+
+def memory_is_tight(run: Run) -> str | None:
+    """Warn of a run whose predicted memory may be larger than that of its GPU."""
+    if run.gpu.memory_gb is None:
+        return None
+    predicted = image_memory(run)
+    match verdict(run, predicted):
+        case Verdict.tight:
+            return in_words(run, predicted, "memory is tight, ")
+        case Verdict.too_large:
+            return in_words(run, predicted, "memory is too small (gpu.memory_check=false), ")
+        case _:
+            return None
+
+
 VALUES: tuple[Rule, ...] = (replicas_train_images, trains_for_steps, validation_has_images, shards_occupy_workers)
+RULES: tuple[Rule, ...] = (memory_fits,)

@@ -8,8 +8,8 @@ from pathlib import Path
 from jobs.errors import ConfigError, DataError
 from jobs.plan.rules import rehearsal
 from jobs.schema import Run
-from jobs.settings import images
 from jobs.versions import is_missing
+from jobs.work.images.network import parameters
 from jobs.work.work import Entry, Rule, Work
 
 MOST_MADE_BYTES = 10e9
@@ -58,13 +58,14 @@ class Images(Work):
     def warnings(self) -> Iterable[Rule]:
         """Return those of a training that hold for images."""
         from jobs.plan.rules import values
+        from jobs.work.images.rules import memory_is_tight
 
-        return (*rehearsal.WARNINGS, values.nothing_is_steady, values.last_checkpoint_takes_longer)
+        return (*rehearsal.WARNINGS, memory_is_tight, values.nothing_is_steady, values.last_checkpoint_takes_longer)
 
     def parameters(self, run: Run) -> int:
         """Return the weights of the network."""
         assert run.images is not None
-        return images.parameters(run.images.network, run.images.classes)
+        return parameters(run.images.network, run.images.classes)
 
     def checkpoint_bytes(self, run: Run) -> int:
         """Return the size of the weights and SGD's momentum in float32."""
@@ -74,14 +75,45 @@ class Images(Work):
         """Return the size of weights, gradients and momentum in float32."""
         return 3 * 4 * self.parameters(run)
 
+    def predicted_columns(self, run: Run) -> dict[str, str]:
+        """Return memory, step time, rate and hours, and what limits the rate."""
+        from jobs.plan.predicted_table import with_interval
+        from jobs.plan.rules.memory import verdict
+        from jobs.work.images.speed import UNCALIBRATED, image_memory, image_speed
+
+        if (found := image_speed(run)) is None:
+            return {}
+        compared = verdict(run, image_memory(run))
+        return {
+            "constants": UNCALIBRATED.partition(":")[0],
+            "memory": "" if compared is None else compared.value,
+            "step (s)": with_interval(found.step_time_s),
+            "images/s": with_interval(found.images_per_s),
+            "limit": found.limited_by,
+            "hours": "" if found.hours is None else with_interval(found.hours),
+        }
+
+    def predicted_record(self, run: Run) -> dict[str, object] | None:
+        """Return the predictions of memory and speed, on GPUs whose rates are known."""
+        from jobs.work.images.speed import image_memory, image_speed
+
+        if (found := image_speed(run)) is None:
+            return None
+        memory = {key: value for key, value in image_memory(run).record().items() if key != "basis"}
+        return found.record() | memory
+
     def notes(self, run: Run) -> Iterable[tuple[str, str]]:
-        """Yield the source of the images, and what is not predicted."""
+        """Yield the source of the images, and what the predicted rate leaves out."""
+        from jobs.work.images.speed import decoding_note
+
         assert run.images is not None
         where = f"read from {run.images.path}"
         if run.images.path is None:
             size_gb = made_bytes(run) / 1e9
             where = f"{run.images.count:,} random ones, {size_gb:,.3g} GB, are made unless images.path is set"
-        yield "images", f"{where}; memory of activations, speed and hours are not predicted"
+        yield "images", f"{where}; predictions suppose that storage is fast enough, and leave out validation"
+        if (note := decoding_note(run)) is not None:
+            yield "speed", note
 
     def packages(self, run: Run) -> dict[str, str]:
         """Return torch, and the packages that decode."""

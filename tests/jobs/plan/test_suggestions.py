@@ -356,6 +356,7 @@ ILLEGAL = (
     "job=image_train job.export=true",
     "job=image_train images.classes=0 images.size=8",
     "job=image_train images.shards=1",
+    "job=image_train gpu=a100_sxm_40gb job.micro_batch_size=1024 scaling.global_batch_size=2048",
     "job=image_train images.count=10",
     "job=image_train images.validate_every_steps=5",
     "job=image_train job.steps=null job.epochs=1",

@@ -31,11 +31,12 @@ from jobs.engines.native.loss_scale import LossScale
 from jobs.errors import DataError
 from jobs.rundir import RunDir, SweepDir
 from jobs.runtime.learning_rate import learning_rate
-from jobs.settings.images import ImageDecoder, ImageNetwork, parameters
+from jobs.settings.images import ImageDecoder, ImageNetwork
 from jobs.work.images.decoding import Batch, decoded, opened
 from jobs.work.images.jpegs import Jpegs
 from jobs.work.images.loader import StepImages
 from jobs.work.images.make import make_images
+from jobs.work.images.network import parameters
 from jobs.work.images.resnet import ResNet
 from jobs.work.images.trainer import Trainer
 from jobs.work.storage.samples import add_sample
@@ -268,11 +269,11 @@ def test_images_are_examined_at_submission(tmp_path: Path, capsys: pytest.Captur
     assert not (tmp_path / "s").exists(), "nothing was prepared"
 
 
-def test_the_plan_says_what_is_not_predicted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_predicts_the_published_system_and_says_what_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "experiment=resnet50_powerscale", "images.path=/mnt/imagenet"]) == 0
     text = printed_words(capsys)
     assert "resnet50-ddp-n2x8 2 16 16 x 1 x 1 256 x 1 = 4096 25,557,032" in text
-    assert "read from /mnt/imagenet; memory of activations, speed and hours are not predicted" in text
+    assert "read from /mnt/imagenet; predictions suppose that storage is fast enough, and leave out validation" in text
 
 
 @pytest.mark.long
