@@ -219,6 +219,28 @@ class Resume:
 
 
 @dataclass(kw_only=True)
+class Rollouts:
+    """Completions that a step of reinforcement learning generates, and then trains on as its global batch.
+
+    All values are texts with {names}; a number of tokens is a mean.
+    """
+
+    prompt_tokens: str
+    """Tokens of a prompt."""
+    completion_tokens: str
+    """Tokens of a completion."""
+    longest_tokens: str
+    """Tokens of the longest completion of a step, which training waits for."""
+    tensor: str = "1"
+    """Ranks that generate together (TP)."""
+    memory_fraction: str = "0.9"
+    """Part of each GPU's memory that the server of the completions reserves, next to the training."""
+    forward_passes: str = "1"
+    """Forward passes over prompts and completions besides that of training: of the policy before the update, and of the
+    reference model."""
+
+
+@dataclass(kw_only=True)
 class LikeTraining:
     """A training by one of our engines that takes as much memory and time as the program: what `plan` predicts for it.
 
@@ -234,7 +256,9 @@ class LikeTraining:
     job: dict[str, str] = field(default_factory=dict)
     """Keys of `job`, such as precision and steps."""
     scaling: dict[str, str] = field(default_factory=dict)
-    """Keys of `scaling`, such as global_batch_size; -1 is a micro-batch of each data-parallel rank."""
+    """Keys of `scaling`, such as global_batch_size; -N is N micro-batches of each data-parallel rank."""
+    rollouts: Rollouts | None = None
+    """What a step generates before it trains; null: nothing."""
 
 
 class StopSignal(Enum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
+from dataclasses import fields
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from jobs.plan.rules.rule import value_at
 from jobs.rundir import RunDir
 from jobs.schema import Run
-from jobs.settings.program import LikeTraining, ParameterType, Program, Step
+from jobs.settings.program import LikeTraining, ParameterType, Program, Rollouts, Step
 from jobs.work.program.substitution import names_in, text_of
 
 STARTED = frozenset(("run_directory", "directory", "main_address", "main_port", "hostfile", "python", "restart"))
@@ -67,6 +68,9 @@ def texts_of_training(like: LikeTraining) -> Iterator[tuple[str, str]]:
     for section in SECTIONS:
         given = getattr(like, section)
         yield from ((f"program.predicted.{section}.{key}", text) for key, text in given.items())
+    if like.rollouts is not None:
+        keys = [each.name for each in fields(Rollouts)]
+        yield from ((f"program.predicted.rollouts.{key}", getattr(like.rollouts, key)) for key in keys)
 
 
 def used_names(program: Program) -> set[str]:

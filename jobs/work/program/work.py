@@ -137,19 +137,25 @@ class ProgramWork(Work):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def predicted_as(self, run: Run) -> Run | None:
-        """Return the training that the program declares to be like it."""
+        """Return the training that the program declares to be like it; none if a step also generates."""
         from jobs.work.program.like_training import like_training
 
+        assert run.program is not None
+        if run.program.predicted is not None and run.program.predicted.rollouts is not None:
+            return None
         found = like_training(run)
         return found if isinstance(found, Run) else None
 
     def predicted_columns(self, run: Run) -> dict[str, str]:
-        """Return the wall time that a calibration predicts from finished runs of the same settings."""
+        """Return the wall time that a calibration predicts from finished runs of the same settings.
+
+        Without one, the step of a program that declares rollouts.
+        """
         from jobs.plan.predicted_table import with_interval
 
         found = measured_time(run)
         if found is None or isinstance(found, str):
-            return {}
+            return step_columns(run)
         hours = found.time_s.scaled(run.nodes / 3600)
         return {
             "constants": "calibrated",
@@ -158,10 +164,13 @@ class ProgramWork(Work):
         }
 
     def predicted_record(self, run: Run) -> dict[str, object] | None:
-        """Return the predicted wall time of all steps."""
+        """Return the predicted wall time of all steps, or the step of a program that declares rollouts."""
+        from jobs.work.program.rollouts import RolloutSpeed, rollout_speed
+
         found = measured_time(run)
         if found is None or isinstance(found, str):
-            return None
+            step = rollout_speed(run)
+            return step.record() if isinstance(step, RolloutSpeed) else None
         return {m.PROGRAM_TIME.name: asdict(found.time_s), "basis": f"calibrated: {found.basis}"}
 
     def notes(self, run: Run) -> Iterable[tuple[str, str]]:
@@ -231,19 +240,47 @@ def measured_time(run: Run) -> WholeTime | str | None:
     return whole_time(run)
 
 
+def step_columns(run: Run) -> dict[str, str]:
+    """Return the predicted step of a program that declares rollouts; empty for another one."""
+    from jobs.plan.predicted_table import with_interval
+    from jobs.plan.rules.memory import verdict
+    from jobs.work.program.rollouts import UNCALIBRATED, RolloutSpeed, rollout_speed
+
+    found = rollout_speed(run)
+    if not isinstance(found, RolloutSpeed):
+        return {}
+    compared = verdict(run, found.memory)
+    return {
+        "constants": UNCALIBRATED.partition(":")[0],
+        "memory": "" if compared is None else compared.value,
+        "step (s)": with_interval(found.step_time_s),
+        "generation (s)": with_interval(found.generation_s),
+        "completions/s": with_interval(found.completions_per_s),
+    }
+
+
 def in_training_words(run: Run) -> str:
     """Return the training whose memory and speed are predicted, or why none is."""
     from jobs.work.program.like_training import like_training
+    from jobs.work.program.rollouts import rollout_speed
 
-    found = like_training(run)
+    assert run.program is not None
+    assert run.program.predicted is not None
+    found, rollouts, generated = like_training(run), run.program.predicted.rollouts, ""
     if isinstance(found, str):
         return found
+    if rollouts is not None:
+        if isinstance(unknown := rollout_speed(run), str):
+            return unknown
+        mean, longest = (text_of(text, names.known_values(run))
+                         for text in (rollouts.completion_tokens, rollouts.longest_tokens))  # fmt: skip
+        generated = f" after generating as many completions of {mean} tokens, at most {longest}"
     axes = ", ".join(f"{axis.heading} {degree}" for axis in TABLE_AXES if (degree := layout_of(found).degree(axis)) > 1)
     return (
         f"memory and speed are those of engine={found.engine.kind.name} with {found.model.name}, "
         f"{found.parallelism.strategy.name}{axes and f', {axes}'}, micro-batch {found.job.micro_batch_size} x "
-        f"{accumulation(found)} = {found.global_batch_size} (program.predicted), without what further options "
-        "change"
+        f"{accumulation(found)} = {found.global_batch_size}{generated} (program.predicted), without what further "
+        "options change"
     )
 
 

@@ -59,19 +59,20 @@ class ServerSpeed:
 
 @dataclass(frozen=True)
 class Replica:
-    """A replica of a run whose GPU's rates are known."""
+    """A replica with the model and the degrees of a run, whose requests have these tokens in the mean."""
 
     run: Run
     memory_bytes_per_s: float
     flops_per_s: float
+    input_tokens: int
+    output_tokens: int
 
     def step_s(self, requests: float) -> float:
         """Return the time in which each of some requests at once gets one token: the sum over pipeline stages."""
         run, tensor = self.run, self.run.parallelism.tensor
-        assert run.serving is not None
         # A replica with a pipeline computes as many batches at once as it has stages.
         batch = max(1.0, requests / run.parallelism.pipeline)
-        length = run.serving.input_tokens + run.serving.output_tokens / 2
+        length = self.input_tokens + self.output_tokens / 2
         cached = batch * length * kv_bytes_per_token(run) * run.parallelism.pipeline
         weights = parameters_met(run.model, batch) * WIDTHS[run.job.precision] / tensor
         flops = FORWARD_FLOPS_PER_WEIGHT * parameters_met(run.model) * batch / tensor
@@ -81,8 +82,7 @@ class Replica:
     def prefill_s(self) -> float:
         """Return the time of the prompt of one request."""
         run, tensor = self.run, self.run.parallelism.tensor
-        assert run.serving is not None
-        model, tokens = run.model, run.serving.input_tokens
+        model, tokens = run.model, self.input_tokens
         # A token attends to half of the prompt in the mean.
         attended = model.layers * model.heads * (model.head_size + model.value_size) / 2 * tokens / 2
         each = FORWARD_FLOPS_PER_WEIGHT * parameters_met(run.model) + FORWARD_FLOPS_PER_ATTENDED * attended
@@ -104,28 +104,33 @@ class Replica:
 
     def token_s(self, requests: float) -> float:
         """Return the time of a token where this many requests are under way, with the prompts in between."""
-        assert self.run.serving is not None
-        return self.step_s(requests) + requests / self.run.serving.output_tokens * self.prefill_s()
+        return self.step_s(requests) + requests / self.output_tokens * self.prefill_s()
 
     def requests_for(self, requests_per_s: float, most: float) -> float:
         """Return the requests at once that end at a rate (Little's law), at most `most`: the rate grows with them."""
-        assert self.run.serving is not None
         low, high = 0.0, most
         for _ in range(40):
             middle = (low + high) / 2
-            ended = middle / (self.run.serving.output_tokens * self.token_s(middle))
+            ended = middle / (self.output_tokens * self.token_s(middle))
             low, high = (middle, high) if ended < requests_per_s else (low, middle)
         return high
+
+
+def replica_of(run: Run, input_tokens: int, output_tokens: int) -> Replica | None:
+    """Return a replica whose requests have these tokens; None if the rates of its GPU are not known."""
+    peak, memory = peak_flops_per_s(run), run.gpu.memory_gb_per_s
+    if peak is None or memory is None:
+        return None
+    rate = matmul_flops_per_s(run, peak) * StepTimeConstants().matrix_share
+    return Replica(run, memory * 1e9, rate, input_tokens, output_tokens)
 
 
 def server_speed(run: Run) -> ServerSpeed | None:
     """Return the predicted speed of a run that serves; None if the rates of its GPU are not known."""
     assert run.serving is not None
-    peak, memory, load = peak_flops_per_s(run), run.gpu.memory_gb_per_s, run.serving
-    if peak is None or memory is None:
+    load, count = run.serving, replicas_of(run)
+    if (replica := replica_of(run, load.input_tokens, load.output_tokens)) is None:
         return None
-    rate = matmul_flops_per_s(run, peak) * StepTimeConstants().matrix_share
-    replica, count = Replica(run, memory * 1e9, rate), replicas_of(run)
     sent = load.concurrency / count
     # A cache that is too small for a request of the mean length still holds a shorter one.
     held = None if (tokens := kv_tokens(run)) is None else max(1, tokens // (load.input_tokens + load.output_tokens))

@@ -10,6 +10,8 @@ import yaml
 
 from jobs.cli import main
 from jobs.submit.preparation.prepare import plan_of
+from jobs.work.program.rollouts import RolloutSpeed, rollout_speed
+from tests.support.cli import printed_words
 from tests.support.composing import one, refusal
 
 MACHINE = ("cluster=xe9680_h100", "nodes=2")
@@ -111,3 +113,59 @@ def test_keys_that_no_training_has_are_refused_and_values_that_a_key_cannot_have
     assert (
         "unknown: program.predicted.parallelism.tensor=two: Value 'two' of type 'str' could not be converted to Integer"
     ) in capsys.readouterr().out
+
+
+GRPO = ("job=program", "program=trl_grpo", *MACHINE, "program.params.model=Qwen3-1.7B", "program.params.dataset=D",
+        "job.micro_batch_size=4")  # fmt: skip
+
+
+def rollouts(*overrides: str) -> RolloutSpeed:
+    found = rollout_speed(one(*GRPO, *overrides).run)
+    assert isinstance(found, RolloutSpeed)
+    return found
+
+
+def test_a_step_of_reinforcement_learning_is_generation_and_training(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *GRPO, "program.params.accumulation=2"]) == 0
+    printed = printed_words(capsys)
+    assert "micro-batch 4 x 2 = 128 after generating as many completions of 512 tokens, at most 1024" in printed
+    plain, kept = rollouts(), plan_of(one(*GRPO).run)
+    assert plain.step_time_s.low < plain.step_time_s.point < plain.step_time_s.high
+    # The step of training alone is no prediction of the run's.
+    assert "speed" not in kept
+    assert kept["program"]["completions_per_s"]["point"] == pytest.approx(64 / plain.step_time_s.point, rel=1e-3)
+    # All wait for the longest completion, and the weights are read for each of its tokens.
+    longer = rollouts("program.params.longest=2048")
+    assert longer.generation_s.point == pytest.approx(2 * plain.generation_s.point, rel=0.15)
+    # More completions at once read the weights no more often.
+    more = rollouts("program.params.accumulation=4")
+    assert more.generation_s.point < 1.5 * plain.generation_s.point
+    assert more.completions_per_s.point > 2 * plain.completions_per_s.point
+
+
+def test_completions_that_the_cache_does_not_hold_are_generated_in_waves() -> None:
+    whole = rollouts("program.params.longest=8192", "program.params.mean=8192")
+    cramped = rollouts("program.params.longest=8192", "program.params.mean=8192", "program.params.memory_fraction=0.06")
+    assert cramped.generation_s.point > 1.8 * whole.generation_s.point
+
+
+def test_a_server_that_leaves_no_memory_for_training_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *GRPO]) == 0
+    assert re.search(r"trl_grpo-n2x8 +uncalibrated +fits ", capsys.readouterr().out)
+    assert main(["plan", *GRPO, "program.params.memory_fraction=0.9"]) == 0
+    assert re.search(r"trl_grpo-n2x8 +uncalibrated +does not fit ", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("program.params.mean=2000", "longest_tokens=1024 is less than the mean of 2000"),
+        ("program.params.tensor=3", "tensor=3 does not divide the 16 ranks"),
+        ("program.params.memory_fraction=1", "memory_fraction=1 must be below 1"),
+        ("program.predicted.rollouts.forward_passes=-1", "forward_passes=-1 must be 0 or more"),
+        ("program.predicted.rollouts.forward_passes=many", "forward_passes=many is not a number"),
+    ],
+)
+def test_rollouts_that_no_step_has_are_a_reason(capsys: pytest.CaptureFixture[str], override: str, reason: str) -> None:
+    assert main(["plan", *GRPO, override]) == 0
+    assert f"predicted (trl_grpo-n2x8): unknown: program.predicted.rollouts.{reason}" in capsys.readouterr().out
