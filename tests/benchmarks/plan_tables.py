@@ -18,13 +18,15 @@ from jobs.plan.rules.memory import GIB
 from jobs.schema import ActivationCheckpointing, EngineKind, Loss, Run
 from tests.benchmarks.plan_rows import GPUS, Measurement, Row, gib, model, number, run, whole
 
+MLPERF = Path(__file__).with_name("mlperf_rows.csv")
+
 
 def measurements(tables: Path) -> Iterator[Measurement]:
     """Yield the rows of the files in a directory that have a reader here; exit with words if none has one."""
     if not any((tables / f"{name}.csv").is_file() for name in READERS):
         raise SystemExit(f"{tables} has no table that is read here: {', '.join(f'{name}.csv' for name in READERS)}.")
     for name, reader in READERS.items():
-        file = tables / f"{name}.csv"
+        file = MLPERF if reader is mlperf else tables / f"{name}.csv"
         if file.is_file():
             with file.open(encoding="utf-8", newline="") as lines:
                 yield from reader(list(csv.DictReader(lines)))
@@ -294,6 +296,37 @@ def recipes(source: str, rows: list[Row], is_lora: Callable[[Row], bool]) -> Ite
             yield Measurement(f"{source}/{made.gpu.name}", cell, made, rate * made.ranks)
 
 
+def mlperf(rows: list[Row]) -> Iterator[Measurement]:
+    """Yield results of MLPerf Training in float8, whose layouts are in the configurations that were submitted.
+
+    Software of 2023 (v3.0) and of 2024 and 2025 are two sources.
+    """
+    for row in rows:
+        layers, hidden, heads, inner, vocabulary, kv_heads, gated = NVIDIA[row["model"]]
+        made = run(
+            model(row["model"], layers, hidden, heads, inner, vocabulary, kv_heads=kv_heads, gated=gated),
+            GPUS[row["gpu"]],
+            ranks=whole(row, "n_gpus"),
+            per_node=whole(row, "gpus_per_node"),
+            micro_batch=whole(row, "mbs"),
+            batch=whole(row, "gbs"),
+            sequence=whole(row, "seq_len"),
+            tp=whole(row, "tp"),
+            pp=whole(row, "pp"),
+            cp=whole(row, "cp"),
+            virtual=whole(row, "vp"),
+            distributed=True,
+            float8=True,
+            lora=row["task"] == "lora",
+            overlapped=True,
+            narrow_gradients=True,
+        )
+        if made is not None:
+            cell = f"{row['model']} on {row['n_gpus']} GPUs, batch {row['gbs']}, {row['source']}"
+            years = "v3.0" if row["round"] == "v3.0" else "v4 and v5"
+            yield Measurement(f"mlperf {years}/{made.gpu.name}", cell, made, number(row, "tokens_per_s"))
+
+
 SIMUMAX = re.compile(r"(tp|pp|cp|dp|mbc|seq)(\d+)")
 # The only model that is described below; a case of another one must not be read as it.
 SIMUMAX_MODEL, SIMUMAX_LAYERS = "llama3_70b", "l12"
@@ -492,4 +525,5 @@ READERS: dict[str, Callable[[list[Row]], Iterator[Measurement]]] = {
     "nemo_24_07_perf": nemo_24_07,
     "nemo_megatron_bridge_perf": bridge,
     "torchtitan": titan,
+    MLPERF.stem: mlperf,
 }
