@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.layout import Layout, layout_of
 from jobs.lookup import imported, rules_of
 from jobs.metrics import StoragePhase
-from jobs.schema import Engine, EngineKind, Objective, Run
+from jobs.schema import Engine, EngineKind, Job, Objective, Run
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -32,6 +32,9 @@ KINDS: Mapping[str, str] = {each.name: each.metadata["work"] for each in fields(
 
 OF_EVERY_WORK = {"kind", "hang_timeout_s", "cpu_threads_per_rank", "profile", "server"}
 """Keys of `engine` that every kind of work reads, or that have rules of their own."""
+
+JOB_OF_EVERY_WORK = {"name", "train"}
+"""Keys of `job` that choose the work."""
 
 Entry = Callable[[Run, "Lease", "Rank"], None]
 """The work of a rank, from its start to its recorded end."""
@@ -77,6 +80,8 @@ class Work(ABC):
     """Keys of other sections that it does not read, with the only values that they may have."""
     reads_of_engine: frozenset[str] | None = None
     """Keys of `engine` that it reads besides OF_EVERY_WORK; None if it trains, so that the engine knows them."""
+    reads_of_job: frozenset[str] | None = None
+    """Keys of `job` that it reads besides JOB_OF_EVERY_WORK; None if it trains a language model, which reads all."""
     meaningless: tuple[str, ...] = ()
     """Settings of `job` that mean nothing to it, although every run has them; reports leave them out."""
     paths: tuple[str, ...] = ()
@@ -96,6 +101,14 @@ class Work(ABC):
             return {}
         names = {each.name for each in fields(Engine)} - OF_EVERY_WORK - self.reads_of_engine
         return dict.fromkeys((f"engine.{name}" for name in names), "it is a key of training a language model")
+
+    def unread_of_job(self) -> dict[str, str]:
+        """Return the keys of `job` that it does not read, each with the reason; those of `not_read` have their own."""
+        if self.reads_of_job is None:
+            return {}
+        names = {each.name for each in fields(Job)} - JOB_OF_EVERY_WORK - self.reads_of_job
+        keys = {f"job.{name}" for name in names} - self.not_read.keys()
+        return dict.fromkeys(keys, "it is a key of training a language model")
 
     def not_read_because(self, run: Run, key: str, value: str, remedy: str) -> str:
         """Return the refusal of a key that it does not read."""

@@ -41,7 +41,7 @@ def last_of_each(overrides: Iterable[str]) -> list[str]:
     return list({override.partition("=")[0]: override for override in overrides}.values())
 
 
-SMALL = (
+SMALL_MODEL = (
     "model.layers=2",
     "model.hidden_size=48",
     "model.heads=4",
@@ -50,6 +50,9 @@ SMALL = (
     "model.intermediate_size=80",
     "model.vocab_size=320",
     "model.max_sequence_length=64",
+)
+SMALL = (
+    *SMALL_MODEL,
     "job.sequence_length=32",
     "job.micro_batch_size=1",
     "job.learning_rate=5e-3",

@@ -43,7 +43,7 @@ def values_are_read(run: Run) -> str | None:
 def refusals(run: Run, overrides: Iterable[str]) -> list[Problem]:
     """Return a line for each override of a section or key that the work of the run does not read."""
     work, lines = work_of(run), list[Problem]()
-    sections = work.unread_of_engine() | work.unread(run)
+    sections = work.unread_of_engine() | work.unread_of_job() | work.unread(run)
     for override in overrides:
         key = override.lstrip("+").partition("=")[0]
         why = next((sections[each] for each in (key, *above(key)) if each in sections), None)

@@ -20,6 +20,11 @@ class Evaluate(LanguageModelWork):
     reads_samples = True
     not_read: Mapping[str, str] = {"stages.serve": "null"}
     reads_of_engine = frozenset({"loss", "tf32", "deterministic"})
+    # Adapters and virtual tokens are refused by a rule of their own (jobs.plan.rules.values).
+    reads_of_job = frozenset({
+        "batching", "bucket_batches", "init_from", "init_from_is_remote", "lora", "micro_batch_size", "precision",
+        "prompt_tuning", "seed", "sequence_length",
+    })  # fmt: skip
     has_batch = True
     first_phase = StoragePhase.validate
 

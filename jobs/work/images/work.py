@@ -31,6 +31,11 @@ class Images(Work):
     entry_point = "jobs.work.images.trainer:train"
     rules = "jobs.work.images.rules"
     not_read = NOT_READ
+    reads_of_job = frozenset({
+        "checkpoint_every_steps", "clip_norm", "decay", "decay_steps", "epochs", "keep_checkpoints", "learning_rate",
+        "micro_batch_size", "min_learning_rate", "precision", "seed", "steps", "unmeasured_steps", "warmup_steps",
+        "weight_decay",
+    })  # fmt: skip
     reads_of_engine = frozenset({"tf32", "deterministic", "pace_every_steps", "startup_limit_s"})
     has_batch = True
     meaningless = ("sequence_length",)

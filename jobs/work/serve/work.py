@@ -33,6 +33,7 @@ class Serve(LanguageModelWork):
     rules = "jobs.work.serve.rules"
     not_read = NOT_READ
     reads_of_engine = frozenset()
+    reads_of_job = frozenset({"init_from", "init_from_is_remote", "precision", "seed", "sequence_length"})
     first_phase = None
 
     def unread(self, run: object) -> dict[str, str]:

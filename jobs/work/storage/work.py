@@ -32,6 +32,8 @@ class Storage(Work):
     not_read = NOT_READ
     # Types of a checkpoint's tensors.
     reads_of_engine = frozenset({"parameters"})
+    # A rule compares the length with what the model allows.
+    reads_of_job = frozenset({"seed", "sequence_length"})
     paths = ("storage.path", "storage.data.path")
 
     def unread(self, run: Run | DictConfig) -> dict[str, str]:

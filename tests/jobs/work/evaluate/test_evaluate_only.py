@@ -15,7 +15,7 @@ from jobs import metrics as m
 from jobs.data import open_dataset, prepare
 from jobs.data.dataset import IGNORED
 from jobs.rundir import RunDir, load_run
-from tests.support.real_run import events, make_run, printed, train
+from tests.support.real_run import SMALL_MODEL, events, make_run, printed, train
 from tests.support.tiny_data import write_json
 
 SHAPE = ("model.max_sequence_length=256", "job.sequence_length=256", "parallelism=single", "ranks_per_node=1",
@@ -54,8 +54,9 @@ def test_loss_and_exact_match_are_those_of_stock_litgpt_and_its_generation(tmp_p
                      "scaling.global_batch_size=6", "job.warmup_steps=1", "job.learning_rate=2e-2")  # fmt: skip
     assert train(first) == [0], printed(first)
     for shots in (0, 1):
-        run = make_run(tmp_path, *SHAPE, data, f"name=shots{shots}", "job=evaluate", "job.precision=float32",
-                       "job.steps=null", f"data.shots={shots}", f"job.init_from={first.export}")  # fmt: skip
+        run = make_run(tmp_path, *SMALL_MODEL, *SHAPE, data, f"name=shots{shots}", "job=evaluate",
+                       "job.precision=float32", f"data.shots={shots}", f"job.init_from={first.export}",
+                       small=False)  # fmt: skip
         assert train(run) == [0], printed(run)
         (found,) = events(run, "evaluated")
         loss, share = by_hand(first.export, run)

@@ -32,10 +32,10 @@ from jobs.work.storage.space import needed_bytes, node_memory_bytes
 from jobs.work.storage.state import CPU, state_of
 from jobs.work.work import work_of
 from tests.support.cli import printed_words
-from tests.support.real_run import SMALL, events, make_run, printed, train
+from tests.support.real_run import SMALL_MODEL, events, make_run, printed, train
 from tests.support.required import skip_or_fail
 
-MODEL = tuple(each for each in SMALL if each.startswith(("model.", "job.sequence_length")))
+MODEL = (*SMALL_MODEL, "job.sequence_length=32")
 
 
 def section(where: Path, heading: str) -> str:
