@@ -655,6 +655,9 @@ class Job:
     z_loss: Annotated[float, Range(0, 1e3, usual=1e-4)] = field(default=0.0, metadata=NATIVE_ONLY)
     """Weight of the z-loss, the mean of log(Z)^2 over labels, which keeps the logits from drifting; Z is the sum of
     their exponentials (native; PaLM); 0: none. The recorded loss is without it."""
+    ema_decay: Annotated[float | None, Range(0.5, 0.999999, usual=0.999)] = field(default=None, metadata=NATIVE_ONLY)
+    """Decay of an average of the weights, which the export and the evaluation have in place of the last weights
+    (native); null: no average."""
     clip_norm: Positive | None = None
     """Largest gradient norm; null: no clipping."""
     seed: Annotated[int, Range(0, 2**31 - 1, usual=1234)]

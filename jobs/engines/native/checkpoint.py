@@ -40,6 +40,7 @@ from torch.futures import Future as TorchFuture
 from torch.optim import Optimizer
 
 from jobs.engines.litgpt.names import litgpt_fields
+from jobs.engines.native.average import averages, key_of_average
 from jobs.engines.native.customization.lora import ADAPTER, merged_weights
 from jobs.engines.native.customization.lora_files import LITGPT_FILE, write_adapters
 from jobs.engines.native.customization.prompt_files import write_prompt
@@ -222,6 +223,8 @@ class Saver:
         if self.job.prompt_tuning is not None:
             return {}
         weights, config = get_model_state_dict(self.gpt), self.gpt.config
+        if self.job.ema_decay is not None:
+            weights |= averages(weights, self.trained_state()[1])
         if self.job.lora is None:
             return {"lit_model.pth": in_litgpt_order(weights, config, self.tensor)}
         adapters = {name: weights.pop(name) for name in list(weights) if ADAPTER in name}
@@ -262,11 +265,14 @@ def options_of(run: Run) -> StateDictOptions:
     return FLAT if run.job.trains_all_weights else TRAINED
 
 
-def load_weights(gpt: GPT, options: StateDictOptions, path: Path) -> int:
-    """Restore the trained weights of an unsharded model and return the step of the checkpoint."""
+def load_weights(gpt: GPT, run: Run, path: Path) -> int:
+    """Restore the trained weights of an unsharded model, or their average, and return the step of the checkpoint."""
     # These tensors are the model's own; loading fills them in place.
-    state: dict[str, Any] = {"model": get_model_state_dict(gpt, options=options), "step": torch.tensor(0)}
+    model = get_model_state_dict(gpt, options=options_of(run))
+    state: dict[str, Any] = {"model": model, "step": torch.tensor(0)}
     read_into(state, path)
+    if run.job.ema_decay is not None:
+        read_into({"optimizer": {key_of_average(name): model[name] for name, _ in gpt.named_parameters()}}, path)
     return int(state["step"])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jobs.engines.engine import Engine
-from jobs.engines.native.optimizers.optimizer import optimizer_of
+from jobs.engines.native.optimizers.optimizer import kept_bytes
 from jobs.layout import uses_fsdp
 from jobs.parallelism import Sharding, Strategy
 from jobs.schema import Precision, Run
@@ -50,7 +50,7 @@ class Native(Engine):
 
     def bytes_per_parameter(self, run: Run) -> float:
         """Return the size of a weight and the optimizer's moments."""
-        return (2 if run.engine.parameters is Precision.bfloat16 else 4) + optimizer_of(run).state_bytes(run)
+        return (2 if run.engine.parameters is Precision.bfloat16 else 4) + kept_bytes(run)
 
     def shardings(self, run: Run) -> list[tuple[tuple[str, Any], ...]]:
         """Return FSDP, which a pipeline does without."""

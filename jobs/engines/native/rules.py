@@ -240,6 +240,16 @@ def blocks_are_whole(run: Run) -> str | None:
     return None
 
 
+def average_is_of_all_weights(run: Run) -> str | None:
+    """Refuse an average of adapters or virtual tokens, which an export adds to the weights as they are."""
+    if run.job.ema_decay is None or run.job.trains_all_weights:
+        return None
+    return (
+        f"job.ema_decay={run.job.ema_decay:g} averages the weights of the model, and job={run.job.name} trains others "
+        "next to them. Set job.ema_decay=null, or job=finetune_full."
+    )
+
+
 def z_loss_is_in_chunks(run: Run) -> str | None:
     """Refuse a z-loss from all logits at once, where it would keep them."""
     if run.job.z_loss == 0 or run.engine.loss is not Loss.whole:
@@ -471,6 +481,7 @@ RULES: tuple[Rule, ...] = (
     narrow_weights_have_narrow_arithmetic,
     gradients_have_digits,
     optimizer_fits,
+    average_is_of_all_weights,
     z_loss_is_in_chunks,
     packed_rows_are_whole,
     windows_are_whole,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jobs.engines.engine import engine_of
-from jobs.engines.native.optimizers.optimizer import optimizer_of
+from jobs.engines.native.optimizers.optimizer import kept_bytes
 from jobs.layout import accumulation, frees_weights, uses_ddp, uses_fsdp
 from jobs.parallelism import ReduceEach, Strategy
 from jobs.plan.predict.activations import WIDTHS
@@ -47,7 +47,7 @@ def states_at(run: Run, held: Held, whole: Held) -> States:
     update = States(
         weights=width * trained + narrow * frozen + held.scale_bytes,
         gradients=(4 if sums_in_float32(run) else width) * (trained + undivided_gradients(run)),
-        optimizer=round(optimizer_of(run).state_bytes(run) * trained),
+        optimizer=round(kept_bytes(run) * trained),
     )
     if p.strategy is not Strategy.fsdp or held == whole:
         return update

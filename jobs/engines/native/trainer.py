@@ -16,6 +16,7 @@ from jobs import metrics as m
 from jobs.data.batches import StepBatch
 from jobs.data.dataset import Tokens
 from jobs.engines.native import checkpoint
+from jobs.engines.native.average import keep_average
 from jobs.engines.native.customization.lora import seed_dropout
 from jobs.engines.native.experts.balance import imbalance, shift_bias, summed_loads
 from jobs.engines.native.experts.mixture import Mixture, experts_of
@@ -107,6 +108,8 @@ class Trainer(Trains):
         groups = decay_groups(self.parameters, job, self.model.gpt)
         optimizer = optimizer_of(self.run)
         self.optimizer = optimizer.build(optimizer.divided(groups, self.model.gpt), self.run, self.device)
+        if job.ema_decay is not None:
+            keep_average(self.optimizer, job.ema_decay)
 
     def step(self, step: int, batch: StepBatch) -> tuple[float, float | None, float]:
         """Run one optimizer update; return the global mean loss before it, the gradient norm and the learning rate.

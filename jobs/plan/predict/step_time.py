@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from jobs.engines.engine import Overlap, engine_of
-from jobs.engines.native.optimizers.optimizer import optimizer_of
+from jobs.engines.native.optimizers.optimizer import moved_bytes, optimizer_of
 from jobs.layout import Layout, accumulation, layout_of, linked_ranks, pipeline_stages_of, pipeline_stages_per_rank
 from jobs.parallelism import DP_SHARD, PP, Schedule
 from jobs.plan.cost import embedding_parameters
@@ -234,7 +234,7 @@ def stage_work(
             + c.copied_bytes(run, layout, others + of_experts + in_ends, others + of_experts)
         )
         / memory_bytes_per_s,
-        optimizer_s=optimizer.update_bytes(run) * trained / update_shards(run, layout) / memory_bytes_per_s
+        optimizer_s=moved_bytes(run) * trained / update_shards(run, layout) / memory_bytes_per_s
         + update_flops / max(run.parallelism.tensor, update_shards(run, layout)) / rate,
         # The head gathers its input and reduces that input's gradient: one pair of collectives, where a layer has two.
         tensor=c.tensor_exchange(run, layout, count + has_head / 2),

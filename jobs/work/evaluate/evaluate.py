@@ -91,7 +91,7 @@ def trained_model(run: Run, directory: RunDir, device: torch.device) -> tuple[De
     load_sharded(gpt, device, values, tensor=1, tied=tied)
     step = newest_readable(
         directory,
-        partial(checkpoint.load_weights, gpt, checkpoint.options_of(run)),
+        partial(checkpoint.load_weights, gpt, run),
         # A frozen weight in 4 bits is packed into numbers that need not be finite.
         lambda: (parameter for parameter in gpt.parameters() if parameter.requires_grad),
     )

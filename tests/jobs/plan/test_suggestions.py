@@ -149,6 +149,7 @@ ILLEGAL = (
     "job.optimizer_class=torch.optim.NAdam job.optimizer=muon",
     "job.optimizer_class=torch.optim.NAdam engine.optimizer_loop=foreach",
     "job.z_loss=1e-4 engine.loss=whole",
+    "job=finetune_lora job.ema_decay=0.99",
     "job.optimizer=muon engine.optimizer_loop=foreach",
     "parallelism=single ranks_per_node=1 engine.gradients=bfloat16 job.precision=bfloat16",
     "job.decay=none job.decay_steps=10",

@@ -61,6 +61,16 @@ class Optimizer(ABC):
         """Return torch's optimizer of parameters, or of groups of them."""
 
 
+def kept_bytes(run: Run) -> float:
+    """Return the bytes that are kept for each trained weight, in the mean: by the optimizer, and for its average."""
+    return optimizer_of(run).state_bytes(run) + (0 if run.job.ema_decay is None else NUMBER_BYTES)
+
+
+def moved_bytes(run: Run) -> float:
+    """Return the bytes that an update moves for each weight; an average reads it and itself, and is written."""
+    return optimizer_of(run).update_bytes(run) + (0 if run.job.ema_decay is None else 3 * NUMBER_BYTES)
+
+
 def optimizer_of(run: Run) -> Optimizer:
     """Return the optimizer of a run."""
     name = run.job.optimizer.name if run.job.optimizer_class is None else "own"
