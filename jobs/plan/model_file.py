@@ -31,7 +31,18 @@ from jobs.frozen import interpolation_in
 from jobs.output import write_output
 from jobs.plan.configuration_files import text_loader
 from jobs.plan.keys import is_text
-from jobs.schema import LatentAttention, Mlp, Model, Norm, NormPlace, RopeScaling, Router, RouterScores, Run
+from jobs.schema import (
+    LatentAttention,
+    Mlp,
+    Model,
+    Norm,
+    NormPlace,
+    QueryTemperature,
+    RopeScaling,
+    Router,
+    RouterScores,
+    Run,
+)
 from jobs.secrets import strings
 
 # LitGPT's table does not contain it; Hugging Face's config.json does (tie_word_embeddings).
@@ -41,6 +52,8 @@ NAMES = {"name", "hf_config", "vocab_size", "padding_multiple"}
 # Architectures of Hugging Face with the arithmetic of Llama, whose differences are read below.
 ARCHITECTURES = (
     "LlamaForCausalLM",
+    "Llama4ForCausalLM",
+    "Llama4ForConditionalGeneration",
     "MistralForCausalLM",
     "MixtralForCausalLM",
     "Phi3ForCausalLM",
@@ -58,7 +71,7 @@ ARCHITECTURES = (
 # Where layers have their norms, if not before attention and feed-forward.
 PLACES = {"Gemma3": NormPlace.around, "Olmo2": NormPlace.after, "Olmo3": NormPlace.after}
 # Families with sliding windows in some layers.
-WINDOWED = {"Gemma3", "GptOss", "Olmo3"}
+WINDOWED = {"Gemma3", "GptOss", "Llama4", "Olmo3"}
 # Families with latent attention, and a router by scores of all experts.
 LATENT = {"DeepseekV2", "DeepseekV3"}
 # transformers' values of what the config.json of a Gemma 3 may leave out (Gemma3TextConfig).
@@ -76,6 +89,18 @@ GEMMA3: dict[str, Any] = {
     "tie_word_embeddings": True,
     # A model of images has 64 rows more, which LitGPT's converter leaves out.
     "vocab_size": 262_144,
+}
+# transformers' values of what the config.json of a Llama 4 may leave out (Llama4TextConfig).
+LLAMA4: dict[str, Any] = {
+    "attention_chunk_size": 8192,
+    "attn_scale": 0.1,
+    "attn_temperature_tuning": True,
+    "floor_scale": 8192,
+    "head_dim": 128,
+    "interleave_moe_layer_step": 1,
+    "no_rope_layer_interval": 4,
+    "num_experts_per_tok": 1,
+    "use_qk_norm": True,
 }
 
 SIZES = ("layers", "hidden_size", "heads", "kv_heads", "head_size", "intermediate_size", "vocab_size")
@@ -275,6 +300,7 @@ def from_config_json(path: Path) -> Model:
         heads, hidden = given["num_attention_heads"], given["hidden_size"]
         rope = rope_of(given)
         gemma, mixture, oss = family == "Gemma3", family in {"Qwen3Moe", *LATENT}, family == "GptOss"
+        llama4 = family == "Llama4"
         number = "n_routed_experts" if family in LATENT else "num_experts"
         experts = given[number] if mixture else given.get("num_local_experts", 0)
         window = given["sliding_window"] if family in WINDOWED else None
@@ -287,7 +313,8 @@ def from_config_json(path: Path) -> Model:
             hidden_size=hidden,
             # Absent or null in older files; transformers' Qwen 3 has heads of 128 without it.
             head_size=head_size_of(given) or (128 if family == "Qwen3" else hidden // heads),
-            intermediate_size=given["intermediate_size"],
+            # Llama 4's is that of experts.
+            intermediate_size=given["intermediate_size_mlp" if llama4 else "intermediate_size"],
             vocab_size=given["vocab_size"],
             max_sequence_length=given["max_position_embeddings"],
             norm_eps=given["rms_norm_eps"],
@@ -312,9 +339,13 @@ def from_config_json(path: Path) -> Model:
             tie_embeddings=given.get("tie_word_embeddings", False),
             experts=experts,
             experts_per_token=given.get("num_experts_per_tok", 0) if experts else 0,
-            moe_intermediate_size=given["moe_intermediate_size"] if mixture else None,
+            moe_intermediate_size=given["moe_intermediate_size"]
+            if mixture
+            else given["intermediate_size"]
+            if llama4
+            else None,
             swiglu_limit=given.get("swiglu_limit", SWIGLU_LIMIT) if oss else None,
-            **(deepseek_of(given) if family in LATENT else {}),
+            **(deepseek_of(given) if family in LATENT else llama4_of(given) if llama4 else {}),
         )
     except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, OmegaConfBaseException) as error:
         lacks = isinstance(error, KeyError) and error.args
@@ -344,6 +375,9 @@ def family_of(given: Mapping[str, Any]) -> str:
 def of_text(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of a language model: one of images and text describes it in a group of its own."""
     found = {**given, **(given.get("text_config") or {})}
+    if family_of(given) == "Llama4":
+        found = LLAMA4 | found
+        return found | {"sliding_window": found["attention_chunk_size"]}
     if family_of(given) != "Gemma3":
         return found
     if given.get("text_config"):
@@ -370,6 +404,10 @@ def local_base_of(given: Mapping[str, Any]) -> int | None:
 
 def windows_of(given: Mapping[str, Any]) -> list[int]:
     """Return whether each layer has a sliding window: by a list, or in older files by a period."""
+    if family_of(given) == "Llama4":
+        # transformers rotates in layers with a 1. Their attention is that of chunks.
+        every = given["no_rope_layer_interval"]
+        return given.get("no_rope_layers") or [int(i % every > 0) for i in range(1, given["num_hidden_layers"] + 1)]
     if given.get("layer_types"):
         return [int(kind == "sliding_attention") for kind in given["layer_types"]]
     # transformers' Olmo3 has one layer of four without a window, its GptOss one of two; GEMMA3 has its own number.
@@ -408,6 +446,20 @@ def deepseek_of(given: Mapping[str, Any]) -> dict[str, Any]:
             # Groups compete by their best expert in V2, by their two best ones in V3.
             scores_per_group=2 if is_v3 and groups > 1 else 1,
         ),
+    }
+
+
+def llama4_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return rotated layers, temperature, shared expert, dense layers and router of a Llama 4."""
+    growth = QueryTemperature(scale=given["attn_scale"], length=given["floor_scale"])
+    return {
+        "norm_rotated": given["use_qk_norm"],
+        "chunked_window": True,
+        "rope_in_windows": True,
+        "query_temperature": growth if given["attn_temperature_tuning"] else None,
+        "shared_experts": 1,
+        "experts_every": given["interleave_moe_layer_step"],
+        "router": Router(scores=RouterScores.sigmoid_inputs),
     }
 
 
@@ -501,6 +553,8 @@ def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
         }
     if family in LATENT:
         wrong |= other_deepseek(given)
+    if family == "Llama4":
+        wrong |= other_llama4(given)
     if gemma:
         wrong |= {
             key: given.get(key)
@@ -509,7 +563,8 @@ def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
     if family in WINDOWED:
         windows = windows_of(given)
         every = full_attention_every(windows)
-        wrong["layer_types without a period"] = windows != [
+        named = "no_rope_layers" if family == "Llama4" else "layer_types"
+        wrong[f"{named} without a period"] = windows != [
             int(not every or (layer + 1) % every > 0) for layer in range(len(windows))
         ]
     found = [what for what, is_so in wrong.items() if is_so]
@@ -518,6 +573,19 @@ def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
         found += [UNSTATED[family]] if family in UNSTATED else []
     if found:
         raise ConfigError(f"{path} has {'; '.join(found)}: slurmscale's model does not have it. Choose another model.")
+
+
+def other_llama4(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return whether a Llama 4 has arithmetic that the schema does not have, by its text."""
+    step, layers, rotated = given["interleave_moe_layer_step"], given["num_hidden_layers"], windows_of(given)
+    with_experts, kinds = list(range(step - 1, layers, step)), given.get("layer_types")
+    chunked = [int(kind == "chunked_attention") for kind in kinds or ()]
+    return {
+        "attention_chunk_size=null, rotated layers without chunks": given["attention_chunk_size"] is None,
+        f"moe_layers={given.get('moe_layers')}, not every {step}. layer": given.get("moe_layers")
+        not in (None, with_experts),
+        f"layer_types={kinds}, chunks in other layers than rotated ones": kinds and chunked != rotated,
+    }
 
 
 def other_deepseek(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,6 +42,13 @@ def of_v3(router: Any) -> bool:
     return bool(router["scores_per_group"] == (1 if router["groups"] == 1 else 2))
 
 
+def of_llama4(router: Any) -> bool:
+    """Return whether a router is Llama 4's: of sigmoids, without groups."""
+    if router is None or router["scores"] != "sigmoid_inputs":
+        return False
+    return bool(router["groups"] == 1 and router["scale"] == 1 and not router["normalize"])
+
+
 # Fields of LitGPT's configuration that decide arithmetic, as Llama has them.
 PLAIN: dict[str, Any] = {
     "norm_class_name": "RMSNorm",
@@ -70,6 +77,11 @@ PLAIN: dict[str, Any] = {
     "first_k_dense_replace": None,
     "latent": None,
     "router": None,
+    "norm_rotated": False,
+    "chunked_window": False,
+    "rope_in_windows": False,
+    "query_temperature": None,
+    "experts_every": 1,
 }
 
 
@@ -120,6 +132,26 @@ def gpt_oss_keys(config: Any) -> dict[str, Any]:
         "attention_bias": True,
         "swiglu_limit": config.swiglu_limit,
         "experts_per_token": config.n_expert_per_token,
+    }
+
+
+def llama4_keys(config: Any) -> dict[str, Any]:
+    """Return the keys of Llama 4's experts, and of its layers with and without rotary embedding."""
+    rotated, temperature = [int(has) for has in config.sliding_window_indices], config.query_temperature
+    growth = {"attn_scale": temperature["scale"], "floor_scale": temperature["length"]} if temperature else {}
+    every = config.experts_every
+    return {
+        **mixtral_keys(config),
+        "intermediate_size": config.moe_intermediate_size,
+        "intermediate_size_mlp": config.intermediate_size,
+        "interleave_moe_layer_step": every,
+        "moe_layers": list(range(every - 1, config.n_layer, every)),
+        "no_rope_layers": rotated,
+        "attention_chunk_size": config.sliding_window_size,
+        "layer_types": [("full_attention", "chunked_attention")[each] for each in rotated],
+        "use_qk_norm": config.norm_rotated,
+        "attn_temperature_tuning": temperature is not None,
+        **growth,
     }
 
 
@@ -185,8 +217,14 @@ GPT_OSS = EXPERTS | {
     "sliding_window_size": ANY,
 }  # fmt: skip
 DEEPSEEK = EXPERTS | dict.fromkeys(("moe_intermediate_size", "n_shared_expert", "first_k_dense_replace", "latent"), ANY)
+OF_LLAMA4 = ("moe_intermediate_size", "norm_rotated", "query_temperature", "experts_every")
+LLAMA4 = EXPERTS | dict.fromkeys(OF_LLAMA4, ANY) | {
+    "n_shared_expert": 1, "router": of_llama4, "chunked_window": True, "rope_in_windows": True,
+    "sliding_window_size": ANY,
+}  # fmt: skip
 ARCHITECTURES = (
     Architecture("Llama", "llama", {}, no_keys),
+    Architecture("Llama4", "llama4_text", LLAMA4, llama4_keys),
     Architecture("Mixtral", "mixtral", EXPERTS, mixtral_keys),
     Architecture("Qwen2", "qwen2", {"attn_bias": True}, no_keys),
     Architecture("Qwen3", "qwen3", {"norm_qk": True}, no_keys),

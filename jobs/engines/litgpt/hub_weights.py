@@ -92,21 +92,33 @@ class HubDirectory:
         ((name,), place) = source.modules, source.of_experts
         assert place is not None
         if f"{name}_blocks" not in self.files:
-            return place.of(self.stored(name))
+            return place.of(self.part(name, place.expert))
         # Outputs are the rows of blocks, (experts, out, in / 32, 16).
-        rows = [self.stored(f"{name}_{part}")[place.expert][place.first :: place.step] for part in ("blocks", "scales")]
+        rows = [self.part(f"{name}_{part}", place.expert)[place.first :: place.step] for part in ("blocks", "scales")]
         return unpacked(*(each.to(device) for each in rows))
 
     def stored(self, name: str) -> Tensor:
         """Return a weight by its name in Hugging Face's files."""
+        found = self.found(name)
+        weight: Tensor = self.files[found].get_tensor(found)
+        return weight
+
+    def part(self, name: str, number: int) -> Tensor:
+        """Return a part of a weight along its first dimension, and read no other."""
+        found = self.found(name)
+        part: Tensor = self.files[found].get_slice(found)[number]
+        return part
+
+    def found(self, name: str) -> str:
+        """Return the name of a weight in the files; raise CheckpointError if they do not have it."""
         names = [name, *(prefix + name.removeprefix("model.") for prefix in OF_TEXT)]
         if name == "lm_head.weight":
             # Tied embeddings are stored once.
-            names += ["model.embed_tokens.weight", *(f"{prefix}embed_tokens.weight" for prefix in OF_TEXT)]
+            names += [f"language_model.{name}", "model.embed_tokens.weight"]
+            names += [f"{prefix}embed_tokens.weight" for prefix in OF_TEXT]
         for each in names:
             if each in self.files:
-                weight: Tensor = self.files[each].get_tensor(each)
-                return weight
+                return each
         raise CheckpointError(
             f"{self.directory} has no weight {name}: it belongs to another model, or a file is missing. "
             "Set model= to match, or download it again."
@@ -127,7 +139,12 @@ def unpacked(blocks: Tensor, scales: Tensor) -> Tensor:
 
 def joined(source: Source, stored: Callable[[str], Tensor], given: Mapping[str, Any]) -> Tensor:
     """Return a weight of LitGPT's from those that `stored` returns by Hugging Face's names, and from a config.json."""
-    whole = torch.cat([stored(each) for each in source.modules])
+    parts = [stored(each) for each in source.modules]
+    if source.rotated is Rotated.heads:
+        for number, key in enumerate(("num_attention_heads", "num_key_value_heads")):
+            parts[number] = rotated_first(parts[number], given[key], given["head_dim"], pairs=True)
+        return torch.cat(parts)
+    whole = torch.cat(parts)
     if source.part is not None:
         whole = whole.chunk(2)[source.part]
     if source.rotated is not None:
@@ -139,10 +156,11 @@ def joined(source: Source, stored: Callable[[str], Tensor], given: Mapping[str, 
 
 
 def rotated_first(weight: Tensor, heads: int, size: int, *, pairs: bool) -> Tensor:
-    """Return a matrix of latent attention (heads x rows, inputs) with the last `size` rows of each head first.
+    """Return a matrix of queries or keys (heads x rows, inputs) with the last `size` rows of each head first.
 
-    DeepSeek rotates neighbouring numbers as pairs. Here, as in other models, number i and number i + size / 2 are one:
-    the even rows of the pairs come first, then the odd ones. Products of queries and keys do not change.
+    DeepSeek and Llama 4 rotate neighbouring numbers as pairs. Here, as in other models, number i and number
+    i + size / 2 are one: the even rows of the pairs come first, then the odd ones. Products of queries and keys do not
+    change.
     """
     by_head = weight.unflatten(0, (heads, -1))
     rest, turned = by_head[:, :-size], by_head[:, -size:]

@@ -70,6 +70,11 @@ def own_fields(model: Model) -> dict[str, Any]:
         "swiglu_limit": model.swiglu_limit,
         "latent": model.latent and latent_fields(model, model.latent),
         "router": model.router and asdict(model.router) | {"scores": model.router.scores.name},
+        "norm_rotated": model.norm_rotated,
+        "chunked_window": model.chunked_window,
+        "rope_in_windows": model.rope_in_windows,
+        "query_temperature": model.query_temperature and asdict(model.query_temperature),
+        "experts_every": model.experts_every if model.experts_every > 1 else None,
     }
     return {name: value for name, value in given.items() if value}
 

@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
+from jobs.engines.native.mixed_precision import without_autocast
 from jobs.engines.native.rotary import rotated, rotated_heads
 from jobs.plan.predict.activations import FLASH_HEAD_SIZE
 
@@ -43,6 +44,19 @@ def positions_in(bounds: Tensor, row: int) -> Tensor:
     return place - bounds[torch.bucketize(place, bounds, right=True) - 1]
 
 
+def bounds_of_chunks(bounds: Tensor, row: int, chunk: int) -> Tensor:
+    """Return the bounds of chunks of `chunk` positions of each sample in a row, given those of samples.
+
+    Their number does not depend on the samples, so that the host need not wait for it: empty ones are at the end.
+    """
+    place = torch.arange(row, device=bounds.device, dtype=bounds.dtype)
+    # Where a token begins a chunk, its place, and else the end of the row. No more tokens can begin one.
+    begins = place.where(positions_in(bounds, row) % chunk == 0, row).sort().values[: len(bounds) - 1 + row // chunk]
+    found = F.pad(begins, (0, 1), value=row)
+    torch._dynamo.maybe_mark_dynamic(found, 0)  # noqa: SLF001 (as in bounds_of)
+    return found
+
+
 class Attention(CausalSelfAttention):  # type: ignore[misc]  # LitGPT publishes no types
     """LitGPT's attention in training, with packed rows.
 
@@ -54,8 +68,12 @@ class Attention(CausalSelfAttention):  # type: ignore[misc]  # LitGPT publishes 
     """Most positions of a sample: Job.row_length. A constant, where the longest of a row would be a new graph."""
     window: int | None = None
     """Positions that a token attends to, itself included; None: all before it."""
+    chunk: int | None = None
+    """Positions of a chunk of a sample, within which a token attends; None: no chunks. Bounds are those of chunks."""
     table: int = 0
     """Number of the layer's rotary table."""
+    normalizes_heads: bool = False
+    """Norms without weights in place of norm_q and norm_k."""
     sinks: nn.Parameter | None
     """A score for each head (heads,) that every token's softmax has besides (SunkAttention); None: no such scores."""
     ring: bool = False
@@ -78,6 +96,8 @@ class Attention(CausalSelfAttention):  # type: ignore[misc]  # LitGPT publishes 
         qkv = self.qkv(x).unflatten(-1, (-1, size))
         # Attention wants heads before the sequence: (mbs, heads, seq, size).
         norms = (self.norm_q, self.norm_k) if self.config.norm_qk else None
+        if self.normalizes_heads:
+            norms = (self.normalized_head, self.normalized_head)
         q, k, v = (each.transpose(1, 2) for each in self.rotate(qkv, cos, sin, groups, norms))
         # Grouped-query attention: heads / groups query heads share one key and value head.
         window = None if self.window is None or self.window >= self.longest else self.window
@@ -87,9 +107,15 @@ class Attention(CausalSelfAttention):  # type: ignore[misc]  # LitGPT publishes 
             k, v = (each.repeat_interleave(heads // groups, dim=1) for each in (k, v))
         scalar = self.config.attention_scores_scalar
         reach = Reach(None if scalar is None else scalar**-0.5, window, sinks)
-        y = causal(q, k, v, reach) if bounds is None else within_samples(q, k, v, bounds, self.longest, reach)
+        chunk = min(self.chunk or self.longest, self.longest)
+        y = within_chunks(q, k, v, chunk, reach) if bounds is None else within_samples(q, k, v, bounds, chunk, reach)
         result: Tensor = self.proj(y.flatten(2))
         return result
+
+    def normalized_head(self, x: Tensor) -> Tensor:
+        """Return x / sqrt(mean(x^2) + eps) of each head (mbs, seq, heads, size): the same before and after rotation."""
+        with without_autocast(x):
+            return F.rms_norm(x, x.shape[-1:], None, self.config.norm_eps)
 
 
 class LatentAttention(nn.Module):
@@ -108,6 +134,7 @@ class LatentAttention(nn.Module):
 
     longest: int
     """As of Attention."""
+    chunk = None
     table = 0
     ring = False
     split: DeviceMesh | None = None
@@ -188,6 +215,19 @@ def causal(q: Tensor, k: Tensor, v: Tensor, reach: Reach) -> Tensor:
         packed = within_samples(q, k, v, bounds, row, reach)
         return packed.view(count, row, *packed.shape[2:])
     return masked(q, k, v, mask(bounds[:2], row, reach.window), reach)
+
+
+def within_chunks(q: Tensor, k: Tensor, v: Tensor, chunk: int, reach: Reach) -> Tensor:
+    """Return what `causal` returns, of attention within the chunks of each row, of which the last may be shorter."""
+    row = q.shape[2]
+    if chunk >= row:
+        return causal(q, k, v, reach)
+    if rest := row % chunk:
+        parts = zip(*(each.split((row - rest, rest), 2) for each in (q, k, v)), strict=True)
+        return torch.cat([within_chunks(*part, chunk, reach) for part in parts], 1)
+    # (mbs, heads, seq, size) -> (mbs x chunks, heads, chunk, size): a view
+    q, k, v = (each.unflatten(2, (-1, chunk)).transpose(1, 2).flatten(0, 1) for each in (q, k, v))
+    return causal(q, k, v, reach).unflatten(0, (-1, row // chunk)).flatten(1, 2)
 
 
 def masked(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, reach: Reach) -> Tensor:

@@ -123,8 +123,8 @@ def attention_flops(run: Run) -> float:
 
 def attended_by(run: Run) -> float:
     """Return the positions that a token counts as attending to, summed over layers."""
-    model = run.model
-    return attended(run.job.sequence_length, model.layers, model.sliding_window, model.full_attention_every)
+    model, windows = run.model, (run.model.sliding_window, run.model.full_attention_every)
+    return attended(run.job.sequence_length, model.layers, *windows, chunked=model.chunked_window)
 
 
 def element_bytes(run: Run) -> float:
@@ -140,7 +140,7 @@ def element_bytes(run: Run) -> float:
     residual = passed * model.hidden_size / (p.tensor if sequence_parallel(run) else 1)
     # Read and written; without fusion so is the rotated copy of each head.
     rotary = (2 if fused else 4) * (model.heads + model.kv_heads) * model.head_size / p.tensor
-    if model.norm_qk and not run.engine.compile:
+    if (model.norm_qk or model.norm_rotated) and not run.engine.compile:
         # A norm of its own before each rotation, read and written once; compilation makes one kernel of both.
         rotary += 2 * (model.heads + model.kv_heads) * model.head_size / p.tensor
     # GELU reads and writes. Gate and up are read and their product is written; without fusion silu(gate) is written and

@@ -34,6 +34,8 @@ GEMMA3 = ("model=gemma3_4b", "job.sequence_length=4096")
 GPT_OSS = ("model=gpt_oss_20b", "job.sequence_length=4096")
 # Two dense layers: what experts keep depends on the data.
 LITE = ("model=deepseek_v2_lite", "model.dense_layers=2", "job.sequence_length=4096")
+# Two chunks in each row.
+SCOUT = ("model=llama4_scout", "model.full_attention_every=0", "model.sliding_window=2048", "job.sequence_length=4096")
 TP = ("parallelism=tp", "parallelism.tensor=8", "scaling.global_batch_size=2")
 FSDP = ("scaling.global_batch_size=16", *AUTOCAST)
 FSDP_FULL = ("parallelism=fsdp_full", "scaling.global_batch_size=16")
@@ -86,6 +88,9 @@ ATTENTION_ONLY = "job.lora.targets=[query,value]"
         (*LITE, *ALONE, *IN_16_BITS, "engine.loss=whole"),
         (*LITE, "model.latent.q_lora_rank=768", *TP, *IN_16_BITS, "engine.loss=whole"),
         pytest.param((*LITE, *ALONE, *AUTOCAST, "engine.loss=whole"), marks=pytest.mark.long),
+        (*SCOUT, "model.dense_layers=2", *ALONE, *IN_16_BITS, "engine.loss=whole"),
+        pytest.param((*SCOUT, *ALONE, *IN_16_BITS, "engine.loss=whole"), marks=pytest.mark.long),
+        pytest.param((*SCOUT, *ALONE, *IN_16_BITS, "job.batching=packed"), marks=pytest.mark.long),
         pytest.param((*LITE, *ALONE, *IN_16_BITS, "job.batching=packed"), marks=pytest.mark.long),
         pytest.param(
             (*LITE, "model.latent.value_head_size=192", *ALONE, *IN_16_BITS, "engine.loss=whole"),

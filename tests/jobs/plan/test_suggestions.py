@@ -51,6 +51,16 @@ OF_DEEPSEEK = (
     f"{LITE} cluster=xe9680_h100 parallelism=cp_fsdp",
     "job.expert_bias_speed=0.001",
 )
+SCOUT = "model=llama4_scout"
+OF_LLAMA4 = (
+    "model.chunked_window=true",
+    f"{SCOUT} model.sliding_window=null",
+    f"{SCOUT} model.rope_in_windows=false",
+    f"{SCOUT} model.rope_local_base=10000",
+    "model.norm_rotated=true model.norm_qk=true",
+    "model.experts_every=2",
+    "model=llama4_maverick model.experts_every=50",
+)
 PP8 = "ranks_per_node=4 parallelism=pp parallelism.pipeline=4 model=llama2_7b"
 STUDY = "experiment=llama2_500_steps"
 # A point for every refusal; those without another mistake of their own come first in a rule.
@@ -87,6 +97,7 @@ ILLEGAL = (
     "model.swiglu_limit=7",
     "model.norm_qk_whole=true",
     *OF_DEEPSEEK,
+    *OF_LLAMA4,
     "model.full_attention_every=6",
     "model.rope_local_base=10000",
     "model.parallel_residual=true model.norm_place=around",
