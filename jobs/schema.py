@@ -196,6 +196,8 @@ class Model:
     """Divide rotated queries and keys by the root mean square of their head, without weights (Llama 4 Scout)."""
     attention_scores_scalar: Count | None = None
     """Number by whose root attention divides its scores (Gemma); null: `head_size`."""
+    attention_softcap: Positive | None = None
+    """Number c by which scores s of attention become c tanh(s / c) (Gemma 2); null: they stay."""
     attention_sinks: bool = False
     """Add a learned number for each query head to the sums of attention's softmax, beside its scores (GPT-OSS)."""
     sliding_window: Count | None = None
@@ -220,6 +222,8 @@ class Model:
     """Growth of queries with their position in layers that do not rotate them (Llama 4); null: none."""
     scale_embeddings: bool = False
     """Multiply embeddings by the root of `hidden_size` (Gemma)."""
+    logits_softcap: Positive | None = None
+    """The same for logits (Gemma 2)."""
     tie_embeddings: bool = False
     """Use one matrix as embedding and as head."""
     experts: NoneOrMore = 0

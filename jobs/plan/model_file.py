@@ -64,14 +64,15 @@ ARCHITECTURES = (
     "Olmo3ForCausalLM",
     "DeepseekV2ForCausalLM",
     "DeepseekV3ForCausalLM",
+    "Gemma2ForCausalLM",
     "Gemma3ForCausalLM",
     "Gemma3ForConditionalGeneration",
     "GptOssForCausalLM",
 )
 # Where layers have their norms, if not before attention and feed-forward.
-PLACES = {"Gemma3": NormPlace.around, "Olmo2": NormPlace.after, "Olmo3": NormPlace.after}
+PLACES = {"Gemma2": NormPlace.around, "Gemma3": NormPlace.around, "Olmo2": NormPlace.after, "Olmo3": NormPlace.after}
 # Families with sliding windows in some layers.
-WINDOWED = {"Gemma3", "GptOss", "Llama4", "Olmo3"}
+WINDOWED = {"Gemma2", "Gemma3", "GptOss", "Llama4", "Olmo3"}
 # Families with latent attention, and a router by scores of all experts.
 LATENT = {"DeepseekV2", "DeepseekV3"}
 # transformers' values of what the config.json of a Gemma 3 may leave out (Gemma3TextConfig).
@@ -90,6 +91,18 @@ GEMMA3: dict[str, Any] = {
     # A model of images has 64 rows more, which LitGPT's converter leaves out.
     "vocab_size": 262_144,
 }
+# The same of a Gemma 2 (Gemma2Config).
+GEMMA2 = GEMMA3 | {
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+    "max_position_embeddings": 8192,
+    "rope_theta": 10_000,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 2,
+    "vocab_size": 256_000,
+}
+GEMMAS = {"Gemma2": GEMMA2, "Gemma3": GEMMA3}
+CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 # transformers' values of what the config.json of a Llama 4 may leave out (Llama4TextConfig).
 LLAMA4: dict[str, Any] = {
     "attention_chunk_size": 8192,
@@ -125,7 +138,6 @@ FEATURES = {
 # What no key of an architecture's config.json states.
 UNSTATED = {
     "Gemma": "scaled embeddings, norms by 1 + weight",
-    "Gemma2": "scaled embeddings, norms by 1 + weight, norms after attention and feed-forward",
 }
 
 
@@ -196,6 +208,8 @@ def from_litgpt(name: str) -> Model:
             norm_qk=theirs.norm_qk,
             norm_qk_whole=theirs.norm_qk_type == "olmo2",
             attention_scores_scalar=theirs.attention_scores_scalar,
+            attention_softcap=theirs.attention_logit_softcapping,
+            logits_softcap=theirs.final_logit_softcapping,
             sliding_window=theirs.sliding_window_size,
             full_attention_every=full_attention_every(theirs.sliding_window_indices),
             parallel_residual=theirs.parallel_residual,
@@ -299,7 +313,7 @@ def from_config_json(path: Path) -> Model:
         family = family_of(given)
         heads, hidden = given["num_attention_heads"], given["hidden_size"]
         rope = rope_of(given)
-        gemma, mixture, oss = family == "Gemma3", family in {"Qwen3Moe", *LATENT}, family == "GptOss"
+        gemma, mixture, oss = family in GEMMAS, family in {"Qwen3Moe", *LATENT}, family == "GptOss"
         llama4 = family == "Llama4"
         number = "n_routed_experts" if family in LATENT else "num_experts"
         experts = given[number] if mixture else given.get("num_local_experts", 0)
@@ -329,6 +343,8 @@ def from_config_json(path: Path) -> Model:
             norm_qk=family in {"Qwen3", "Qwen3Moe", "Gemma3", "Olmo2", "Olmo3"},
             norm_qk_whole=family in {"Olmo2", "Olmo3"},
             attention_scores_scalar=given["query_pre_attn_scalar"] if gemma else None,
+            attention_softcap=given.get("attn_logit_softcapping") if gemma else None,
+            logits_softcap=given.get("final_logit_softcapping") if gemma else None,
             sliding_window=window,
             full_attention_every=full_attention_every(windows_of(given)) if window else 0,
             rope_base=int(rope.get("rope_theta", 10000)),
@@ -378,7 +394,7 @@ def of_text(given: Mapping[str, Any]) -> dict[str, Any]:
     if family_of(given) == "Llama4":
         found = LLAMA4 | found
         return found | {"sliding_window": found["attention_chunk_size"]}
-    if family_of(given) != "Gemma3":
+    if (family := family_of(given)) not in GEMMAS:
         return found
     if given.get("text_config"):
         found["vocab_size"] = GEMMA3["vocab_size"]
@@ -388,7 +404,9 @@ def of_text(given: Mapping[str, Any]) -> dict[str, Any]:
         # Since transformers 5 a group for each kind of layer.
         found["rope_parameters"] = by_kind["full_attention"]
         found["rope_local_base_freq"] = by_kind["sliding_attention"]["rope_theta"]
-    return GEMMA3 | {key: value for key, value in found.items() if value is not None}
+    # Gemma 2's caps are on unless they are null.
+    off = {key for key in CAPS if key in found}
+    return GEMMAS[family] | {key: value for key, value in found.items() if value is not None or key in off}
 
 
 def local_base_of(given: Mapping[str, Any]) -> int | None:
@@ -533,7 +551,7 @@ def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
     longest = given.get("max_position_embeddings")
     slides = window and (longest is None or window < longest) and given.get("use_sliding_window", True)
     by_layer = slides and ("sliding_attention" in (given.get("layer_types") or ()) or "sliding_window_pattern" in given)
-    gemma = family == "Gemma3"
+    gemma = family in GEMMAS
     act = GEMMA3["hidden_act"] if gemma else "silu"
     scalings = ("linear",) if gemma else ("llama3", "yarn")
     wrong = {
@@ -556,10 +574,7 @@ def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
     if family == "Llama4":
         wrong |= other_llama4(given)
     if gemma:
-        wrong |= {
-            key: given.get(key)
-            for key in ("attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention")
-        }
+        wrong["use_bidirectional_attention"] = given.get("use_bidirectional_attention")
     if family in WINDOWED:
         windows = windows_of(given)
         every = full_attention_every(windows)

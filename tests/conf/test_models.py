@@ -54,6 +54,7 @@ def test_the_parameter_count_is_that_of_the_model_as_built(name: str) -> None:
      # https://arxiv.org/abs/2505.09388, and the model cards of Qwen.
      ("qwen3_4b", 4.02e9), ("qwen3_8b", 8.19e9), ("qwen3_14b", 14.8e9), ("qwen3_32b", 32.8e9),
      ("olmo2_7b", 7.30e9), ("olmo2_13b", 13.7e9), ("olmo3_7b", 7.30e9), ("olmo3_32b", 32.2e9),
+     ("gemma2_2b", 2.61e9), ("gemma2_9b", 9.24e9), ("gemma2_27b", 27.2e9),
      ("gemma3_1b", 1.00e9), ("gemma3_4b", 3.88e9), ("gemma3_27b", 27.0e9),
      # https://arxiv.org/abs/2405.04434, appendix B, and https://arxiv.org/abs/2412.19437.
      ("deepseek_v2_lite", 15.7e9), ("deepseek_v3", 671e9),

@@ -109,14 +109,20 @@ def qwen3_moe_keys(config: Any) -> dict[str, Any]:
     }
 
 
-def gemma3_keys(config: Any) -> dict[str, Any]:
-    """Return the keys of Gemma 3's layers with and without sliding windows."""
+def gemma2_keys(config: Any) -> dict[str, Any]:
+    """Return the keys of Gemma 2's and 3's layers with and without sliding windows, and of its caps."""
     return {
         "hidden_activation": "gelu_pytorch_tanh",
         "query_pre_attn_scalar": config.attention_scores_scalar or config.head_size,
         **window_keys(config),
-        "rope_local_base_freq": float(config.rope_local_base_freq),
+        "attn_logit_softcapping": config.attention_logit_softcapping,
+        "final_logit_softcapping": config.final_logit_softcapping,
     }
+
+
+def gemma3_keys(config: Any) -> dict[str, Any]:
+    """Return the keys of Gemma 3."""
+    return {**gemma2_keys(config), "rope_local_base_freq": float(config.rope_local_base_freq)}
 
 
 def olmo3_keys(config: Any) -> dict[str, Any]:
@@ -201,10 +207,11 @@ def window_keys(config: Any) -> dict[str, Any]:
     }
 
 
-GEMMA3 = dict.fromkeys(("sliding_window_size", "rope_local_base_freq", "attention_scores_scalar"), ANY) | {
-    "mlp_class_name": "GemmaMLP", "norm_qk": True, "post_attention_norm": True, "post_mlp_norm": True,
-    "scale_embeddings": True,
+CAPS = ("attention_logit_softcapping", "final_logit_softcapping")
+GEMMA2 = dict.fromkeys(("sliding_window_size", "attention_scores_scalar", *CAPS), ANY) | {
+    "mlp_class_name": "GemmaMLP", "post_attention_norm": True, "post_mlp_norm": True, "scale_embeddings": True,
 }  # fmt: skip
+GEMMA3 = GEMMA2 | {"norm_qk": True, "rope_local_base_freq": ANY}
 OLMO2 = {
     "norm_qk": True, "norm_qk_type": "olmo2", "norm_1": False, "norm_2": False, "post_attention_norm": True,
     "post_mlp_norm": True,
@@ -238,6 +245,7 @@ ARCHITECTURES = (
     Architecture("Olmo3", "olmo3", OLMO3, olmo3_keys),
     Architecture("DeepseekV2", "deepseek_v2", DEEPSEEK | {"router": of_v2}, deepseek_v2_keys),
     Architecture("DeepseekV3", "deepseek_v3", DEEPSEEK | {"router": of_v3}, deepseek_v3_keys),
+    Architecture("Gemma2", "gemma2", GEMMA2, gemma2_keys),
     Architecture("Gemma3", "gemma3_text", GEMMA3, gemma3_keys),
     Architecture("GptOss", "gpt_oss", GPT_OSS, gpt_oss_keys),
 )

@@ -164,6 +164,7 @@ OF_FAMILY: Mapping[str, Mapping[str, Source]] = {
     "DeepseekV3": DEEPSEEK,
     "Olmo2": AFTER,
     "Olmo3": AFTER,
+    "Gemma2": AROUND,
     "Gemma3": AROUND,
     "GptOss": stacked_experts(),
 }

@@ -40,6 +40,8 @@ def litgpt_fields(model: Model) -> dict[str, Any]:
         "norm_qk": model.norm_qk,
         "norm_qk_type": "olmo2" if model.norm_qk_whole else "default",
         "attention_scores_scalar": model.attention_scores_scalar,
+        "attention_logit_softcapping": model.attention_softcap,
+        "final_logit_softcapping": model.logits_softcap,
         "sliding_window_size": model.sliding_window,
         "sliding_window_indices": windows if model.sliding_window else None,
         "lm_head_bias": False,

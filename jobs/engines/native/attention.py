@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
+from jobs.engines.native.loss import capped
 from jobs.engines.native.mixed_precision import without_autocast
 from jobs.engines.native.rotary import rotated, rotated_heads
 from jobs.plan.predict.activations import FLASH_HEAD_SIZE
@@ -103,10 +104,11 @@ class Attention(CausalSelfAttention):  # type: ignore[misc]  # LitGPT publishes 
         window = None if self.window is None or self.window >= self.longest else self.window
         sinks = self.sinks.to_local() if isinstance(self.sinks, DTensor) else self.sinks
         by_bounds = bounds is not None or window is not None or sinks is not None
-        if heads > groups and not takes_groups(q, packed=by_bounds, ring=self.ring):
+        cap = self.config.attention_logit_softcapping
+        if heads > groups and (cap or not takes_groups(q, packed=by_bounds, ring=self.ring)):
             k, v = (each.repeat_interleave(heads // groups, dim=1) for each in (k, v))
         scalar = self.config.attention_scores_scalar
-        reach = Reach(None if scalar is None else scalar**-0.5, window, sinks)
+        reach = Reach(None if scalar is None else scalar**-0.5, window, sinks, cap)
         chunk = min(self.chunk or self.longest, self.longest)
         y = within_chunks(q, k, v, chunk, reach) if bounds is None else within_samples(q, k, v, bounds, chunk, reach)
         result: Tensor = self.proj(y.flatten(2))
@@ -200,16 +202,18 @@ class Reach(NamedTuple):
     """Positions that a token attends to, itself included; None: all before it."""
     sinks: Tensor | None = None
     """A further score of each head (heads,), without a value; None: no such scores."""
+    cap: float | None = None
+    """Number c by which scores s become c tanh(s / c), which no kernel of torch has; None: they stay."""
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor, reach: Reach) -> Tensor:
     """Return causal attention of q, k and v (mbs, heads, seq, head size), as (mbs, seq, heads, head size)."""
     count, _, row, _ = q.shape
-    if reach.sinks is None and (reach.window is None or reach.window >= row):
+    if reach.sinks is None and reach.cap is None and (reach.window is None or reach.window >= row):
         further = {"scale": reach.scale, **grouped(q, k)}
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, **further).transpose(1, 2)
     bounds = torch.arange(0, (count + 1) * row, row, device=q.device, dtype=torch.int32)
-    if has_varlen_kernel(q):
+    if has_varlen_kernel(q) and reach.cap is None:
         # torch's other kernels have neither windows nor sinks. (mbs, heads, seq, size) -> (1, heads, mbs x seq, size)
         q, k, v = (each.transpose(0, 1).flatten(1, 2)[None] for each in (q, k, v))
         packed = within_samples(q, k, v, bounds, row, reach)
@@ -232,13 +236,19 @@ def within_chunks(q: Tensor, k: Tensor, v: Tensor, chunk: int, reach: Reach) -> 
 
 def masked(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, reach: Reach) -> Tensor:
     """Return attention of q, k and v (mbs, heads, seq, head size) by a mask (seq, seq), as (mbs, seq, heads, size)."""
-    if reach.sinks is None:
+    if reach.sinks is None and reach.cap is None:
         further = {"scale": reach.scale, **grouped(q, k)}
         return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, **further).transpose(1, 2)
     scores = q @ k.mT * (reach.scale or q.shape[-1] ** -0.5)
+    if reach.cap is not None:
+        scores = capped(scores, reach.cap)
+    scores = scores.masked_fill(~allowed, -torch.inf)
+    if reach.sinks is None:
+        weights = scores.softmax(-1, dtype=torch.float32)
+        return (weights.to(v.dtype) @ v).transpose(1, 2)
     # One more score for each token, (mbs, heads, seq, seq + 1), whose weight is dropped again.
     further_score = reach.sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
-    scores = torch.cat((scores.masked_fill(~allowed, -torch.inf), further_score), -1)
+    scores = torch.cat((scores, further_score), -1)
     weights = scores.softmax(-1, dtype=torch.float32)[..., :-1]
     return (weights.to(v.dtype) @ v).transpose(1, 2)
 
@@ -247,7 +257,7 @@ def within_samples(  # noqa: PLR0917 (q, k and v are one)
     q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int, reach: Reach
 ) -> Tensor:
     """Return attention within the samples of one row, by torch's variable-length kernel if it applies."""
-    if has_varlen_kernel(q):
+    if has_varlen_kernel(q) and reach.cap is None:
         # Some or any number of positions to the left (-1), none to the right: causal.
         left = -1 if reach.window is None else reach.window - 1
         further: dict[str, Any] = {"window_size": (left, 0), "scale": reach.scale, **grouped(q, k)}

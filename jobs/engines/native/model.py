@@ -19,7 +19,7 @@ from jobs.engines.native.attention import (
     positions_in,
 )
 from jobs.engines.native.experts.mixture import use_mixture
-from jobs.engines.native.loss import ChunkedHead, summed_loss
+from jobs.engines.native.loss import CappedHead, ChunkedHead, summed_loss
 from jobs.engines.native.norm import HeadsNorm, fuse_norms
 from jobs.engines.native.rotary import growth_tables, tempered, unrotated, yarn_tables
 from jobs.schema import Model
@@ -32,6 +32,9 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
         super().__init__(config)
         if chunk is not None:
             self.lm_head.__class__, self.lm_head.size = ChunkedHead, chunk
+        elif config.final_logit_softcapping is not None:
+            self.lm_head.__class__ = CappedHead
+        self.lm_head.cap = config.final_logit_softcapping
         self.embedding_scale = config.n_embd**0.5 if config.scale_embeddings else 1.0
         fuse_norms(self)
         for number, layer in enumerate(layers(self), start=1):

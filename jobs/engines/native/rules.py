@@ -307,6 +307,16 @@ def sinks_are_whole(run: Run) -> str | None:
     return None
 
 
+def caps_are_whole(run: Run) -> str | None:
+    """Refuse capped scores of attention with CP: ring attention is by kernels, which do not have them."""
+    if run.model.attention_softcap is not None and run.parallelism.context > 1:
+        return (
+            f"model.attention_softcap={run.model.attention_softcap:g} ({run.model.name}) changes scores of attention, "
+            f"which ring attention (parallelism.context={run.parallelism.context}) cannot. Set parallelism.context=1."
+        )
+    return None
+
+
 def latent_keys_are_whole(run: Run) -> str | None:
     """Refuse latent attention with CP: ring attention has keys and values of one size."""
     if run.model.latent is not None and run.parallelism.context > 1:
@@ -475,6 +485,7 @@ RULES: tuple[Rule, ...] = (
     packed_rows_are_whole,
     windows_are_whole,
     sinks_are_whole,
+    caps_are_whole,
     shifted_bias_exists,
     latent_keys_are_whole,
     adapters_have_their_matrices,

@@ -91,7 +91,8 @@ def has_wide_weights(run: Run) -> bool:
 
 def takes_groups(run: Run) -> bool:
     """Return whether attention takes fewer heads of keys than of queries; other kernels get them repeated."""
-    return has_flash(run) and run.model.head_size <= FLASH_HEAD_SIZE and run.parallelism.context == 1
+    fits = run.model.head_size <= FLASH_HEAD_SIZE and run.model.attention_softcap is None
+    return has_flash(run) and fits and run.parallelism.context == 1
 
 
 def has_flash(run: Run) -> bool:
@@ -172,13 +173,14 @@ def attention(run: Run, x: Tokens) -> int:
 def statistics_of_heads(run: Run, x: Tokens) -> int:
     """Return the bytes for each token that attention keeps of its heads' scores: a float32 log-sum-exp of each.
 
-    Without FlashAttention sinks need all weights, in float32 and in the arithmetic's type, and a mask of one byte.
+    Without FlashAttention sinks need all weights, in float32 and in the arithmetic's type, and a mask of one byte. A
+    cap needs them everywhere, and its scores.
     """
-    heads = run.model.heads // run.parallelism.tensor
-    if not run.model.attention_sinks or has_flash(run):
+    heads, cap = run.model.heads // run.parallelism.tensor, run.model.attention_softcap is not None
+    if not cap and (not run.model.attention_sinks or has_flash(run)):
         return 4 * heads
     row = run.job.row_length if run.job.batching is not Batching.packed else x.count
-    weights = (row + 1) * 4 + (row * x.width if x.width < 4 else 0)
+    weights = (row + run.model.attention_sinks) * 4 + (row * x.width if x.width < 4 else 0) + cap * row * x.width
     return heads * weights + row // run.job.micro_batch_size
 
 
@@ -310,6 +312,10 @@ def expensive_results(run: Run, x: Tokens) -> int:
         attended = model.head_size if has_flash(run) else latent.value_head_size
         products += (latent.q_lora_rank or 0) + latent.kv_lora_rank + latent.rope_head_size
         products += q + model.heads // tensor * (made + attended)
+    if model.attention_softcap is not None:
+        # The products of queries and keys, which are no part of a kernel of attention then.
+        row = run.job.row_length if run.job.batching is not Batching.packed else x.count
+        products += model.heads // tensor * row
     if lora is not None:
         # A token meets the adapters of its experts only.
         met = adapter_weights(replace(model, experts=model.experts_per_token), lora)

@@ -350,7 +350,7 @@ def latent_attention_is_consistent(run: Run) -> str | None:
         )
     wanted = {
         "kv_heads": m.heads, "bias": False, "attention_bias": False, "norm_qk": False, "norm_rotated": False,
-        "attention_scores_scalar": None,
+        "attention_scores_scalar": None, "attention_softcap": None,
         "sliding_window": None, "rope_fraction": 1.0,
     }  # fmt: skip
     for key, value in wanted.items():

@@ -30,6 +30,7 @@ ALONE = ("parallelism=single", "ranks_per_node=1", "scaling.global_batch_size=2"
 IN_16_BITS = ("job.precision=bfloat16", "engine.parameters=bfloat16")
 AUTOCAST = ("job.precision=bfloat16",)
 QWEN3 = ("model=qwen3_8b", "job.sequence_length=4096")
+GEMMA2 = ("model=gemma2_9b", "job.sequence_length=1024")
 GEMMA3 = ("model=gemma3_4b", "job.sequence_length=4096")
 GPT_OSS = ("model=gpt_oss_20b", "job.sequence_length=4096")
 # Two dense layers: what experts keep depends on the data.
@@ -96,6 +97,9 @@ ATTENTION_ONLY = "job.lora.targets=[query,value]"
             (*LITE, "model.latent.value_head_size=192", *ALONE, *IN_16_BITS, "engine.loss=whole"),
             marks=pytest.mark.long,
         ),
+        (*GEMMA2, *ALONE, *IN_16_BITS, "engine.loss=whole"),
+        pytest.param((*GEMMA2, *ALONE, *AUTOCAST, "engine.loss=whole"), marks=pytest.mark.long),
+        pytest.param((*GEMMA2, *TP, *IN_16_BITS, "engine.loss=whole"), marks=pytest.mark.long),
         pytest.param((*GEMMA3, *ALONE, *AUTOCAST, "engine.loss=whole"), marks=pytest.mark.long),
         (*GPT_OSS, *ALONE, *IN_16_BITS, "engine.loss=whole"),
         pytest.param((*GPT_OSS, *ALONE, *AUTOCAST, "engine.loss=whole"), marks=pytest.mark.long),

@@ -88,6 +88,16 @@ OLMO3 = OLMO2 | {
 }  # fmt: skip
 
 
+# Those of https://huggingface.co/google/gemma-2-2b/blob/main/config.json.
+GEMMA2 = {
+    "architectures": ["Gemma2ForCausalLM"], "attention_bias": False, "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh",
+    "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304, "intermediate_size": 9216,
+    "max_position_embeddings": 8192, "num_attention_heads": 8, "num_hidden_layers": 26, "num_key_value_heads": 4,
+    "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "sliding_window": 4096,
+    "tie_word_embeddings": True, "vocab_size": 256000,
+}  # fmt: skip
+
 # The facts of https://huggingface.co/openai/gpt-oss-20b/blob/main/config.json.
 GPT_OSS = {
     "architectures": ["GptOssForCausalLM"], "attention_bias": True, "head_dim": 64, "hidden_act": "silu",
@@ -195,6 +205,7 @@ def test_a_name_of_litgpt_becomes_a_model_file_of_the_same_shapes(
         (QWEN3, "Qwen3-0.6B"),
         (QWEN3_MOE, "Qwen3-30B-A3B"),
         (GEMMA3, "Gemma-3-4b-it"),
+        (GEMMA2, "Gemma-2-2b"),
         (OLMO2, "OLMo-2-1124-7B"),
     ],
 )
@@ -305,15 +316,14 @@ def test_a_model_file_trains(name: str, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("Gemma-2-2b", "Gemma-2-2b: attention_logit_softcapping is None, LitGPT's is 50.0"),
         ("phi-2", "phi_2 differs from LitGPT's phi-2: shared_attention_norm is False, LitGPT's is True"),
         ("Qwen9", "Qwen9 is neither a file nor a name in LitGPT's table"),
         (QWEN | {"use_sliding_window": True, "sliding_window": 4096}, "sliding_window=4096"),
         (LLAMA | {"attention_bias": True}, "attention_bias=true, also on the output"),
         (LLAMA | {"rope_parameters": {"rope_type": "longrope"}}, "rope_scaling of type longrope, not llama3 or yarn"),
-        (LLAMA | {"architectures": ["Gemma2ForCausalLM"]}, "architectures=Gemma2ForCausalLM, not one of"),
+        (LLAMA | {"architectures": ["GemmaForCausalLM"]}, "scaled embeddings, norms by 1 + weight"),
         (GEMMA3 | {"layer_types": ["full_attention", *["sliding_attention"] * 33]}, "layer_types without a period"),
-        (GEMMA3 | {"final_logit_softcapping": 30.0}, "final_logit_softcapping: slurmscale's model does not have it"),
+        (GEMMA3 | {"use_bidirectional_attention": True}, "use_bidirectional_attention: slurmscale's model does not"),
         (
             GEMMA3 | {"text_config": {"rope_scaling": {"factor": 8.0, "rope_type": "yarn"}, "num_hidden_layers": 6}},
             "rope_scaling of type yarn, not linear",
