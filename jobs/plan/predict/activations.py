@@ -190,19 +190,23 @@ def latent_attention(run: Run, x: Tokens, latent: LatentAttention) -> int:
     Values are padded to the size of queries and keys, and so is the result, of which the closing matrix keeps a copy.
     Without that they are a view of the product that made them and keys.
     """
-    model, heads, trains = run.model, run.model.heads // run.parallelism.tensor, run.job.trains_all_weights
+    model, heads = run.model, run.model.heads // run.parallelism.tensor
     rope, size, value = latent.rope_head_size, model.head_size, latent.value_head_size
-    inputs = model.hidden_size if trains else 0
-    narrow = kept = 0
-    for rank, beside in ((latent.q_lora_rank, 0), (latent.kv_lora_rank, rope)):
+    query, key = (LoraTarget.query,), (LoraTarget.key,)
+    kept = operands(run, x, model.hidden_size, query + key)
+    if run.job.lora is not None and run.job.lora.dropout and {*query, *key} <= {*run.job.lora.targets}:
+        # A mask for each of the two matrices with this input.
+        kept += model.hidden_size
+    for rank, beside, targets in ((latent.q_lora_rank, 0, query), (latent.kv_lora_rank, rope, key)):
         if rank is not None:
             # The norm's input, its result, and a float32 statistic.
-            narrow += (rank + beside) * x.width + 4
-            kept += rank if trains else 0
+            kept += (rank + beside) * x.width + 4 + operands(run, x, rank, targets)
     padded = has_flash(run) and value < size
     values = size if padded else size - rope + value
-    result = size + value if padded else value
-    return x.count * ((inputs + kept + heads * (2 * size + values + result)) * x.width + narrow + 4 * heads)
+    closing = operands(run, x, heads * value, (LoraTarget.projection,))
+    own = heads * (size if padded else value) * x.width
+    result = own + closing if padded else max(own, closing)
+    return x.count * (kept + heads * (2 * size + values) * x.width + result + 4 * heads)
 
 
 def head_norms(run: Run) -> int:

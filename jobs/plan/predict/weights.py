@@ -195,6 +195,11 @@ def adapter_weights(model: Model, lora: Lora, *, fused: bool = False) -> list[We
     }
     parts = [width for target, width in widths.items() if target in lora.targets]
     found = []
+    if model.latent is not None:
+        *of_queries, kv_a, kv_b, closing = (each for each in latent_weights(model, model.latent) if each.columns > 1)
+        chosen = {LoraTarget.query: of_queries, LoraTarget.key: [kv_a, kv_b], LoraTarget.projection: [closing]}
+        matrices = [each for target, group in chosen.items() if target in lora.targets for each in group]
+        return [part for matrix in matrices for part in adapter(matrix, lora.rank)]
     if parts:
         # One matrix for the inputs of all parts.
         found += [Weight(lora.rank * (1 if fused else len(parts)), hidden), Weight(sum(parts), lora.rank, Split.rows)]

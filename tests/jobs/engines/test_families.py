@@ -261,7 +261,7 @@ FAMILIES = {
         "Mixtral-8x7B-v0.1",
         copy_weights_of_llama4,
         without=NOT_COMPILED,
-        adapted=None,
+        adapted="[query,key,value,projection]",
     ),
     "DeepseekV2": Family(
         # With mscale_all_dim, transformers' scores have another scale than DeepSeek's own code.
@@ -269,7 +269,7 @@ FAMILIES = {
         None,
         None,
         without=NOT_COMPILED,
-        adapted=None,
+        adapted="[query,key,value,projection]",
     ),
     "DeepseekV3": Family(
         DEEPSEEK
@@ -278,7 +278,7 @@ FAMILIES = {
         None,
         None,
         without=NOT_COMPILED,
-        adapted=None,
+        adapted="[query,key,value,projection]",
     ),
 }
 STEPS = 3

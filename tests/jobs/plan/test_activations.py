@@ -43,6 +43,7 @@ FSDP_FULL = ("parallelism=fsdp_full", "scaling.global_batch_size=16")
 LORA = ("job=finetune_lora", "data=random", *AUTOCAST)
 DROPOUT = "job.lora.dropout=0.1"
 SIX = ("model.layers=6",)
+OF_ATTENTION = "job.lora.targets=[query,key,value,projection]"
 ATTENTION_ONLY = "job.lora.targets=[query,value]"
 
 
@@ -89,6 +90,11 @@ ATTENTION_ONLY = "job.lora.targets=[query,value]"
         (*LITE, *ALONE, *IN_16_BITS, "engine.loss=whole"),
         (*LITE, "model.latent.q_lora_rank=768", *TP, *IN_16_BITS, "engine.loss=whole"),
         pytest.param((*LITE, *ALONE, *AUTOCAST, "engine.loss=whole"), marks=pytest.mark.long),
+        (*LITE, "model.latent.q_lora_rank=768", *ALONE, *LORA, OF_ATTENTION, DROPOUT, "engine.loss=whole"),
+        pytest.param(
+            (*LITE, *TP, *LORA, OF_ATTENTION, "engine.loss=whole"),
+            marks=pytest.mark.long,
+        ),
         (*SCOUT, "model.dense_layers=2", *ALONE, *IN_16_BITS, "engine.loss=whole"),
         pytest.param((*SCOUT, *ALONE, *IN_16_BITS, "engine.loss=whole"), marks=pytest.mark.long),
         pytest.param((*SCOUT, *ALONE, *IN_16_BITS, "job.batching=packed"), marks=pytest.mark.long),

@@ -47,6 +47,8 @@ OF_DEEPSEEK = (
     f"{LITE} model.latent.value_head_size=999",
     f"{LITE} model.norm_qk=true",
     f"{LITE} job=finetune_lora data=docstrings",
+    f"{LITE} job=finetune_lora data=docstrings job.lora.targets=[query,value]",
+    f"{LITE} job=finetune_lora data=docstrings job.lora.targets=[query] job.lora.quantize_base=nf4",
     f"{LITE} cluster=xe9680_h100 engine.kernels=liger",
     f"{LITE} cluster=xe9680_h100 parallelism=cp_fsdp",
     "job.expert_bias_speed=0.001",
