@@ -116,11 +116,13 @@ class RouterScores(Enum):
     """Softmax over all experts (DeepSeek-V2)."""
     sigmoid = "sigmoid"
     """Sigmoid of each; a bias of each expert is added for the choice only (DeepSeek-V3)."""
+    sigmoid_inputs = "sigmoid_inputs"
+    """Sigmoid of each, without a bias; it multiplies what an expert gets, and not its result (Llama 4)."""
 
 
 @dataclass(kw_only=True)
 class Router:
-    """Router of a mixture of experts in float32, by scores of all experts (DeepSeek-V2 and V3)."""
+    """Router of a mixture of experts in float32, by scores of all experts (DeepSeek-V2 and V3, Llama 4)."""
 
     scores: RouterScores
     """Scores of experts from their products with a token."""
@@ -134,6 +136,16 @@ class Router:
     """Groups among whose experts a token's are chosen: those with the highest sums of their best scores."""
     scores_per_group: Count = 1
     """Scores in that sum."""
+
+
+@dataclass(kw_only=True)
+class QueryTemperature:
+    """Growth of queries with their position p (from 0): times scale ln(1 + floor((p + 1) / length)) + 1."""
+
+    scale: float
+    """Factor of the logarithm."""
+    length: Count
+    """Positions of a step of the growth."""
 
 
 @dataclass(kw_only=True)
@@ -180,12 +192,18 @@ class Model:
     """Normalize each head of queries and keys before the rotation, one scale for all heads (Qwen3)."""
     norm_qk_whole: bool = False
     """Let these norms normalize all heads together, each number with a scale of its own (OLMo 2), not each head."""
+    norm_rotated: bool = False
+    """Divide rotated queries and keys by the root mean square of their head, without weights (Llama 4 Scout)."""
     attention_scores_scalar: Count | None = None
     """Number by whose root attention divides its scores (Gemma); null: `head_size`."""
+    attention_softcap: Positive | None = None
+    """Number c by which scores s of attention become c tanh(s / c) (Gemma 2); null: they stay."""
     attention_sinks: bool = False
     """Add a learned number for each query head to the sums of attention's softmax, beside its scores (GPT-OSS)."""
     sliding_window: Count | None = None
     """Positions that a token attends to in layers with a sliding window, itself included; null: no such layers."""
+    chunked_window: bool = False
+    """Let the window not slide: a token attends to those before it in its chunk of the sequence (Llama 4)."""
     full_attention_every: NoneOrMore = 0
     """Of this many layers, the last one has no sliding window (Gemma 3: 6); 0: all layers have one."""
     parallel_residual: bool = False
@@ -198,8 +216,14 @@ class Model:
     """Scaling of rotary frequencies to a longer context; null: none."""
     rope_local_base: Count | None = None
     """Base of the rotary frequencies, without scaling, in layers with a sliding window; null: as in other layers."""
+    rope_in_windows: bool = False
+    """Rotate queries and keys in layers with a sliding window only (Llama 4)."""
+    query_temperature: QueryTemperature | None = None
+    """Growth of queries with their position in layers that do not rotate them (Llama 4); null: none."""
     scale_embeddings: bool = False
     """Multiply embeddings by the root of `hidden_size` (Gemma)."""
+    logits_softcap: Positive | None = None
+    """The same for logits (Gemma 2)."""
     tie_embeddings: bool = False
     """Use one matrix as embedding and as head."""
     experts: NoneOrMore = 0
@@ -214,6 +238,8 @@ class Model:
     """Experts that compute every token, as one of their joint width (DeepSeek); 0: none."""
     dense_layers: NoneOrMore = 0
     """First layers of a mixture of experts with one feed-forward of `intermediate_size` (DeepSeek); 0: none."""
+    experts_every: Count = 1
+    """Of this many layers, the last one has experts, and the others are as `dense_layers` (Llama 4 Maverick: 2)."""
     router: Router | None = None
     """Router by scores of all experts; null: softmax over the products of the chosen ones (Mixtral, Qwen3 MoE)."""
     latent: LatentAttention | None = None
@@ -226,6 +252,12 @@ class Model:
         return [
             self.sliding_window is not None and (not every or (layer + 1) % every > 0) for layer in range(self.layers)
         ]
+
+    @property
+    def is_dense(self) -> list[bool]:
+        """Return whether each layer of a mixture of experts has one feed-forward in place of experts."""
+        every = self.experts_every
+        return [layer < self.dense_layers or (layer + 1) % every > 0 for layer in range(self.layers)]
 
     @property
     def value_size(self) -> int:

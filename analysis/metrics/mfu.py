@@ -96,11 +96,14 @@ class Work:
     window: int | None = None
     """Positions of a sliding window (model.sliding_window)."""
     full_attention_every: int = 0
+    chunked: bool = False
+    """The window does not slide (model.chunked_window)."""
 
     @property
     def attended(self) -> float:
         """Entries of each of attention's products, over all layers."""
-        return self.width * attended(self.sequence, self.layers, self.window, self.full_attention_every)
+        windows = (self.window, self.full_attention_every)
+        return self.width * attended(self.sequence, self.layers, *windows, chunked=self.chunked)
 
     @property
     def model_flops(self) -> float:
@@ -314,6 +317,7 @@ def work_of(run: RunResult) -> Work:
         sequence=mean_sequence(run),
         window=run.setting("model.sliding_window"),
         full_attention_every=run.setting("model.full_attention_every") or 0,
+        chunked=run.setting("model.chunked_window") is True,
         head_weights=embedding,
     )
 
@@ -327,8 +331,8 @@ def idle_experts(run: RunResult) -> int:
     layers, hidden, inner, experts, active = (
         setting(run, f"model.{key}") for key in ("layers", "hidden_size", own, "experts", "experts_per_token")
     )
-    dense = run.setting("model.dense_layers") or 0
-    return (layers - dense) * (experts - active) * gated_parameters(hidden, inner)
+    dense, every = run.setting("model.dense_layers") or 0, run.setting("model.experts_every") or 1
+    return (layers // every - dense // every) * (experts - active) * gated_parameters(hidden, inner)
 
 
 def mean_sequence(run: RunResult) -> float:

@@ -59,7 +59,7 @@ def parameters_met(model: Model, tokens: float = 1) -> float:
     expert is missed by all tokens with the probability (1 - experts per token / experts) ^ tokens.
     """
     looked_up = 0 if model.tie_embeddings else embedding_parameters(model)
-    layers = model.layers - model.dense_layers
+    layers = model.layers - sum(model.is_dense)
     experts = layers * model.experts * gated_parameters(model.hidden_size, model.inner_size)
     missed = float((1 - model.experts_per_token / model.experts) ** tokens) if model.experts else 0.0
     return parameters(model) - looked_up - missed * experts

@@ -31,7 +31,18 @@ from jobs.frozen import interpolation_in
 from jobs.output import write_output
 from jobs.plan.configuration_files import text_loader
 from jobs.plan.keys import is_text
-from jobs.schema import LatentAttention, Mlp, Model, Norm, NormPlace, RopeScaling, Router, RouterScores, Run
+from jobs.schema import (
+    LatentAttention,
+    Mlp,
+    Model,
+    Norm,
+    NormPlace,
+    QueryTemperature,
+    RopeScaling,
+    Router,
+    RouterScores,
+    Run,
+)
 from jobs.secrets import strings
 
 # LitGPT's table does not contain it; Hugging Face's config.json does (tie_word_embeddings).
@@ -41,6 +52,8 @@ NAMES = {"name", "hf_config", "vocab_size", "padding_multiple"}
 # Architectures of Hugging Face with the arithmetic of Llama, whose differences are read below.
 ARCHITECTURES = (
     "LlamaForCausalLM",
+    "Llama4ForCausalLM",
+    "Llama4ForConditionalGeneration",
     "MistralForCausalLM",
     "MixtralForCausalLM",
     "Phi3ForCausalLM",
@@ -51,14 +64,15 @@ ARCHITECTURES = (
     "Olmo3ForCausalLM",
     "DeepseekV2ForCausalLM",
     "DeepseekV3ForCausalLM",
+    "Gemma2ForCausalLM",
     "Gemma3ForCausalLM",
     "Gemma3ForConditionalGeneration",
     "GptOssForCausalLM",
 )
 # Where layers have their norms, if not before attention and feed-forward.
-PLACES = {"Gemma3": NormPlace.around, "Olmo2": NormPlace.after, "Olmo3": NormPlace.after}
+PLACES = {"Gemma2": NormPlace.around, "Gemma3": NormPlace.around, "Olmo2": NormPlace.after, "Olmo3": NormPlace.after}
 # Families with sliding windows in some layers.
-WINDOWED = {"Gemma3", "GptOss", "Olmo3"}
+WINDOWED = {"Gemma2", "Gemma3", "GptOss", "Llama4", "Olmo3"}
 # Families with latent attention, and a router by scores of all experts.
 LATENT = {"DeepseekV2", "DeepseekV3"}
 # transformers' values of what the config.json of a Gemma 3 may leave out (Gemma3TextConfig).
@@ -76,6 +90,30 @@ GEMMA3: dict[str, Any] = {
     "tie_word_embeddings": True,
     # A model of images has 64 rows more, which LitGPT's converter leaves out.
     "vocab_size": 262_144,
+}
+# The same of a Gemma 2 (Gemma2Config).
+GEMMA2 = GEMMA3 | {
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+    "max_position_embeddings": 8192,
+    "rope_theta": 10_000,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 2,
+    "vocab_size": 256_000,
+}
+GEMMAS = {"Gemma2": GEMMA2, "Gemma3": GEMMA3}
+CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
+# transformers' values of what the config.json of a Llama 4 may leave out (Llama4TextConfig).
+LLAMA4: dict[str, Any] = {
+    "attention_chunk_size": 8192,
+    "attn_scale": 0.1,
+    "attn_temperature_tuning": True,
+    "floor_scale": 8192,
+    "head_dim": 128,
+    "interleave_moe_layer_step": 1,
+    "no_rope_layer_interval": 4,
+    "num_experts_per_tok": 1,
+    "use_qk_norm": True,
 }
 
 SIZES = ("layers", "hidden_size", "heads", "kv_heads", "head_size", "intermediate_size", "vocab_size")
@@ -100,7 +138,6 @@ FEATURES = {
 # What no key of an architecture's config.json states.
 UNSTATED = {
     "Gemma": "scaled embeddings, norms by 1 + weight",
-    "Gemma2": "scaled embeddings, norms by 1 + weight, norms after attention and feed-forward",
 }
 
 
@@ -171,6 +208,8 @@ def from_litgpt(name: str) -> Model:
             norm_qk=theirs.norm_qk,
             norm_qk_whole=theirs.norm_qk_type == "olmo2",
             attention_scores_scalar=theirs.attention_scores_scalar,
+            attention_softcap=theirs.attention_logit_softcapping,
+            logits_softcap=theirs.final_logit_softcapping,
             sliding_window=theirs.sliding_window_size,
             full_attention_every=full_attention_every(theirs.sliding_window_indices),
             parallel_residual=theirs.parallel_residual,
@@ -274,7 +313,8 @@ def from_config_json(path: Path) -> Model:
         family = family_of(given)
         heads, hidden = given["num_attention_heads"], given["hidden_size"]
         rope = rope_of(given)
-        gemma, mixture, oss = family == "Gemma3", family in {"Qwen3Moe", *LATENT}, family == "GptOss"
+        gemma, mixture, oss = family in GEMMAS, family in {"Qwen3Moe", *LATENT}, family == "GptOss"
+        llama4 = family == "Llama4"
         number = "n_routed_experts" if family in LATENT else "num_experts"
         experts = given[number] if mixture else given.get("num_local_experts", 0)
         window = given["sliding_window"] if family in WINDOWED else None
@@ -287,7 +327,8 @@ def from_config_json(path: Path) -> Model:
             hidden_size=hidden,
             # Absent or null in older files; transformers' Qwen 3 has heads of 128 without it.
             head_size=head_size_of(given) or (128 if family == "Qwen3" else hidden // heads),
-            intermediate_size=given["intermediate_size"],
+            # Llama 4's is that of experts.
+            intermediate_size=given["intermediate_size_mlp" if llama4 else "intermediate_size"],
             vocab_size=given["vocab_size"],
             max_sequence_length=given["max_position_embeddings"],
             norm_eps=given["rms_norm_eps"],
@@ -302,6 +343,8 @@ def from_config_json(path: Path) -> Model:
             norm_qk=family in {"Qwen3", "Qwen3Moe", "Gemma3", "Olmo2", "Olmo3"},
             norm_qk_whole=family in {"Olmo2", "Olmo3"},
             attention_scores_scalar=given["query_pre_attn_scalar"] if gemma else None,
+            attention_softcap=given.get("attn_logit_softcapping") if gemma else None,
+            logits_softcap=given.get("final_logit_softcapping") if gemma else None,
             sliding_window=window,
             full_attention_every=full_attention_every(windows_of(given)) if window else 0,
             rope_base=int(rope.get("rope_theta", 10000)),
@@ -312,9 +355,13 @@ def from_config_json(path: Path) -> Model:
             tie_embeddings=given.get("tie_word_embeddings", False),
             experts=experts,
             experts_per_token=given.get("num_experts_per_tok", 0) if experts else 0,
-            moe_intermediate_size=given["moe_intermediate_size"] if mixture else None,
+            moe_intermediate_size=given["moe_intermediate_size"]
+            if mixture
+            else given["intermediate_size"]
+            if llama4
+            else None,
             swiglu_limit=given.get("swiglu_limit", SWIGLU_LIMIT) if oss else None,
-            **(deepseek_of(given) if family in LATENT else {}),
+            **(deepseek_of(given) if family in LATENT else llama4_of(given) if llama4 else {}),
         )
     except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, OmegaConfBaseException) as error:
         lacks = isinstance(error, KeyError) and error.args
@@ -344,7 +391,10 @@ def family_of(given: Mapping[str, Any]) -> str:
 def of_text(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of a language model: one of images and text describes it in a group of its own."""
     found = {**given, **(given.get("text_config") or {})}
-    if family_of(given) != "Gemma3":
+    if family_of(given) == "Llama4":
+        found = LLAMA4 | found
+        return found | {"sliding_window": found["attention_chunk_size"]}
+    if (family := family_of(given)) not in GEMMAS:
         return found
     if given.get("text_config"):
         found["vocab_size"] = GEMMA3["vocab_size"]
@@ -354,7 +404,9 @@ def of_text(given: Mapping[str, Any]) -> dict[str, Any]:
         # Since transformers 5 a group for each kind of layer.
         found["rope_parameters"] = by_kind["full_attention"]
         found["rope_local_base_freq"] = by_kind["sliding_attention"]["rope_theta"]
-    return GEMMA3 | {key: value for key, value in found.items() if value is not None}
+    # Gemma 2's caps are on unless they are null.
+    off = {key for key in CAPS if key in found}
+    return GEMMAS[family] | {key: value for key, value in found.items() if value is not None or key in off}
 
 
 def local_base_of(given: Mapping[str, Any]) -> int | None:
@@ -370,6 +422,10 @@ def local_base_of(given: Mapping[str, Any]) -> int | None:
 
 def windows_of(given: Mapping[str, Any]) -> list[int]:
     """Return whether each layer has a sliding window: by a list, or in older files by a period."""
+    if family_of(given) == "Llama4":
+        # transformers rotates in layers with a 1. Their attention is that of chunks.
+        every = given["no_rope_layer_interval"]
+        return given.get("no_rope_layers") or [int(i % every > 0) for i in range(1, given["num_hidden_layers"] + 1)]
     if given.get("layer_types"):
         return [int(kind == "sliding_attention") for kind in given["layer_types"]]
     # transformers' Olmo3 has one layer of four without a window, its GptOss one of two; GEMMA3 has its own number.
@@ -408,6 +464,20 @@ def deepseek_of(given: Mapping[str, Any]) -> dict[str, Any]:
             # Groups compete by their best expert in V2, by their two best ones in V3.
             scores_per_group=2 if is_v3 and groups > 1 else 1,
         ),
+    }
+
+
+def llama4_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return rotated layers, temperature, shared expert, dense layers and router of a Llama 4."""
+    growth = QueryTemperature(scale=given["attn_scale"], length=given["floor_scale"])
+    return {
+        "norm_rotated": given["use_qk_norm"],
+        "chunked_window": True,
+        "rope_in_windows": True,
+        "query_temperature": growth if given["attn_temperature_tuning"] else None,
+        "shared_experts": 1,
+        "experts_every": given["interleave_moe_layer_step"],
+        "router": Router(scores=RouterScores.sigmoid_inputs),
     }
 
 
@@ -481,7 +551,7 @@ def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
     longest = given.get("max_position_embeddings")
     slides = window and (longest is None or window < longest) and given.get("use_sliding_window", True)
     by_layer = slides and ("sliding_attention" in (given.get("layer_types") or ()) or "sliding_window_pattern" in given)
-    gemma = family == "Gemma3"
+    gemma = family in GEMMAS
     act = GEMMA3["hidden_act"] if gemma else "silu"
     scalings = ("linear",) if gemma else ("llama3", "yarn")
     wrong = {
@@ -501,15 +571,15 @@ def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
         }
     if family in LATENT:
         wrong |= other_deepseek(given)
+    if family == "Llama4":
+        wrong |= other_llama4(given)
     if gemma:
-        wrong |= {
-            key: given.get(key)
-            for key in ("attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention")
-        }
+        wrong["use_bidirectional_attention"] = given.get("use_bidirectional_attention")
     if family in WINDOWED:
         windows = windows_of(given)
         every = full_attention_every(windows)
-        wrong["layer_types without a period"] = windows != [
+        named = "no_rope_layers" if family == "Llama4" else "layer_types"
+        wrong[f"{named} without a period"] = windows != [
             int(not every or (layer + 1) % every > 0) for layer in range(len(windows))
         ]
     found = [what for what, is_so in wrong.items() if is_so]
@@ -518,6 +588,19 @@ def refuse_other_arithmetic(path: Path, given: Mapping[str, Any]) -> None:
         found += [UNSTATED[family]] if family in UNSTATED else []
     if found:
         raise ConfigError(f"{path} has {'; '.join(found)}: slurmscale's model does not have it. Choose another model.")
+
+
+def other_llama4(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return whether a Llama 4 has arithmetic that the schema does not have, by its text."""
+    step, layers, rotated = given["interleave_moe_layer_step"], given["num_hidden_layers"], windows_of(given)
+    with_experts, kinds = list(range(step - 1, layers, step)), given.get("layer_types")
+    chunked = [int(kind == "chunked_attention") for kind in kinds or ()]
+    return {
+        "attention_chunk_size=null, rotated layers without chunks": given["attention_chunk_size"] is None,
+        f"moe_layers={given.get('moe_layers')}, not every {step}. layer": given.get("moe_layers")
+        not in (None, with_experts),
+        f"layer_types={kinds}, chunks in other layers than rotated ones": kinds and chunked != rotated,
+    }
 
 
 def other_deepseek(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ MODELS = options("model")
 # Models that LitGPT's table does not have.
 ELSEWHERE = {
     "tiny", "llama3_1t", "mistral_small_2501", "olmo3_7b", "olmo3_32b", "gpt_oss_20b", "gpt_oss_120b",
-    "deepseek_v2_lite", "deepseek_v3",
+    "deepseek_v2_lite", "deepseek_v3", "llama4_scout", "llama4_maverick",
 }  # fmt: skip
 # Values that determine shapes and arithmetic; names and sources are ours.
 FIELDS = ("n_layer", "n_head", "n_query_groups", "n_embd", "head_size", "intermediate_size", "padded_vocab_size",
@@ -54,6 +54,7 @@ def test_the_parameter_count_is_that_of_the_model_as_built(name: str) -> None:
      # https://arxiv.org/abs/2505.09388, and the model cards of Qwen.
      ("qwen3_4b", 4.02e9), ("qwen3_8b", 8.19e9), ("qwen3_14b", 14.8e9), ("qwen3_32b", 32.8e9),
      ("olmo2_7b", 7.30e9), ("olmo2_13b", 13.7e9), ("olmo3_7b", 7.30e9), ("olmo3_32b", 32.2e9),
+     ("gemma2_2b", 2.61e9), ("gemma2_9b", 9.24e9), ("gemma2_27b", 27.2e9),
      ("gemma3_1b", 1.00e9), ("gemma3_4b", 3.88e9), ("gemma3_27b", 27.0e9),
      # https://arxiv.org/abs/2405.04434, appendix B, and https://arxiv.org/abs/2412.19437.
      ("deepseek_v2_lite", 15.7e9), ("deepseek_v3", 671e9),
@@ -67,7 +68,17 @@ def test_the_parameter_count_is_the_published_one(name: str, published: float) -
     assert parameters(one(f"model={name}").run.model) == pytest.approx(published, rel=0.005)
 
 
-@pytest.mark.parametrize(("name", "published"), [("deepseek_v2_lite", 2.4e9), ("deepseek_v3", 37e9)])
+def test_the_published_counts_of_llama_4_have_one_more_part_the_encoder_of_images() -> None:
+    # Numbers of the safetensors files on the hub.
+    published = {"llama4_scout": 108_641_793_536, "llama4_maverick": 401_583_781_376}
+    encoders = {count - parameters(one(f"model={name}").run.model) for name, count in published.items()}
+    assert encoders == {871_932_416}
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [("deepseek_v2_lite", 2.4e9), ("deepseek_v3", 37e9), ("llama4_scout", 16.1e9), ("llama4_maverick", 16.1e9)],
+)
 def test_the_parameters_that_a_token_meets_are_the_published_ones(name: str, published: float) -> None:
     # DeepSeek's count of them includes the embedding, in part; the other one here does not.
     assert parameters_met(one(f"model={name}").run.model) == pytest.approx(published, rel=0.03)

@@ -84,28 +84,30 @@ class OneRMSNorm(torch.autograd.Function):
     """RMSNorm as the GPU's kernel keeps it: its input, and 1 / root mean square in float32."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None) -> Tensor:
         """Return something like x."""
         # Like a part of x, sharded as it is: new_empty of a DTensor would be whole on every rank.
         ctx.save_for_backward(x, torch.empty_like(x[..., :1], dtype=torch.float32), weight)
         return torch.empty_like(x)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return something like x, and like the weight."""
         x, _, weight = ctx.saved_tensors
-        return torch.empty_like(x), torch.empty_like(weight)
+        return torch.empty_like(x), None if weight is None else torch.empty_like(weight)
 
 
-def one_norm(x: Tensor, _shape: object, weight: Tensor, _eps: object) -> Tensor:
+def one_norm(x: Tensor, _shape: object, weight: Tensor | None, _eps: object) -> Tensor:
     """Replace F.rms_norm."""
     y: Tensor = OneRMSNorm.apply(*in_float32(x, weight))  # type: ignore[no-untyped-call]
     return y
 
 
-def in_float32(*given: Tensor) -> tuple[Tensor, ...]:
+def in_float32(*given: Any) -> tuple[Any, ...]:
     """Return the operands of a norm in the type that autocast on a GPU casts them to; on a CPU it leaves them."""
-    return tuple(each.float() for each in given) if torch.is_autocast_enabled("cpu") else given
+    if not torch.is_autocast_enabled("cpu"):
+        return given
+    return tuple(None if each is None else each.float() for each in given)
 
 
 def layer_norm(x: Tensor, shape: Any, weight: Tensor, bias: Tensor, eps: float) -> Tensor:

@@ -25,6 +25,16 @@ class OwnConfig(Config):  # type: ignore[misc]  # LitGPT publishes no types
     """Sizes of multi-head latent attention, and the factor of its scores."""
     router: dict[str, Any] | None = None
     """Router by scores of all experts."""
+    norm_rotated: bool = False
+    """Model.norm_rotated."""
+    chunked_window: bool = False
+    """Model.chunked_window."""
+    rope_in_windows: bool = False
+    """Model.rope_in_windows."""
+    query_temperature: dict[str, Any] | None = None
+    """Model.query_temperature."""
+    experts_every: int = 1
+    """Model.experts_every."""
 
     def __post_init__(self) -> None:
         """Let the rotary table be that of the rotated part of a head."""

@@ -42,6 +42,13 @@ def of_v3(router: Any) -> bool:
     return bool(router["scores_per_group"] == (1 if router["groups"] == 1 else 2))
 
 
+def of_llama4(router: Any) -> bool:
+    """Return whether a router is Llama 4's: of sigmoids, without groups."""
+    if router is None or router["scores"] != "sigmoid_inputs":
+        return False
+    return bool(router["groups"] == 1 and router["scale"] == 1 and not router["normalize"])
+
+
 # Fields of LitGPT's configuration that decide arithmetic, as Llama has them.
 PLAIN: dict[str, Any] = {
     "norm_class_name": "RMSNorm",
@@ -70,6 +77,11 @@ PLAIN: dict[str, Any] = {
     "first_k_dense_replace": None,
     "latent": None,
     "router": None,
+    "norm_rotated": False,
+    "chunked_window": False,
+    "rope_in_windows": False,
+    "query_temperature": None,
+    "experts_every": 1,
 }
 
 
@@ -97,14 +109,20 @@ def qwen3_moe_keys(config: Any) -> dict[str, Any]:
     }
 
 
-def gemma3_keys(config: Any) -> dict[str, Any]:
-    """Return the keys of Gemma 3's layers with and without sliding windows."""
+def gemma2_keys(config: Any) -> dict[str, Any]:
+    """Return the keys of Gemma 2's and 3's layers with and without sliding windows, and of its caps."""
     return {
         "hidden_activation": "gelu_pytorch_tanh",
         "query_pre_attn_scalar": config.attention_scores_scalar or config.head_size,
         **window_keys(config),
-        "rope_local_base_freq": float(config.rope_local_base_freq),
+        "attn_logit_softcapping": config.attention_logit_softcapping,
+        "final_logit_softcapping": config.final_logit_softcapping,
     }
+
+
+def gemma3_keys(config: Any) -> dict[str, Any]:
+    """Return the keys of Gemma 3."""
+    return {**gemma2_keys(config), "rope_local_base_freq": float(config.rope_local_base_freq)}
 
 
 def olmo3_keys(config: Any) -> dict[str, Any]:
@@ -120,6 +138,26 @@ def gpt_oss_keys(config: Any) -> dict[str, Any]:
         "attention_bias": True,
         "swiglu_limit": config.swiglu_limit,
         "experts_per_token": config.n_expert_per_token,
+    }
+
+
+def llama4_keys(config: Any) -> dict[str, Any]:
+    """Return the keys of Llama 4's experts, and of its layers with and without rotary embedding."""
+    rotated, temperature = [int(has) for has in config.sliding_window_indices], config.query_temperature
+    growth = {"attn_scale": temperature["scale"], "floor_scale": temperature["length"]} if temperature else {}
+    every = config.experts_every
+    return {
+        **mixtral_keys(config),
+        "intermediate_size": config.moe_intermediate_size,
+        "intermediate_size_mlp": config.intermediate_size,
+        "interleave_moe_layer_step": every,
+        "moe_layers": list(range(every - 1, config.n_layer, every)),
+        "no_rope_layers": rotated,
+        "attention_chunk_size": config.sliding_window_size,
+        "layer_types": [("full_attention", "chunked_attention")[each] for each in rotated],
+        "use_qk_norm": config.norm_rotated,
+        "attn_temperature_tuning": temperature is not None,
+        **growth,
     }
 
 
@@ -169,10 +207,11 @@ def window_keys(config: Any) -> dict[str, Any]:
     }
 
 
-GEMMA3 = dict.fromkeys(("sliding_window_size", "rope_local_base_freq", "attention_scores_scalar"), ANY) | {
-    "mlp_class_name": "GemmaMLP", "norm_qk": True, "post_attention_norm": True, "post_mlp_norm": True,
-    "scale_embeddings": True,
+CAPS = ("attention_logit_softcapping", "final_logit_softcapping")
+GEMMA2 = dict.fromkeys(("sliding_window_size", "attention_scores_scalar", *CAPS), ANY) | {
+    "mlp_class_name": "GemmaMLP", "post_attention_norm": True, "post_mlp_norm": True, "scale_embeddings": True,
 }  # fmt: skip
+GEMMA3 = GEMMA2 | {"norm_qk": True, "rope_local_base_freq": ANY}
 OLMO2 = {
     "norm_qk": True, "norm_qk_type": "olmo2", "norm_1": False, "norm_2": False, "post_attention_norm": True,
     "post_mlp_norm": True,
@@ -185,8 +224,14 @@ GPT_OSS = EXPERTS | {
     "sliding_window_size": ANY,
 }  # fmt: skip
 DEEPSEEK = EXPERTS | dict.fromkeys(("moe_intermediate_size", "n_shared_expert", "first_k_dense_replace", "latent"), ANY)
+OF_LLAMA4 = ("moe_intermediate_size", "norm_rotated", "query_temperature", "experts_every")
+LLAMA4 = EXPERTS | dict.fromkeys(OF_LLAMA4, ANY) | {
+    "n_shared_expert": 1, "router": of_llama4, "chunked_window": True, "rope_in_windows": True,
+    "sliding_window_size": ANY,
+}  # fmt: skip
 ARCHITECTURES = (
     Architecture("Llama", "llama", {}, no_keys),
+    Architecture("Llama4", "llama4_text", LLAMA4, llama4_keys),
     Architecture("Mixtral", "mixtral", EXPERTS, mixtral_keys),
     Architecture("Qwen2", "qwen2", {"attn_bias": True}, no_keys),
     Architecture("Qwen3", "qwen3", {"norm_qk": True}, no_keys),
@@ -200,6 +245,7 @@ ARCHITECTURES = (
     Architecture("Olmo3", "olmo3", OLMO3, olmo3_keys),
     Architecture("DeepseekV2", "deepseek_v2", DEEPSEEK | {"router": of_v2}, deepseek_v2_keys),
     Architecture("DeepseekV3", "deepseek_v3", DEEPSEEK | {"router": of_v3}, deepseek_v3_keys),
+    Architecture("Gemma2", "gemma2", GEMMA2, gemma2_keys),
     Architecture("Gemma3", "gemma3_text", GEMMA3, gemma3_keys),
     Architecture("GptOss", "gpt_oss", GPT_OSS, gpt_oss_keys),
 )

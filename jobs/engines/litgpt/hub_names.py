@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 
 class Rotated(Enum):
-    """Rows of a part of latent attention's matrices that are rotated by their position."""
+    """Rows of matrices that are rotated by their position, in pairs of neighbours: of latent attention, or of heads."""
 
     queries = "queries"
     """The rotated rows of each head."""
     key = "key"
     """The rows of the one key that all heads share."""
+    heads = "heads"
+    """All rows of the heads of queries and keys (Llama 4)."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +49,20 @@ class Stacked:
     """First of its outputs."""
     step: int = 1
     """Distance to the next one: gate and up of GPT-OSS take turns."""
+    half: int | None = None
+    """Which half of the outputs it is, 0 or 1 (Llama 4), in place of those by `first` and `step`."""
     expert: int = 0
     """Number of the expert."""
 
-    def of(self, whole: Tensor) -> Tensor:
-        """Return the part of that tensor that is the weight (out, in) or the bias (out,)."""
-        return whole[self.expert].movedim(-1, 0)[self.first :: self.step]
+    def of(self, of_expert: Tensor) -> Tensor:
+        """Return the part of an expert's (in, outputs) or (outputs) that is the weight (out, in) or the bias (out,)."""
+        rows = of_expert.movedim(-1, 0)
+        return rows[self.first :: self.step] if self.half is None else rows.chunk(2)[self.half]
 
     def whole(self, part: Tensor, experts: int) -> Tensor:
         """Return an empty tensor of all experts, given the weight or the bias of one."""
-        return part.new_empty(experts, *part.shape[1:], part.shape[0] * self.step)
+        outputs = part.shape[0] * (self.step if self.half is None else 2)
+        return part.new_empty(experts, *part.shape[1:], outputs)
 
 
 def rows_of(*modules: str) -> Source:
@@ -129,8 +135,25 @@ DEEPSEEK = {
     f"{LAYER}attn.kv_a_norm": rows_of(f"{THEIRS}self_attn.kv_a_layernorm"),
     f"{LAYER}attn.kv_b_proj": rows_of(f"{THEIRS}self_attn.kv_b_proj"),
 }
+LLAMA4 = {
+    f"{LAYER}attn.qkv": replace(COMMON[f"{LAYER}attn.qkv"], rotated=Rotated.heads),
+    f"{LAYER}mlp.gate": rows_of(f"{THEIRS}feed_forward.router"),
+    f"{LAYER}mlp.experts.{{}}.fc_1": Source(
+        (f"{THEIRS}feed_forward.experts.gate_up_proj",), of_experts=Stacked(half=0)
+    ),
+    f"{LAYER}mlp.experts.{{}}.fc_2": Source(
+        (f"{THEIRS}feed_forward.experts.gate_up_proj",), of_experts=Stacked(half=1)
+    ),
+    f"{LAYER}mlp.experts.{{}}.proj": Source((f"{THEIRS}feed_forward.experts.down_proj",), of_experts=Stacked()),
+    **{
+        f"{LAYER}mlp.{own}{ours}": rows_of(f"{THEIRS}feed_forward.{own.replace('experts', 'expert')}{theirs}")
+        for own in ("", "shared_experts.")
+        for ours, theirs in zip(("fc_1", "fc_2", "proj"), GATED, strict=True)
+    },
+}
 OF_FAMILY: Mapping[str, Mapping[str, Source]] = {
     "Llama": {},
+    "Llama4": LLAMA4,
     "Mistral": {},
     "Mixtral": experts("block_sparse_moe", "w1", "w3", "w2"),
     "Phi3": PHI3,
@@ -141,6 +164,7 @@ OF_FAMILY: Mapping[str, Mapping[str, Source]] = {
     "DeepseekV3": DEEPSEEK,
     "Olmo2": AFTER,
     "Olmo3": AFTER,
+    "Gemma2": AROUND,
     "Gemma3": AROUND,
     "GptOss": stacked_experts(),
 }

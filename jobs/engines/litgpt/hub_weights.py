@@ -10,12 +10,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from jobs.engines.litgpt.hub_names import Rotated, Source, source_of
+from jobs.engines.litgpt.hub_names import OF_FAMILY, Rotated, Source, source_of
 from jobs.errors import CheckpointError, ConfigError
 from jobs.files import opened, read_json, reason
 from jobs.plan.model_file import family_of, of_text, refuse_other_arithmetic
 
 INDEX = "model.safetensors.index.json"
+SCALES = "_scale_inv"
+"""End of the name of the scales of a weight in FP8."""
 # The text of a model of images and text is a part of it, under one of these names in place of `model`.
 OF_TEXT = ("language_model.model.", "model.language_model.")
 
@@ -39,13 +41,8 @@ class HubDirectory:
                 f"{directory} is not a Hugging Face model: {why.rstrip('.')}. Give a directory with config.json and "
                 "*.safetensors, or with lit_model.pth."
             ) from error
-        if quantized := given.get("quantization_config"):
-            method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
-            raise CheckpointError(
-                f"{directory} has quantized weights ({method}), which training does not read. Set a "
-                "directory with weights in bfloat16, float16 or float32."
-            )
         self.family, self.given = family_of(given), given
+        self.block = self.block_of(given.get("quantization_config"))
         self.files: dict[str, Any] = {}
         for name in sorted({*indexed.values()} or {file.name for file in directory.glob("*.safetensors")}):
             path = directory / name
@@ -55,6 +52,26 @@ class HubDirectory:
                 self.files |= dict.fromkeys(file.keys(), file)  # type: ignore[no-untyped-call]  # safetensors publishes no types
             except (OSError, SafetensorError) as error:
                 raise CheckpointError(f"{path} cannot be read: {error}. Download the model again.") from error
+
+    def block_of(self, quantized: Any) -> tuple[int, int] | None:
+        """Return the sides of blocks with one scale of weights in FP8; None for other weights.
+
+        Raise CheckpointError for quantized weights that training does not read.
+        """
+        if not quantized:
+            return None
+        described = quantized if isinstance(quantized, dict) else {}
+        method, block = described.get("quant_method", quantized), described.get("weight_block_size")
+        stacked = any(source.of_experts is not None for source in OF_FAMILY[self.family].values())
+        if method == "mxfp4" and stacked:
+            return None
+        if method == "fp8" and not stacked and isinstance(block, list) and len(block) == 2 and all_counts(block):
+            return block[0], block[1]
+        raise CheckpointError(
+            f"{self.directory} has quantized weights ({method}, weight_block_size={block}), which training does not "
+            "read: only those of DeepSeek-V3 (fp8 with weight_block_size, one matrix an expert) and of GPT-OSS "
+            "(mxfp4). Set a directory with weights in bfloat16, float16 or float32."
+        )
 
     def read(self, name: str, shape: Sequence[int], dtype: torch.dtype | None, device: torch.device) -> Tensor:
         """Return a weight by its LitGPT name, with dtype=None in its own type.
@@ -72,7 +89,7 @@ class HubDirectory:
             # A copy: the memory of a view has all experts.
             own = self.fitting(name, self.of_expert(source, device), shape)
             return own.clone(memory_format=torch.contiguous_format).to(device, dtype)
-        whole = joined(source, self.stored, self.given)
+        whole = joined(source, lambda each: self.stored(each, dtype), self.given)
         if name in {"lm_head.weight", "transformer.wte.weight"} and self.family == "Gemma3":
             # A model of images has 64 rows more, for tokens of images.
             whole = whole[: shape[0]]
@@ -92,25 +109,71 @@ class HubDirectory:
         ((name,), place) = source.modules, source.of_experts
         assert place is not None
         if f"{name}_blocks" not in self.files:
-            return place.of(self.stored(name))
+            return place.of(self.part(name, place.expert))
         # Outputs are the rows of blocks, (experts, out, in / 32, 16).
-        rows = [self.stored(f"{name}_{part}")[place.expert][place.first :: place.step] for part in ("blocks", "scales")]
+        rows = [self.part(f"{name}_{part}", place.expert)[place.first :: place.step] for part in ("blocks", "scales")]
         return unpacked(*(each.to(device) for each in rows))
 
-    def stored(self, name: str) -> Tensor:
-        """Return a weight by its name in Hugging Face's files."""
+    def stored(self, name: str, dtype: torch.dtype | None) -> Tensor:
+        """Return a weight by its name in Hugging Face's files, of FP8 in a type, by default bfloat16."""
+        found = self.found(name)
+        weight: Tensor = self.files[found].get_tensor(found)
+        if weight.dtype is not torch.float8_e4m3fn:
+            return weight
+        scales, size = self.files.get(f"{found}{SCALES}"), list(weight.shape)
+        if self.block is None or scales is None:
+            raise CheckpointError(
+                f"{self.directory}: {found} is in 8 bits, and {found}{SCALES} or quantization_config is missing. "
+                "Download it again."
+            )
+        of_blocks: Tensor = scales.get_tensor(f"{found}{SCALES}")
+        wanted = [-(-side // of_block) for side, of_block in zip(size, self.block, strict=True)]
+        if list(of_blocks.shape) != wanted:
+            raise CheckpointError(
+                f"{self.directory}: {found}{SCALES} has shape {tuple(of_blocks.shape)}, and {found} of shape "
+                f"{tuple(size)} needs {tuple(wanted)}. Download it again."
+            )
+        return scaled(weight, of_blocks, self.block, dtype or torch.bfloat16)
+
+    def part(self, name: str, number: int) -> Tensor:
+        """Return a part of a weight along its first dimension, and read no other."""
+        found = self.found(name)
+        part: Tensor = self.files[found].get_slice(found)[number]
+        return part
+
+    def found(self, name: str) -> str:
+        """Return the name of a weight in the files; raise CheckpointError if they do not have it."""
         names = [name, *(prefix + name.removeprefix("model.") for prefix in OF_TEXT)]
         if name == "lm_head.weight":
             # Tied embeddings are stored once.
-            names += ["model.embed_tokens.weight", *(f"{prefix}embed_tokens.weight" for prefix in OF_TEXT)]
+            names += [f"language_model.{name}", "model.embed_tokens.weight"]
+            names += [f"{prefix}embed_tokens.weight" for prefix in OF_TEXT]
         for each in names:
             if each in self.files:
-                weight: Tensor = self.files[each].get_tensor(each)
-                return weight
+                return each
         raise CheckpointError(
             f"{self.directory} has no weight {name}: it belongs to another model, or a file is missing. "
             "Set model= to match, or download it again."
         )
+
+
+def all_counts(sides: Sequence[object]) -> bool:
+    """Return whether all sides of a block are positive numbers."""
+    return all(isinstance(side, int) and side > 0 for side in sides)
+
+
+def scaled(weight: Tensor, scales: Tensor, block: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    """Return numbers of FP8 (rows, columns) times the scale of their block, computed in float32, in a type.
+
+    DeepSeek's weight_scale_inv is what weights are multiplied by (fp8_cast_bf16.py). The last blocks may be cut.
+    """
+    rows, columns = block
+    result = torch.empty_like(weight, dtype=dtype)
+    # One row of blocks at a time: in float32 the whole would be four times as large as the weight.
+    for number, of_row in enumerate(scales.float()):
+        part = slice(number * rows, (number + 1) * rows)
+        result[part] = weight[part].float() * of_row.repeat_interleave(columns)[: weight.shape[1]]
+    return result
 
 
 def unpacked(blocks: Tensor, scales: Tensor) -> Tensor:
@@ -127,7 +190,12 @@ def unpacked(blocks: Tensor, scales: Tensor) -> Tensor:
 
 def joined(source: Source, stored: Callable[[str], Tensor], given: Mapping[str, Any]) -> Tensor:
     """Return a weight of LitGPT's from those that `stored` returns by Hugging Face's names, and from a config.json."""
-    whole = torch.cat([stored(each) for each in source.modules])
+    parts = [stored(each) for each in source.modules]
+    if source.rotated is Rotated.heads:
+        for number, key in enumerate(("num_attention_heads", "num_key_value_heads")):
+            parts[number] = rotated_first(parts[number], given[key], given["head_dim"], pairs=True)
+        return torch.cat(parts)
+    whole = torch.cat(parts)
     if source.part is not None:
         whole = whole.chunk(2)[source.part]
     if source.rotated is not None:
@@ -139,10 +207,11 @@ def joined(source: Source, stored: Callable[[str], Tensor], given: Mapping[str, 
 
 
 def rotated_first(weight: Tensor, heads: int, size: int, *, pairs: bool) -> Tensor:
-    """Return a matrix of latent attention (heads x rows, inputs) with the last `size` rows of each head first.
+    """Return a matrix of queries or keys (heads x rows, inputs) with the last `size` rows of each head first.
 
-    DeepSeek rotates neighbouring numbers as pairs. Here, as in other models, number i and number i + size / 2 are one:
-    the even rows of the pairs come first, then the odd ones. Products of queries and keys do not change.
+    DeepSeek and Llama 4 rotate neighbouring numbers as pairs. Here, as in other models, number i and number
+    i + size / 2 are one: the even rows of the pairs come first, then the odd ones. Products of queries and keys do not
+    change.
     """
     by_head = weight.unflatten(0, (heads, -1))
     rest, turned = by_head[:, :-size], by_head[:, -size:]
@@ -151,8 +220,10 @@ def rotated_first(weight: Tensor, heads: int, size: int, *, pairs: bool) -> Tens
     return torch.cat([turned, rest], 1).flatten(0, 1)
 
 
-def rotated_last(weight: Tensor, heads: int, size: int) -> Tensor:
-    """Return a matrix in the order of Hugging Face's files with pairs: the inverse of rotated_first."""
+def rotated_last(weight: Tensor, heads: int, size: int, *, pairs: bool = True) -> Tensor:
+    """Return a matrix in the order of Hugging Face's files, which have pairs: the inverse of rotated_first."""
     by_head = weight.unflatten(0, (heads, -1))
     turned, rest = by_head[:, :size], by_head[:, size:]
-    return torch.cat([rest, turned.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)], 1).flatten(0, 1)
+    if pairs:
+        turned = turned.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
+    return torch.cat([rest, turned], 1).flatten(0, 1)

@@ -40,6 +40,8 @@ def litgpt_fields(model: Model) -> dict[str, Any]:
         "norm_qk": model.norm_qk,
         "norm_qk_type": "olmo2" if model.norm_qk_whole else "default",
         "attention_scores_scalar": model.attention_scores_scalar,
+        "attention_logit_softcapping": model.attention_softcap,
+        "final_logit_softcapping": model.logits_softcap,
         "sliding_window_size": model.sliding_window,
         "sliding_window_indices": windows if model.sliding_window else None,
         "lm_head_bias": False,
@@ -70,6 +72,11 @@ def own_fields(model: Model) -> dict[str, Any]:
         "swiglu_limit": model.swiglu_limit,
         "latent": model.latent and latent_fields(model, model.latent),
         "router": model.router and asdict(model.router) | {"scores": model.router.scores.name},
+        "norm_rotated": model.norm_rotated,
+        "chunked_window": model.chunked_window,
+        "rope_in_windows": model.rope_in_windows,
+        "query_temperature": model.query_temperature and asdict(model.query_temperature),
+        "experts_every": model.experts_every if model.experts_every > 1 else None,
     }
     return {name: value for name, value in given.items() if value}
 

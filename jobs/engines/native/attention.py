@@ -18,6 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
+from jobs.engines.native.loss import capped
+from jobs.engines.native.mixed_precision import without_autocast
 from jobs.engines.native.rotary import rotated, rotated_heads
 from jobs.plan.predict.activations import FLASH_HEAD_SIZE
 
@@ -43,6 +45,19 @@ def positions_in(bounds: Tensor, row: int) -> Tensor:
     return place - bounds[torch.bucketize(place, bounds, right=True) - 1]
 
 
+def bounds_of_chunks(bounds: Tensor, row: int, chunk: int) -> Tensor:
+    """Return the bounds of chunks of `chunk` positions of each sample in a row, given those of samples.
+
+    Their number does not depend on the samples, so that the host need not wait for it: empty ones are at the end.
+    """
+    place = torch.arange(row, device=bounds.device, dtype=bounds.dtype)
+    # Where a token begins a chunk, its place, and else the end of the row. No more tokens can begin one.
+    begins = place.where(positions_in(bounds, row) % chunk == 0, row).sort().values[: len(bounds) - 1 + row // chunk]
+    found = F.pad(begins, (0, 1), value=row)
+    torch._dynamo.maybe_mark_dynamic(found, 0)  # noqa: SLF001 (as in bounds_of)
+    return found
+
+
 class Attention(CausalSelfAttention):  # type: ignore[misc]  # LitGPT publishes no types
     """LitGPT's attention in training, with packed rows.
 
@@ -54,8 +69,12 @@ class Attention(CausalSelfAttention):  # type: ignore[misc]  # LitGPT publishes 
     """Most positions of a sample: Job.row_length. A constant, where the longest of a row would be a new graph."""
     window: int | None = None
     """Positions that a token attends to, itself included; None: all before it."""
+    chunk: int | None = None
+    """Positions of a chunk of a sample, within which a token attends; None: no chunks. Bounds are those of chunks."""
     table: int = 0
     """Number of the layer's rotary table."""
+    normalizes_heads: bool = False
+    """Norms without weights in place of norm_q and norm_k."""
     sinks: nn.Parameter | None
     """A score for each head (heads,) that every token's softmax has besides (SunkAttention); None: no such scores."""
     ring: bool = False
@@ -78,18 +97,27 @@ class Attention(CausalSelfAttention):  # type: ignore[misc]  # LitGPT publishes 
         qkv = self.qkv(x).unflatten(-1, (-1, size))
         # Attention wants heads before the sequence: (mbs, heads, seq, size).
         norms = (self.norm_q, self.norm_k) if self.config.norm_qk else None
+        if self.normalizes_heads:
+            norms = (self.normalized_head, self.normalized_head)
         q, k, v = (each.transpose(1, 2) for each in self.rotate(qkv, cos, sin, groups, norms))
         # Grouped-query attention: heads / groups query heads share one key and value head.
         window = None if self.window is None or self.window >= self.longest else self.window
         sinks = self.sinks.to_local() if isinstance(self.sinks, DTensor) else self.sinks
         by_bounds = bounds is not None or window is not None or sinks is not None
-        if heads > groups and not takes_groups(q, packed=by_bounds, ring=self.ring):
+        cap = self.config.attention_logit_softcapping
+        if heads > groups and (cap or not takes_groups(q, packed=by_bounds, ring=self.ring)):
             k, v = (each.repeat_interleave(heads // groups, dim=1) for each in (k, v))
         scalar = self.config.attention_scores_scalar
-        reach = Reach(None if scalar is None else scalar**-0.5, window, sinks)
-        y = causal(q, k, v, reach) if bounds is None else within_samples(q, k, v, bounds, self.longest, reach)
+        reach = Reach(None if scalar is None else scalar**-0.5, window, sinks, cap)
+        chunk = min(self.chunk or self.longest, self.longest)
+        y = within_chunks(q, k, v, chunk, reach) if bounds is None else within_samples(q, k, v, bounds, chunk, reach)
         result: Tensor = self.proj(y.flatten(2))
         return result
+
+    def normalized_head(self, x: Tensor) -> Tensor:
+        """Return x / sqrt(mean(x^2) + eps) of each head (mbs, seq, heads, size): the same before and after rotation."""
+        with without_autocast(x):
+            return F.rms_norm(x, x.shape[-1:], None, self.config.norm_eps)
 
 
 class LatentAttention(nn.Module):
@@ -108,6 +136,7 @@ class LatentAttention(nn.Module):
 
     longest: int
     """As of Attention."""
+    chunk = None
     table = 0
     ring = False
     split: DeviceMesh | None = None
@@ -173,16 +202,18 @@ class Reach(NamedTuple):
     """Positions that a token attends to, itself included; None: all before it."""
     sinks: Tensor | None = None
     """A further score of each head (heads,), without a value; None: no such scores."""
+    cap: float | None = None
+    """Number c by which scores s become c tanh(s / c), which no kernel of torch has; None: they stay."""
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor, reach: Reach) -> Tensor:
     """Return causal attention of q, k and v (mbs, heads, seq, head size), as (mbs, seq, heads, head size)."""
     count, _, row, _ = q.shape
-    if reach.sinks is None and (reach.window is None or reach.window >= row):
+    if reach.sinks is None and reach.cap is None and (reach.window is None or reach.window >= row):
         further = {"scale": reach.scale, **grouped(q, k)}
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, **further).transpose(1, 2)
     bounds = torch.arange(0, (count + 1) * row, row, device=q.device, dtype=torch.int32)
-    if has_varlen_kernel(q):
+    if has_varlen_kernel(q) and reach.cap is None:
         # torch's other kernels have neither windows nor sinks. (mbs, heads, seq, size) -> (1, heads, mbs x seq, size)
         q, k, v = (each.transpose(0, 1).flatten(1, 2)[None] for each in (q, k, v))
         packed = within_samples(q, k, v, bounds, row, reach)
@@ -190,15 +221,34 @@ def causal(q: Tensor, k: Tensor, v: Tensor, reach: Reach) -> Tensor:
     return masked(q, k, v, mask(bounds[:2], row, reach.window), reach)
 
 
+def within_chunks(q: Tensor, k: Tensor, v: Tensor, chunk: int, reach: Reach) -> Tensor:
+    """Return what `causal` returns, of attention within the chunks of each row, of which the last may be shorter."""
+    row = q.shape[2]
+    if chunk >= row:
+        return causal(q, k, v, reach)
+    if rest := row % chunk:
+        parts = zip(*(each.split((row - rest, rest), 2) for each in (q, k, v)), strict=True)
+        return torch.cat([within_chunks(*part, chunk, reach) for part in parts], 1)
+    # (mbs, heads, seq, size) -> (mbs x chunks, heads, chunk, size): a view
+    q, k, v = (each.unflatten(2, (-1, chunk)).transpose(1, 2).flatten(0, 1) for each in (q, k, v))
+    return causal(q, k, v, reach).unflatten(0, (-1, row // chunk)).flatten(1, 2)
+
+
 def masked(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, reach: Reach) -> Tensor:
     """Return attention of q, k and v (mbs, heads, seq, head size) by a mask (seq, seq), as (mbs, seq, heads, size)."""
-    if reach.sinks is None:
+    if reach.sinks is None and reach.cap is None:
         further = {"scale": reach.scale, **grouped(q, k)}
         return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, **further).transpose(1, 2)
     scores = q @ k.mT * (reach.scale or q.shape[-1] ** -0.5)
+    if reach.cap is not None:
+        scores = capped(scores, reach.cap)
+    scores = scores.masked_fill(~allowed, -torch.inf)
+    if reach.sinks is None:
+        weights = scores.softmax(-1, dtype=torch.float32)
+        return (weights.to(v.dtype) @ v).transpose(1, 2)
     # One more score for each token, (mbs, heads, seq, seq + 1), whose weight is dropped again.
     further_score = reach.sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
-    scores = torch.cat((scores.masked_fill(~allowed, -torch.inf), further_score), -1)
+    scores = torch.cat((scores, further_score), -1)
     weights = scores.softmax(-1, dtype=torch.float32)[..., :-1]
     return (weights.to(v.dtype) @ v).transpose(1, 2)
 
@@ -207,7 +257,7 @@ def within_samples(  # noqa: PLR0917 (q, k and v are one)
     q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int, reach: Reach
 ) -> Tensor:
     """Return attention within the samples of one row, by torch's variable-length kernel if it applies."""
-    if has_varlen_kernel(q):
+    if has_varlen_kernel(q) and reach.cap is None:
         # Some or any number of positions to the left (-1), none to the right: causal.
         left = -1 if reach.window is None else reach.window - 1
         further: dict[str, Any] = {"window_size": (left, 0), "scale": reach.scale, **grouped(q, k)}

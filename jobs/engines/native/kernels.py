@@ -10,6 +10,7 @@ import torch
 from litgpt.model import GPT, LLaMAMLP
 from torch import Tensor
 
+from jobs.engines.native import rotary
 from jobs.engines.native.attention import Attention
 from jobs.engines.native.customization.adapted_mlp import AdaptedLLaMAMLP
 from jobs.engines.native.norm import FusedRMSNorm
@@ -52,7 +53,7 @@ def fuse(gpt: GPT, chosen: Collection[LigerKernel]) -> None:
     for module in gpt.modules():
         if type(module) in forwards:
             module.forward = partial(forwards[type(module)], module)
-        elif isinstance(module, Attention) and LigerKernel.rope in chosen:
+        elif isinstance(module, Attention) and module.rotate is rotary.rotated and LigerKernel.rope in chosen:
             module.rotate = rotated
 
 

@@ -49,11 +49,29 @@ class ChunkedHead(nn.Linear):
 
     size: int
     """Labels per chunk."""
+    cap: float | None
+    """Model.logits_softcap."""
     z_loss: ZLoss | None = None
 
     def forward(self, hidden: Tensor, targets: Tensor, labels: int) -> Tensor:  # type: ignore[override]  # a head and its loss
         """Return the summed loss (summed_loss)."""
-        return chunked(hidden, self.weight, targets, labels, self.size, self.z_loss)
+        return chunked(hidden, self.weight, targets, labels, self.size, self.z_loss, self.cap)
+
+
+class CappedHead(nn.Linear):
+    """An output head with capped logits."""
+
+    cap: float
+    """Model.logits_softcap."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return logits (mbs, seq, vocab)."""
+        return capped(super().forward(hidden), self.cap)
+
+
+def capped(x: Tensor, cap: float) -> Tensor:
+    """Return cap tanh(x / cap), which is below `cap`, and near x where x is small (Gemma 2, arXiv:2408.00118)."""
+    return (x / cap).tanh() * cap
 
 
 def whole(logits: Tensor, targets: Tensor) -> Tensor:
@@ -64,10 +82,17 @@ def whole(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def chunked(  # noqa: PLR0917 (the tensors of a head and its settings)
-    hidden: Tensor, weight: Tensor, targets: Tensor, labels: int, size: int, z_loss: ZLoss | None = None
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    labels: int,
+    size: int,
+    z_loss: ZLoss | None = None,
+    cap: float | None = None,
 ) -> Tensor:
     """Return the loss from hidden states and the head's weight (vocab, hidden), `size` labels at a time.
 
+    Its logits are capped (`capped`) if there is a cap.
     Its gradient is also that of the z-loss; its value is not.
     """
     group = None
@@ -87,7 +112,7 @@ def chunked(  # noqa: PLR0917 (the tensors of a head and its settings)
     chosen = (targets == IGNORED).byte().argsort(stable=True)[:labels]
     loss: Tensor
     loss, squares = LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]  # torch has no types for it
-        hidden, weight, targets, chosen, size, group, z_loss.weight if z_loss else 0.0
+        hidden, weight, targets, chosen, size, group, z_loss.weight if z_loss else 0.0, cap
     )
     if z_loss:
         z_loss.add(squares)
@@ -111,6 +136,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         size: int,
         group: dist.ProcessGroup | None,
         of_squares: float,
+        cap: float | None,
     ) -> tuple[Tensor, Tensor]:
         """Return the sums of loss and log^2 Z over the chosen of n targets.
 
@@ -133,6 +159,8 @@ class LinearCrossEntropy(torch.autograd.Function):
             # Without a label a state is 0, and so are its gradients.
             h = hidden[positions] * counts
             logits = (h @ weight.T).float()
+            if cap is not None:
+                logits.div_(cap).tanh_().mul_(cap)
             log_p = logits.log_softmax(1)
             # (chunk, 1): log Z of this rank's rows.
             log_z = logits[:, :1] - log_p[:, :1]
@@ -151,13 +179,16 @@ class LinearCrossEntropy(torch.autograd.Function):
             if not ctx.needs_input_grad[0]:  # an evaluation
                 del log_p
                 continue
+            # Logits are log p + log Z. d (c tanh(x / c)) / d x = 1 - tanh^2(x / c)
+            slope = None if cap is None else (log_p + log_z).div_(cap).square_().neg_().add_(1)
             # softmax(z) - onehot(t), then d hidden = error @ W and d W += error.T @ h.
             softmax = log_p.exp_()
             if of_squares:
                 # (1 + 2 c log Z) softmax(z) - onehot(t)
                 softmax *= 1 + 2 * of_squares * log_z
-            error = softmax.scatter_add_(1, place, -here.float()).to(h.dtype)
-            del log_p, softmax
+            softmax.scatter_add_(1, place, -here.float())
+            error = (softmax if slope is None else softmax.mul_(slope)).to(h.dtype)
+            del log_p, softmax, slope
             hidden_gradient[positions] = (error @ weight) * counts
             if weight_gradient is not None and error.dtype == weight_gradient.dtype:
                 weight_gradient.addmm_(error.T, h)
@@ -175,7 +206,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         hidden_gradient, weight_gradient = ctx.saved_tensors
         # Forward computed them for a gradient of 1; here the scale of the step comes in.
         of_weight = None if weight_gradient is None else weight_gradient * gradients[0]
-        return hidden_gradient * gradients[0], of_weight, None, None, None, None, None
+        return hidden_gradient * gradients[0], of_weight, None, None, None, None, None, None
 
 
 def log_sum_exp(own: Tensor, group: dist.ProcessGroup) -> Tensor:

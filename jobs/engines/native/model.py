@@ -6,16 +6,22 @@ from collections.abc import Iterable
 from typing import cast
 
 import torch
-from litgpt.model import GPT, Block, LLaMAMoE, build_rope_cache
+from litgpt.model import GPT, Block, LLaMAMLP, LLaMAMoE, build_rope_cache
 from torch import Tensor, nn
 
 from jobs.engines.litgpt.config import OwnConfig
 from jobs.engines.litgpt.names import litgpt_fields
-from jobs.engines.native.attention import Attention, LatentAttention, bounds_of, positions_in
+from jobs.engines.native.attention import (
+    Attention,
+    LatentAttention,
+    bounds_of,
+    bounds_of_chunks,
+    positions_in,
+)
 from jobs.engines.native.experts.mixture import use_mixture
-from jobs.engines.native.loss import ChunkedHead, summed_loss
+from jobs.engines.native.loss import CappedHead, ChunkedHead, summed_loss
 from jobs.engines.native.norm import HeadsNorm, fuse_norms
-from jobs.engines.native.rotary import yarn_tables
+from jobs.engines.native.rotary import growth_tables, tempered, unrotated, yarn_tables
 from jobs.schema import Model
 
 
@@ -26,9 +32,14 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
         super().__init__(config)
         if chunk is not None:
             self.lm_head.__class__, self.lm_head.size = ChunkedHead, chunk
+        elif config.final_logit_softcapping is not None:
+            self.lm_head.__class__ = CappedHead
+        self.lm_head.cap = config.final_logit_softcapping
         self.embedding_scale = config.n_embd**0.5 if config.scale_embeddings else 1.0
         fuse_norms(self)
-        for layer in layers(self):
+        for number, layer in enumerate(layers(self), start=1):
+            if number % config.experts_every:
+                layer.mlp = LLaMAMLP(config)
             if isinstance(layer.mlp, LLaMAMoE):
                 use_mixture(layer.mlp)
             if config.latent is not None:
@@ -37,15 +48,25 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
                 continue
             attention = layer.attn
             attention.__class__ = Attention
-            attention.window = config.sliding_window_size if attention.apply_sliding_window_attention else None
+            size = config.sliding_window_size if attention.apply_sliding_window_attention else None
+            attention.window, attention.chunk = (None, size) if config.chunked_window else (size, None)
             sinks = nn.Parameter(torch.empty(config.n_head)) if config.attention_sinks else None
             attention.register_parameter("sinks", sinks)
             if config.norm_qk and config.norm_qk_type == "olmo2":
                 attention.norm_q.__class__ = attention.norm_k.__class__ = HeadsNorm
             attention.table = config.rope_indices[attention.block_idx] if config.rope_indices else 0
+            is_rotated = attention.apply_sliding_window_attention or not config.rope_in_windows
+            attention.normalizes_heads = config.norm_rotated and is_rotated
+            if not is_rotated and config.query_temperature is None:
+                attention.rotate = unrotated
+            elif not is_rotated:
+                attention.rotate, attention.table = tempered, 1
 
     def rope_cache(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines, (seq, size); of layers without and with a sliding window (2, seq, size)."""
+        """Return cosines and sines, (seq, size), or two tables of both, (2, seq, size).
+
+        The second one is of layers with a sliding window and another base, or of those that multiply queries by it.
+        """
         config, scaling = self.config, self.config.rope_adjustments or {}
         if "yarn_factor" in scaling:
             # LitGPT has no YaRN.
@@ -56,6 +77,9 @@ class Decoder(GPT):  # type: ignore[misc]  # LitGPT publishes no types
             cos, sin = (torch.stack(pair) for pair in zip(yarn, local, strict=True))
             return cos, sin
         cos, sin = super().rope_cache(device)
+        if config.query_temperature is not None:
+            growth = growth_tables(cos, config.query_temperature)
+            cos, sin = (torch.stack(pair) for pair in zip((cos, sin), growth, strict=True))
         if config.rope_local_base_freq is None:
             return cos, sin
         return cos.movedim(-1, 0).contiguous(), sin.movedim(-1, 0).contiguous()
@@ -100,10 +124,14 @@ def through(
         bounds = bounds_of(bounds)
         positions = positions_in(bounds, row)
         tables = [(cos[None, positions], sin[None, positions]) for cos, sin in pairs]
+    # By the size of chunks, which all layers with any share.
+    by_chunk: dict[int | None, Tensor | None] = {None: bounds}
     for block in blocks:
-        # Positional, as in GPT.forward: tensor parallelism addresses attention's inputs by position.
         attention = cast(Attention, block.get_submodule("attn"))
-        x = block(x, *tables[attention.table], bounds, None, None)
+        if (chunk := attention.chunk) not in by_chunk:
+            by_chunk[chunk] = None if bounds is None else bounds_of_chunks(bounds, row, chunk)
+        # Positional, as in GPT.forward: tensor parallelism addresses attention's inputs by position.
+        x = block(x, *tables[attention.table], by_chunk[chunk], None, None)
     return x
 
 

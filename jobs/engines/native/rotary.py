@@ -33,6 +33,19 @@ def rotated(qkv: Tensor, cos: Tensor, sin: Tensor, groups: int, norms: Norms | N
     return rotated_heads(q, cos, sin), rotated_heads(k, cos, sin), v
 
 
+def unrotated(qkv: Tensor, _cos: Tensor, _sin: Tensor, groups: int, norms: Norms | None) -> tuple[Tensor, ...]:
+    """Return queries, keys and values of a layer that does not rotate them; arguments as of `rotated`."""
+    return normalized(qkv, groups, norms)
+
+
+def tempered(
+    qkv: Tensor, growth: Tensor, _sin: Tensor, groups: int, norms: Norms | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `unrotated` returns, with queries multiplied by the first column of their table (growth_tables)."""
+    q, k, v = normalized(qkv, groups, norms)
+    return (q * growth[:, :, None, :1]).to(q.dtype), k, v
+
+
 def rotated_heads(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Return heads x (mbs, seq, heads, size), their first numbers rotated; cos and sin as in `rotated`."""
     if torch.compiler.is_compiling():
@@ -111,6 +124,16 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, into: Tensor) -> Tensor:
     torch.addcmul(b * cos_b, a, sin_b, out=into[..., n // 2 : n])
     into[..., n:] = x[..., n:]
     return into
+
+
+def growth_tables(cos: Tensor, temperature: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """Return tables in the shape of cosines and sines (length, size): the growth of queries by position, and zeros.
+
+    `temperature` has the fields of jobs.schema.QueryTemperature.
+    """
+    position = torch.arange(len(cos), dtype=torch.float32, device=cos.device)
+    growth = ((position + 1) / temperature["length"]).floor().log1p() * temperature["scale"] + 1
+    return growth[:, None].expand_as(cos), torch.zeros_like(cos)
 
 
 def yarn_tables(

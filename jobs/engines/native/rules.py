@@ -16,11 +16,13 @@ from jobs.plan.rules.float8 import GPU_OF_THIS_MACHINE, OFF
 from jobs.plan.rules.native_only import typed
 from jobs.plan.rules.rule import Rule
 from jobs.schema import (
+    QKV,
     TEXTS,
     ActivationCheckpointing,
     Batching,
     Kernels,
     LigerKernel,
+    LoraTarget,
     Loss,
     Mlp,
     Norm,
@@ -317,6 +319,16 @@ def sinks_are_whole(run: Run) -> str | None:
     return None
 
 
+def caps_are_whole(run: Run) -> str | None:
+    """Refuse capped scores of attention with CP: ring attention is by kernels, which do not have them."""
+    if run.model.attention_softcap is not None and run.parallelism.context > 1:
+        return (
+            f"model.attention_softcap={run.model.attention_softcap:g} ({run.model.name}) changes scores of attention, "
+            f"which ring attention (parallelism.context={run.parallelism.context}) cannot. Set parallelism.context=1."
+        )
+    return None
+
+
 def latent_keys_are_whole(run: Run) -> str | None:
     """Refuse latent attention with CP: ring attention has keys and values of one size."""
     if run.model.latent is not None and run.parallelism.context > 1:
@@ -329,15 +341,34 @@ def latent_keys_are_whole(run: Run) -> str | None:
 
 
 def adapters_have_their_matrices(run: Run) -> str | None:
-    """Refuse adapters of latent attention, shared experts and routers by scores of all experts."""
-    model = run.model
-    if run.job.lora is None or not (model.latent or model.router or model.shared_experts):
-        return None
+    """Refuse adapters of shared experts and routers by scores of all experts, and of a half of latent keys and values.
+
+    And 4 bits for matrices of such experts and of latent attention.
+    """
+    model, lora = run.model, run.job.lora
     found = [key for key in ("latent", "router", "shared_experts") if getattr(model, key)]
-    return (
-        f"job={run.job.name} adapts fused queries, keys and values and plain feed-forwards, and {model.name} has "
-        f"{', '.join(f'model.{key}' for key in found)}. Set job=finetune_full, or choose another model."
-    )
+    if lora is None or not found:
+        return None
+    has = f"{model.name} has {', '.join(f'model.{key}' for key in found)}"
+    if lora.quantize_base is not None:
+        return (
+            f"job.lora.quantize_base={lora.quantize_base.name} keeps plain matrices in 4 bits, and {has}. Set "
+            "job.lora.quantize_base=null, or choose another model."
+        )
+    targets = lora.targets
+    if LoraTarget.mlp in targets and (model.router or model.shared_experts):
+        others = [target for target in targets if target is not LoraTarget.mlp] or [*QKV, LoraTarget.projection]
+        return (
+            f"job.lora.targets={typed(targets)} adapts plain feed-forwards, and {has}. Set job.lora.targets="
+            f"{typed(others)}, or job=finetune_full."
+        )
+    if model.latent and (LoraTarget.key in targets) != (LoraTarget.value in targets):
+        both = [target for target in LoraTarget if target in {*targets, LoraTarget.key, LoraTarget.value}]
+        return (
+            f"job.lora.targets={typed(targets)} adapts keys or values alone, which model.latent ({model.name}) makes "
+            f"by the same matrices. Set job.lora.targets={typed(both)}."
+        )
+    return None
 
 
 def packed_text_has_no_prompt(run: Run) -> str | None:
@@ -486,6 +517,7 @@ RULES: tuple[Rule, ...] = (
     packed_rows_are_whole,
     windows_are_whole,
     sinks_are_whole,
+    caps_are_whole,
     shifted_bias_exists,
     latent_keys_are_whole,
     adapters_have_their_matrices,

@@ -177,14 +177,14 @@ class Trainer(Trains):
         Every rank calls it.
         """
         model, speed = self.run.model, self.run.job.expert_bias_speed
-        if not model.experts or model.dense_layers == model.layers:
+        if not model.experts or all(model.is_dense):
             return []
         counts = {layer: each.load for layer, each in self.mixtures.items() if each.load is not None}
         loads = summed_loads(counts, model.layers, model.experts, self.device)
         if speed:
             for layer, mixture in self.mixtures.items():
                 shift_bias(mixture.gate.get_buffer(BIAS), loads[layer], speed)
-        return [imbalance(loads[model.dense_layers :])]
+        return [imbalance(loads[[not is_dense for is_dense in model.is_dense]])]
 
     def weights(self) -> Iterator[Tensor]:
         """Yield this rank's shards of the weights that train."""

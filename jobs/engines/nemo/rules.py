@@ -151,6 +151,8 @@ def model_is_dense_and_serial(run: Run) -> str | None:
         "attention_scores_scalar": model.attention_scores_scalar is not None,
         "sliding_window": model.sliding_window is not None,
         "scale_embeddings": model.scale_embeddings,
+        "attention_softcap": model.attention_softcap is not None,
+        "logits_softcap": model.logits_softcap is not None,
         "rope_scaling without low_freq_factor": scaling is not None and scaling.low_freq_factor is None,
     }
     if found := [f"model.{key}" for key, is_so in others.items() if is_so]:

@@ -30,6 +30,7 @@ from jobs.schema import (
     Norm,
     NormPlace,
     Precision,
+    RouterScores,
     Run,
 )
 
@@ -90,7 +91,8 @@ def has_wide_weights(run: Run) -> bool:
 
 def takes_groups(run: Run) -> bool:
     """Return whether attention takes fewer heads of keys than of queries; other kernels get them repeated."""
-    return has_flash(run) and run.model.head_size <= FLASH_HEAD_SIZE and run.parallelism.context == 1
+    fits = run.model.head_size <= FLASH_HEAD_SIZE and run.model.attention_softcap is None
+    return has_flash(run) and fits and run.parallelism.context == 1
 
 
 def has_flash(run: Run) -> bool:
@@ -158,9 +160,9 @@ def attention(run: Run, x: Tokens) -> int:
     q, k = (heads * model.head_size // tensor for heads in (model.heads, model.kv_heads))
     # Repeated keys and values are copies, and nothing refers to qkv any more, but for norms of its queries and keys.
     repeated = k < q and not takes_groups(run)
-    normalizes_qkv = model.norm_qk and not has_fused_norms(run)
+    normalizes_qkv = model.norm_rotated or (model.norm_qk and not has_fused_norms(run))
     # Normalized queries and keys are rotated into a tensor each, so that repeated keys free theirs.
-    rotated = q + (0 if model.norm_qk and repeated else k)
+    rotated = q + (0 if repeated and (model.norm_qk or model.norm_rotated) else k)
     keys_and_values = (2 * q if repeated else 0) + (q + 2 * k if normalizes_qkv or not repeated else 0)
     # The closing matrix keeps the same result.
     result = max(q * x.width, operands(run, x, q, (LoraTarget.projection,)))
@@ -171,13 +173,14 @@ def attention(run: Run, x: Tokens) -> int:
 def statistics_of_heads(run: Run, x: Tokens) -> int:
     """Return the bytes for each token that attention keeps of its heads' scores: a float32 log-sum-exp of each.
 
-    Without FlashAttention sinks need all weights, in float32 and in the arithmetic's type, and a mask of one byte.
+    Without FlashAttention sinks need all weights, in float32 and in the arithmetic's type, and a mask of one byte. A
+    cap needs them everywhere, and its scores.
     """
-    heads = run.model.heads // run.parallelism.tensor
-    if not run.model.attention_sinks or has_flash(run):
+    heads, cap = run.model.heads // run.parallelism.tensor, run.model.attention_softcap is not None
+    if not cap and (not run.model.attention_sinks or has_flash(run)):
         return 4 * heads
     row = run.job.row_length if run.job.batching is not Batching.packed else x.count
-    weights = (row + 1) * 4 + (row * x.width if x.width < 4 else 0)
+    weights = (row + run.model.attention_sinks) * 4 + (row * x.width if x.width < 4 else 0) + cap * row * x.width
     return heads * weights + row // run.job.micro_batch_size
 
 
@@ -187,29 +190,33 @@ def latent_attention(run: Run, x: Tokens, latent: LatentAttention) -> int:
     Values are padded to the size of queries and keys, and so is the result, of which the closing matrix keeps a copy.
     Without that they are a view of the product that made them and keys.
     """
-    model, heads, trains = run.model, run.model.heads // run.parallelism.tensor, run.job.trains_all_weights
+    model, heads = run.model, run.model.heads // run.parallelism.tensor
     rope, size, value = latent.rope_head_size, model.head_size, latent.value_head_size
-    inputs = model.hidden_size if trains else 0
-    narrow = kept = 0
-    for rank, beside in ((latent.q_lora_rank, 0), (latent.kv_lora_rank, rope)):
+    query, key = (LoraTarget.query,), (LoraTarget.key,)
+    kept = operands(run, x, model.hidden_size, query + key)
+    if run.job.lora is not None and run.job.lora.dropout and {*query, *key} <= {*run.job.lora.targets}:
+        # A mask for each of the two matrices with this input.
+        kept += model.hidden_size
+    for rank, beside, targets in ((latent.q_lora_rank, 0, query), (latent.kv_lora_rank, rope, key)):
         if rank is not None:
             # The norm's input, its result, and a float32 statistic.
-            narrow += (rank + beside) * x.width + 4
-            kept += rank if trains else 0
+            kept += (rank + beside) * x.width + 4 + operands(run, x, rank, targets)
     padded = has_flash(run) and value < size
     values = size if padded else size - rope + value
-    result = size + value if padded else value
-    return x.count * ((inputs + kept + heads * (2 * size + values + result)) * x.width + narrow + 4 * heads)
+    closing = operands(run, x, heads * value, (LoraTarget.projection,))
+    own = heads * (size if padded else value) * x.width
+    result = own + closing if padded else max(own, closing)
+    return x.count * (kept + heads * (2 * size + values) * x.width + result + 4 * heads)
 
 
 def head_norms(run: Run) -> int:
     """Return the bytes for each token that norms of queries and keys keep besides qkv."""
     model = run.model
-    if not model.norm_qk:
+    if not model.norm_qk and not model.norm_rotated:
         return 0
     statistics = 4 * (1 if model.norm is Norm.RMSNorm else 2)
     # Liger's kernel copies queries and keys to one piece of memory.
-    copies = WIDTHS[run.job.precision] * model.head_size if has_fused_norms(run) else 0
+    copies = WIDTHS[run.job.precision] * model.head_size if model.norm_qk and has_fused_norms(run) else 0
     heads = (model.heads + model.kv_heads) // run.parallelism.tensor
     return heads * copies + (2 if model.norm_qk_whole else heads) * statistics
 
@@ -229,10 +236,11 @@ def feed_forward(run: Run, x: Tokens) -> int:
     kept = inner * wide * x.width + closing_operands(run, x, wide)
     if model.experts:
         # The router keeps its input, one by scores of all experts in float32. A token is copied to each of its
-        # experts, whose results are weighted and added.
+        # experts, whose results, but with Llama 4 what they get, are weighted, and added.
         wide = 4 * model.hidden_size if run.job.trains_all_weights else 0
         router = x.count * (wide if model.router else operands(run, x, model.hidden_size, mlp))
-        results = x.count * x.width * model.experts_per_token * model.hidden_size
+        of_inputs = model.router is not None and model.router.scores is RouterScores.sigmoid_inputs
+        results = 0 if of_inputs else x.count * x.width * model.experts_per_token * model.hidden_size
         shared = model.shared_size // run.parallelism.tensor
         of_shared = inner * shared * x.width + closing_operands(run, x, shared) + (inputs if shared else 0)
         return router + results + rows_of_experts(run, x) * (inputs + kept) + x.count * of_shared
@@ -308,6 +316,10 @@ def expensive_results(run: Run, x: Tokens) -> int:
         attended = model.head_size if has_flash(run) else latent.value_head_size
         products += (latent.q_lora_rank or 0) + latent.kv_lora_rank + latent.rope_head_size
         products += q + model.heads // tensor * (made + attended)
+    if model.attention_softcap is not None:
+        # The products of queries and keys, which are no part of a kernel of attention then.
+        row = run.job.row_length if run.job.batching is not Batching.packed else x.count
+        products += model.heads // tensor * row
     if lora is not None:
         # A token meets the adapters of its experts only.
         met = adapter_weights(replace(model, experts=model.experts_per_token), lora)
@@ -339,19 +351,19 @@ def kept_by_layers(run: Run, x: Tokens, numbers: Sequence[int]) -> int:
 
 def kinds_of_kept(run: Run, numbers: Sequence[int]) -> list[tuple[int, Run]]:
     """Return how many of some layers keep alike, with a run that has only such layers."""
-    again, dense = checkpointed_layers(run), run.model.dense_layers
-    kinds = Counter((number < dense, number in again) for number in numbers)
+    again, dense = checkpointed_layers(run), run.model.is_dense
+    kinds = Counter((dense[number], number in again) for number in numbers)
     return [(count, run_of_kind(run, dense=is_dense, again=is_again)) for (is_dense, is_again), count in kinds.items()]
 
 
 def run_of_layer(run: Run, number: int) -> Run:
     """Return a run all of whose layers are as this one, checkpointed or not."""
-    return run_of_kind(run, dense=number < run.model.dense_layers, again=number in checkpointed_layers(run))
+    return run_of_kind(run, dense=run.model.is_dense[number], again=number in checkpointed_layers(run))
 
 
 @once
 def run_of_kind(run: Run, *, dense: bool, again: bool) -> Run:
-    """Return a run that has only dense first layers, or only others, which are checkpointed or not."""
+    """Return a run that has only dense layers, or only others, which are checkpointed or not."""
     mode = run.engine.activation_checkpointing if again else ActivationCheckpointing.none
     if mode is not run.engine.activation_checkpointing or run.engine.checkpointed_layers is not None:
         run = replace(run, engine=replace(run.engine, activation_checkpointing=mode, checkpointed_layers=None))
@@ -396,6 +408,7 @@ def cast_weights(run: Run, numbers: Sequence[int], *, head: bool) -> int:
 def rotary_table(run: Run, x: Tokens) -> int:
     """Return cosine and sine of each token of a packed row; padded rows share one table."""
     model = run.model
-    size = int(model.rope_fraction * model.head_size) * (1 if model.rope_local_base is None else 2)
+    tables = 1 if model.rope_local_base is None and model.query_temperature is None else 2
+    size = int(model.rope_fraction * model.head_size) * tables
     size = size if model.latent is None else model.latent.rope_head_size
     return 2 * 4 * x.count * size if run.job.batching is Batching.packed else 0

@@ -43,7 +43,9 @@ def whole(run: Run, x: Tokens) -> LossMemory:
     logits = 4 * x.count * run.model.vocab_size // (p.tensor if divided else 1)
     # A frozen head keeps no input.
     states = x.count * run.model.hidden_size * x.width if run.job.trains_all_weights else 0
-    kept = norm(run, x) + states + logits
+    # Capped logits are made from a result that is kept too.
+    caps = logits * x.width // 4 if run.model.logits_softcap is not None else 0
+    kept = norm(run, x) + states + logits + caps
     narrow = logits * x.width // 4 if x.width < 4 else 0
     return LossMemory(kept, kept + narrow + logits, kept + (3 if divided else 2) * logits)
 

@@ -110,12 +110,15 @@ def attention_flops(run: Run) -> float:
     """Return the FLOPs of a layer's attention, forward and backward: two products, the half below the diagonal.
 
     The backward pass computes 2.5 times the forward's (arXiv:2307.08691, section 3.1), the scores again included.
-    Those of a slower kernel count as what the GPU's best kernel would have computed meanwhile.
+    Those of a slower kernel count as what the GPU's best kernel would have computed meanwhile. Capped scores are
+    computed above the diagonal too.
     """
     model, p = run.model, run.parallelism
     # In the mean over the layers; below the diagonal a token attends to half of what it is counted to. Values of latent
     # attention are padded to the size of queries and keys.
     positions = attended_by(run) / model.layers / 2
+    if model.attention_softcap is not None:
+        positions = float(run.job.sequence_length)
     forward = 2 * 2 * tokens_of(run).count * positions * model.heads * model.head_size / p.tensor
     repeats = 3.5 + recomputed_share(run)
     return forward * repeats / engine_of(run).attention_rate(run)
@@ -123,8 +126,8 @@ def attention_flops(run: Run) -> float:
 
 def attended_by(run: Run) -> float:
     """Return the positions that a token counts as attending to, summed over layers."""
-    model = run.model
-    return attended(run.job.sequence_length, model.layers, model.sliding_window, model.full_attention_every)
+    model, windows = run.model, (run.model.sliding_window, run.model.full_attention_every)
+    return attended(run.job.sequence_length, model.layers, *windows, chunked=model.chunked_window)
 
 
 def element_bytes(run: Run) -> float:
@@ -140,7 +143,7 @@ def element_bytes(run: Run) -> float:
     residual = passed * model.hidden_size / (p.tensor if sequence_parallel(run) else 1)
     # Read and written; without fusion so is the rotated copy of each head.
     rotary = (2 if fused else 4) * (model.heads + model.kv_heads) * model.head_size / p.tensor
-    if model.norm_qk and not run.engine.compile:
+    if (model.norm_qk or model.norm_rotated) and not run.engine.compile:
         # A norm of its own before each rotation, read and written once; compilation makes one kernel of both.
         rotary += 2 * (model.heads + model.kv_heads) * model.head_size / p.tensor
     # GELU reads and writes. Gate and up are read and their product is written; without fusion silu(gate) is written and
@@ -150,7 +153,21 @@ def element_bytes(run: Run) -> float:
         opening = 17
     activation = opening * (model.inner_size * max(1, model.experts_per_token) + model.shared_size) / p.tensor
     moved = repeats * WIDTHS[run.job.precision] * tokens_of(run).count * (residual + rotary + activation)
-    return moved + unpacked_bytes(run) + stacked_bytes(run)
+    return moved + unpacked_bytes(run) + stacked_bytes(run) + scores_bytes(run)
+
+
+def scores_bytes(run: Run) -> float:
+    """Return the bytes that a layer's kernels read and write of capped scores, which are all in memory.
+
+    Forward has six kernels before softmax (product, scale, division, tanh, cap, mask), which read and write them but
+    for the product; then softmax to float32, and the cast that the last product reads.
+    """
+    model, width = run.model, WIDTHS[run.job.precision]
+    if model.attention_softcap is None:
+        return 0.0
+    scores = tokens_of(run).count * run.job.sequence_length * model.heads / run.parallelism.tensor
+    forward = 11 * width + (width + 4) + (4 + 2 * width if width < 4 else width)
+    return (3 + checkpointed_share(run)) * scores * forward
 
 
 def stacked_bytes(run: Run) -> float:

@@ -26,7 +26,7 @@ from jobs.plan.predict.arrays import larger, smaller
 from jobs.plan.predict.constants import FLOAT8_SPEEDUP, REACHABLE, StepTimeConstants
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.states import layer_as_stored
-from jobs.plan.predict.weights import kinds_of_run, size
+from jobs.plan.predict.weights import run_with_layers, size
 from jobs.schema import Precision, Run
 
 OVERLAP = 0.8
@@ -44,7 +44,7 @@ class Part(NamedTuple):
     """The part of a model on a pipeline rank."""
 
     dense: int
-    """Dense layers before those with experts (model.dense_layers)."""
+    """Dense layers of a mixture of experts (Model.is_dense)."""
     layers: int
     """All other layers."""
     has_embedding: bool
@@ -183,8 +183,8 @@ def stage_work(
     `slot_time` divide these by the efficiencies.
     """
     dense, layers, has_embedding, has_head = part
-    numbers = [*range(dense), *range(run.model.dense_layers, run.model.dense_layers + layers)]
-    kinds = kinds_of_run(run, numbers)
+    by_kind = {True: dense, False: layers}
+    kinds = [(count, run_with_layers(run, dense=kind)) for kind, count in by_kind.items() if count]
     # Recomputation does not repeat the head: its passes are forward and the gradients of input and weight. A frozen
     # head has no gradient of its weight.
     products = [(count, each) for count, kind in kinds for each in m.layer_products(kind)]
@@ -259,11 +259,11 @@ def update_shards(run: Run, layout: Layout) -> int:
 
 def pipeline_ranks(run: Run) -> Counter[Part]:
     """Return how many pipeline ranks hold which part of the model."""
-    numbers = pipeline_stage_layers(run)
+    numbers, is_dense = pipeline_stage_layers(run), run.model.is_dense
     found: Counter[Part] = Counter()
     for place in range(run.parallelism.pipeline):
         stages = pipeline_stages_of(run, place)
-        dense = sum(layer < run.model.dense_layers for stage in stages for layer in numbers[stage])
+        dense = sum(is_dense[layer] for stage in stages for layer in numbers[stage])
         others = sum(len(numbers[stage]) for stage in stages) - dense
         found[Part(dense, others, 0 in stages, len(numbers) - 1 in stages)] += 1
     return found

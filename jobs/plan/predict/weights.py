@@ -69,26 +69,26 @@ class Weight:
 def kinds_of_layers(model: Model, numbers: Sequence[int] | None = None) -> list[tuple[int, Model]]:
     """Return how many of some layers, or of all, are of each kind, with a model that has only such layers.
 
-    That is, the first layers with a dense feed-forward, if these are among them, and the others.
+    That is, the layers of a mixture of experts with a dense feed-forward, if these are among them, and the others.
     """
     return [(count, with_layers(model, dense=dense)) for dense, count in counts_of_layers(model, numbers).items()]
 
 
 def counts_of_layers(model: Model, numbers: Sequence[int] | None = None) -> dict[bool, int]:
-    """Return how many of some layers, or of all, are dense first layers (True), and how many are others, if any are."""
-    numbers = range(model.layers) if numbers is None else numbers
-    dense = sum(number < model.dense_layers for number in numbers) if model.dense_layers else 0
+    """Return how many of some layers, or of all, are dense (Model.is_dense), and how many are others, if any are."""
+    numbers, is_dense = range(model.layers) if numbers is None else numbers, model.is_dense
+    dense = sum(is_dense[number] for number in numbers)
     return {kind: count for kind, count in ((True, dense), (False, len(numbers) - dense)) if count}
 
 
 @once
 def with_layers(model: Model, *, dense: bool) -> Model:
-    """Return a model all of whose layers are as its dense first ones, or as the others."""
-    if not model.dense_layers:
+    """Return a model all of whose layers are as its dense ones, or as the others."""
+    if not any(model.is_dense):
         return model
     without: dict[str, Any] = {"experts": 0, "experts_per_token": 0, "moe_intermediate_size": None, "router": None}
     dense_layer: dict[str, Any] = {"mlp": Mlp.LLaMAMLP, "shared_experts": 0, **without}
-    return replace(model, dense_layers=0, **(dense_layer if dense else {}))
+    return replace(model, dense_layers=0, experts_every=1, **(dense_layer if dense else {}))
 
 
 def kinds_of_run(run: Run, numbers: Sequence[int] | None = None) -> list[tuple[int, Run]]:
@@ -98,8 +98,8 @@ def kinds_of_run(run: Run, numbers: Sequence[int] | None = None) -> list[tuple[i
 
 @once
 def run_with_layers(run: Run, *, dense: bool) -> Run:
-    """Return a run whose model has only dense first layers, or only the others (with_layers)."""
-    return replace(run, model=with_layers(run.model, dense=dense)) if run.model.dense_layers else run
+    """Return a run whose model has only dense layers, or only the others (with_layers)."""
+    return replace(run, model=with_layers(run.model, dense=dense)) if any(run.model.is_dense) else run
 
 
 @once
@@ -195,6 +195,11 @@ def adapter_weights(model: Model, lora: Lora, *, fused: bool = False) -> list[We
     }
     parts = [width for target, width in widths.items() if target in lora.targets]
     found = []
+    if model.latent is not None:
+        *of_queries, kv_a, kv_b, closing = (each for each in latent_weights(model, model.latent) if each.columns > 1)
+        chosen = {LoraTarget.query: of_queries, LoraTarget.key: [kv_a, kv_b], LoraTarget.projection: [closing]}
+        matrices = [each for target, group in chosen.items() if target in lora.targets for each in group]
+        return [part for matrix in matrices for part in adapter(matrix, lora.rank)]
     if parts:
         # One matrix for the inputs of all parts.
         found += [Weight(lora.rank * (1 if fused else len(parts)), hidden), Weight(sum(parts), lora.rank, Split.rows)]

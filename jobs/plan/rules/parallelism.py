@@ -75,7 +75,7 @@ def tensor_divides_matrices(run: Run) -> str | None:
     m, tensor = run.model, run.parallelism.tensor
     # Whole heads, since a head's scores are computed on one rank; rows of the vocabulary, for embedding and head.
     sizes = (("heads", m.heads), ("kv_heads", m.kv_heads), (m.inner_size_key, m.inner_size),
-             *((("intermediate_size", m.intermediate_size),) if m.dense_layers else ()),
+             *((("intermediate_size", m.intermediate_size),) if any(m.is_dense) else ()),
              ("vocab_size", m.vocab_size))  # fmt: skip
     for key, size in sizes:
         if size % tensor:

@@ -24,6 +24,7 @@ from jobs.schema import (
     Gpu,
     Job,
     LoraTarget,
+    Model,
     NormPlace,
     OptimizerKind,
     Precision,
@@ -224,11 +225,8 @@ def model_is_consistent(run: Run) -> str | None:
         )
     if m.norm_qk_whole and not m.norm_qk:
         return "model.norm_qk_whole=true needs norms of queries and keys. Set model.norm_qk=true."
-    of_windows = {"full_attention_every": m.full_attention_every or None, "rope_local_base": m.rope_local_base}
-    for key, value in of_windows.items():
-        if value is not None and m.sliding_window is None:
-            off = 0 if key == "full_attention_every" else "null"
-            return f"model.{key}={value} is for sliding windows, and model.sliding_window=null. Set model.{key}={off}."
+    if (wrong := windows_are_consistent(m)) is not None:
+        return wrong
     if m.rope_scaling is not None:
         scaling = m.rope_scaling
         kind = "beta_slow, beta_fast" if scaling.is_yarn else "low_freq_factor, high_freq_factor"
@@ -250,12 +248,46 @@ def model_is_consistent(run: Run) -> str | None:
         "swiglu_limit": (m.swiglu_limit, "a limit of experts", "null"),
         "shared_experts": (m.shared_experts or None, "for mixtures of experts", "0"),
         "dense_layers": (m.dense_layers or None, "for mixtures of experts", "0"),
+        "experts_every": (m.experts_every if m.experts_every > 1 else None, "for mixtures of experts", "1"),
     }
     for key, (size, what, off) in of_experts.items():
         if size is not None and not m.experts:
             return f"model.{key}={size:g} is {what}, and model.experts=0. Set model.{key}={off}."
     if m.router is not None and not m.experts:
         return "model.router chooses among experts, and model.experts=0. Set model.router=null."
+    return None
+
+
+def windows_are_consistent(m: Model) -> str | None:
+    """Return the refusal of what is of sliding windows in a model without any, or of layers that rotate nothing."""
+    of_windows = {
+        "full_attention_every": (m.full_attention_every or None, 0),
+        "rope_local_base": (m.rope_local_base, None),
+        "chunked_window": (m.chunked_window or None, False),
+        "rope_in_windows": (m.rope_in_windows or None, False),
+    }
+    for key, (value, off) in of_windows.items():
+        if value is not None and m.sliding_window is None:
+            return (
+                f"model.{key}={typed(value)} is for sliding windows, and model.sliding_window=null. Set model.{key}="
+                f"{typed(off)}."
+            )
+    if m.query_temperature is not None and not m.rope_in_windows:
+        return (
+            "model.query_temperature is of layers that rotate no queries, and model.rope_in_windows=false. Set "
+            "model.query_temperature=null, or model.rope_in_windows=true."
+        )
+    if m.rope_local_base is not None and m.rope_in_windows:
+        return (
+            f"model.rope_local_base={m.rope_local_base} is another base than that of layers without a window, which "
+            "model.rope_in_windows=true does not rotate. Set model.rope_local_base=null, and the base in "
+            "model.rope_base."
+        )
+    if m.norm_rotated and m.norm_qk:
+        return (
+            "model.norm_rotated=true and model.norm_qk=true are two norms of queries and keys. Set "
+            "model.norm_rotated=false, or model.norm_qk=false."
+        )
     return None
 
 
@@ -271,6 +303,11 @@ def experts_are_consistent(run: Run) -> str | None:
         return (
             f"model.dense_layers={m.dense_layers} is more than model.layers={m.layers}. Set model.dense_layers="
             f"{m.layers} or less."
+        )
+    if m.experts_every > m.layers:
+        return (
+            f"model.experts_every={m.experts_every} is more than model.layers={m.layers}, so no layer has experts. Set "
+            f"model.experts_every={m.layers} or less."
         )
     if r is None:
         return None
@@ -312,7 +349,8 @@ def latent_attention_is_consistent(run: Run) -> str | None:
             f"size of queries and keys. Set model.latent.value_head_size={m.head_size} or less."
         )
     wanted = {
-        "kv_heads": m.heads, "bias": False, "attention_bias": False, "norm_qk": False, "attention_scores_scalar": None,
+        "kv_heads": m.heads, "bias": False, "attention_bias": False, "norm_qk": False, "norm_rotated": False,
+        "attention_scores_scalar": None, "attention_softcap": None,
         "sliding_window": None, "rope_fraction": 1.0,
     }  # fmt: skip
     for key, value in wanted.items():

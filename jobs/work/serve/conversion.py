@@ -106,15 +106,18 @@ def by_hub_names(weights: Mapping[str, torch.Tensor], config: Any, family: str) 
         names = source.modules
         if source.of_experts is not None:
             whole = found.setdefault(names[0], source.of_experts.whole(weight, config.n_expert))
-            source.of_experts.of(whole).copy_(weight)
+            source.of_experts.of(whole[source.of_experts.expert]).copy_(weight)
             continue
-        if source.rotated is not None:
+        if source.rotated in {Rotated.queries, Rotated.key}:
             of_heads = heads if source.rotated is Rotated.queries else 1
             found[names[0]] = rotated_last(weight, of_heads, config.latent["rope_head_size"])
             continue
         # Queries, keys and values are rows of one matrix here. They are copied: weights in a file share no memory.
         rows = [number * config.head_size for number in (heads, groups, groups)]
         parts = [weight] if len(names) == 1 else [part.clone() for part in weight.split(rows)]
+        if source.rotated is Rotated.heads:
+            for number, count in enumerate((heads, groups)):
+                parts[number] = rotated_last(parts[number], count, config.head_size)
         found |= zip(names, parts, strict=True)
     return found
 

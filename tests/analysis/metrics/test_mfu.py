@@ -169,6 +169,26 @@ def test_of_latent_attention_values_count_with_their_own_size_and_of_dense_layer
     assert of(tmp_path, a_gpu_run(model=model))["mfu"] == pytest.approx((6 * met + attention) * 1e4 / 989e12)
 
 
+def test_of_chunks_and_windows_attention_is_what_they_let_a_token_attend_to(tmp_path: Path) -> None:
+    # 24 layers with chunks of 1,536 in sequences of 4,096: two, and one of 1,024. Twice the pairs, for each token.
+    chunks = (2 * 1536**2 + 1024**2) / 4096
+    windows = 2 * 1536 - 1536**2 / 4096
+    for number, (chunked, attended) in enumerate({True: chunks, False: windows}.items()):
+        model = replace(LLAMA2_7B, sliding_window=1536, full_attention_every=4, chunked_window=chunked)
+        attention = 12 * 32 * 128 * (8 * 4096 + 24 * attended)
+        (where := tmp_path / str(number)).mkdir()
+        assert of(where, a_gpu_run(model=model))["mfu"] == pytest.approx((6 * N + attention) * 1e4 / 989e12)
+
+
+def test_every_second_layer_may_have_experts(tmp_path: Path) -> None:
+    model = replace(
+        LLAMA2_7B, mlp=Mlp.LLaMAMoE, experts=8, experts_per_token=2, moe_intermediate_size=5504, experts_every=2
+    )
+    # Two of half the width, and the router, in half of the layers.
+    active = N + 16 * 4096 * 8
+    assert of(tmp_path, a_gpu_run(model=model))["mfu"] == pytest.approx((6 * active + ATTENTION) * 1e4 / 989e12)
+
+
 def test_of_short_samples_attention_is_that_of_their_mean_length(tmp_path: Path) -> None:
     assert of(tmp_path, a_gpu_run(), tokens=16 * 512)["mfu"] == pytest.approx((6 * N + ATTENTION / 8) * 1e4 / 989e12)
 

@@ -10,7 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from jobs.engines.native.attention import has_flash, has_varlen_kernel
+from jobs.engines.native.attention import (
+    Reach,
+    bounds_of_chunks,
+    has_flash,
+    has_varlen_kernel,
+    within_chunks,
+    within_samples,
+)
 from jobs.engines.native.rotary import normalized, rotated, rotated_heads, turned, turned_part
 
 
@@ -32,6 +39,25 @@ def test_the_compilers_rotation_is_that_of_one_pass(part: int) -> None:
     q, _, v = normalized(given[0], 2, None)
     torch.testing.assert_close(rotated_heads(q, cos, sin), turned_part(q, cos[:, :, None], sin[:, :, None]))
     torch.testing.assert_close(found[1][2], v)
+
+
+def test_chunks_begin_with_each_sample_and_end_with_it() -> None:
+    # Samples of 7, 0 and 5 tokens; as many bounds for any samples of this row.
+    bounds = torch.tensor([0, 7, 7, 12], dtype=torch.int32)
+    assert bounds_of_chunks(bounds, 12, 3).tolist() == [0, 3, 6, 7, 10, 12, 12, 12]
+
+
+def test_chunks_of_a_row_are_those_of_a_packed_one() -> None:
+    torch.manual_seed(1)
+    row, chunk, reach = 11, 4, Reach(None, None)
+    q, k, v = torch.randn(3, 1, 2, row, 8)
+    bounds = bounds_of_chunks(torch.tensor([0, row], dtype=torch.int32), row, chunk)
+    found = within_chunks(q, k, v, chunk, reach)
+    torch.testing.assert_close(found, within_samples(q, k, v, bounds, chunk, reach))
+    own = torch.arange(row) // chunk
+    allowed = (own[:, None] == own).tril()
+    scores = (q @ k.mT * 8**-0.5).masked_fill(~allowed, -torch.inf)
+    torch.testing.assert_close(found, (scores.softmax(-1) @ v).transpose(1, 2))
 
 
 def queries(size: int, kind: torch.dtype, *, cuda: bool = True) -> Tensor:

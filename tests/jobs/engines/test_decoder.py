@@ -31,6 +31,12 @@ SHAPES = {
         *("model.sliding_window=8", "model.full_attention_every=2", "model.rope_local_base=100"),
         *("model.attention_scores_scalar=48", "model.scale_embeddings=true"),
     ),
+    "as Gemma 2": (
+        "model=tiny",
+        *("model.norm_unit_offset=true", "model.norm_place=around", "model.mlp=GemmaMLP"),
+        *("model.sliding_window=8", "model.full_attention_every=2", "model.attention_scores_scalar=48"),
+        *("model.attention_softcap=2", "model.logits_softcap=3", "model.scale_embeddings=true"),
+    ),
     "as OLMo 2": ("model=tiny", "model.norm_place=after", "model.norm_qk=true", "model.norm_qk_whole=true"),
     "sliding windows in all layers": ("model=tiny", "model.sliding_window=8"),
     "norms, biases and residuals of another kind": ("model=pythia_14m", "model.vocab_size=320"),

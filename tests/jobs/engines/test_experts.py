@@ -27,8 +27,9 @@ from jobs.plan.predict.activations import GROUPED_MULTIPLE
 from jobs.plan.predict.states import parameters_held
 from jobs.rundir import RunDir, load_run
 from tests.support import ring_on_cpu
-from tests.support.frozen_weights import base_weights, lora_run
+from tests.support.frozen_weights import NF4, base_weights, lora_run
 from tests.support.real_run import events, make_run, printed, steps, train
+from tests.support.required import need_bitsandbytes
 from tests.support.tiny_data import write_json
 from tests.support.training import DEEP, assert_equal, interrupted, long
 
@@ -390,10 +391,16 @@ OF_EXPERTS = ("model.mlp=LLaMAMoE", "model.experts=4", "model.experts_per_token=
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("overrides", [EP, SHARDED, (*EP, "parallelism.tensor=2", "ranks_per_node=4")], ids=" ".join)
+@pytest.mark.parametrize(
+    "overrides",
+    [EP, SHARDED, (*EP, "parallelism.tensor=2", "ranks_per_node=4"), (*EP, NF4), (*SHARDED, NF4)],
+    ids=" ".join,
+)
 def test_adapters_of_divided_experts_train_as_in_one_process(overrides: tuple[str, ...], tmp_path: Path) -> None:
-    base = base_weights(tmp_path, *OF_EXPERTS)
-    one = lora_run(tmp_path / "one", base, *OF_EXPERTS, *ONE)
+    base, in_4_bits = base_weights(tmp_path, *OF_EXPERTS), [each for each in overrides if each == NF4]
+    if in_4_bits:
+        need_bitsandbytes()
+    one = lora_run(tmp_path / "one", base, *OF_EXPERTS, *ONE, *in_4_bits)
     run = lora_run(tmp_path / "ep", base, *OF_EXPERTS, *overrides)
     assert_equal(steps(run), steps(one))
     assert events(run, "layout")[0][PARAMETERS_HELD.name] == parameters_held(load_run(run.config)).total

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from litgpt.config import Config
 from litgpt.scripts.convert_hf_checkpoint import (
+    copy_weights_gemma_2,
     copy_weights_gemma_3,
     copy_weights_hf_llama,
     copy_weights_olmo2,
@@ -112,6 +113,41 @@ def copy_weights_of_gpt_oss(
                 found[f"{of_expert}proj.{kind}"] = down.movedim(-1, 0)
 
 
+def copy_weights_of_llama4(
+    _config: Config, _shards: object, found: dict[str, Tensor], named: dict[str, Tensor]
+) -> None:
+    """Rename weights, which LitGPT has no function for; the first layer has no experts."""
+    found |= {
+        "lm_head.weight": named["lm_head.weight"],
+        "transformer.wte.weight": named["model.embed_tokens.weight"],
+        "transformer.ln_f.weight": named["model.norm.weight"],
+    }
+
+    def halves(weight: Tensor) -> Tensor:
+        """Rows 0, 2, 4 ... of each head of 16, then 1, 3, 5 ..."""
+        heads = [head[[*range(0, 16, 2), *range(1, 16, 2)]] for head in weight.split(16)]
+        return torch.cat(heads)
+
+    for i in range(2):
+        theirs, ours = f"model.layers.{i}.", f"transformer.h.{i}."
+        q, k, v, o = (named[f"{theirs}self_attn.{part}_proj.weight"] for part in "qkvo")
+        found[f"{ours}attn.qkv.weight"] = torch.cat([halves(q), halves(k), v])
+        found[f"{ours}attn.proj.weight"] = o
+        found[f"{ours}norm_1.weight"] = named[f"{theirs}input_layernorm.weight"]
+        found[f"{ours}norm_2.weight"] = named[f"{theirs}post_attention_layernorm.weight"]
+    names = {"fc_1": "gate_proj", "fc_2": "up_proj", "proj": "down_proj"}
+    for our_name, their_name in names.items():
+        found[f"transformer.h.0.mlp.{our_name}.weight"] = named[f"model.layers.0.feed_forward.{their_name}.weight"]
+        shared = named[f"model.layers.1.feed_forward.shared_expert.{their_name}.weight"]
+        found[f"transformer.h.1.mlp.shared_experts.{our_name}.weight"] = shared
+    found["transformer.h.1.mlp.gate.weight"] = named["model.layers.1.feed_forward.router.weight"]
+    for number in range(4):
+        experts, expert = "model.layers.1.feed_forward.experts.", f"transformer.h.1.mlp.experts.{number}."
+        gate, up = named[f"{experts}gate_up_proj"][number].T.split(32)
+        down = named[f"{experts}down_proj"][number].T
+        found |= {f"{expert}fc_1.weight": gate, f"{expert}fc_2.weight": up, f"{expert}proj.weight": down}
+
+
 NOT_COMPILED = frozenset({"compiled", "compiled, packed", "TP, compiled"})
 YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32}
 # Other numbers in the norms of narrow vectors (1e-6) than in those of layers, and values of another size than keys.
@@ -154,6 +190,17 @@ FAMILIES = {
         copy_weights_olmo2,
         has_known_parts=True,
     ),
+    "Gemma2": Family(
+        {
+            "hidden_activation": "gelu_pytorch_tanh",
+            "query_pre_attn_scalar": 24,
+            "sliding_window": 24,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 3.0,
+        },
+        "Gemma-2-2b",
+        lambda config, *weights: copy_weights_gemma_2(*weights),
+    ),
     "Gemma3": Family(
         {
             "hidden_activation": "gelu_pytorch_tanh",
@@ -192,13 +239,37 @@ FAMILIES = {
         adapted="[query,key,value,projection]",
         larger="gate_up_proj",
     ),
+    "Llama4": Family(
+        {
+            "intermediate_size": 32,
+            "intermediate_size_mlp": 80,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 1,
+            "interleave_moe_layer_step": 2,
+            "no_rope_layers": [1, 0],
+            "attention_chunk_size": 24,
+            "floor_scale": 16,
+            "attn_scale": 0.3,
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+        },
+        "Mixtral-8x7B-v0.1",
+        copy_weights_of_llama4,
+        without=NOT_COMPILED,
+        adapted="[query,key,value,projection]",
+    ),
     "DeepseekV2": Family(
         # With mscale_all_dim, transformers' scores have another scale than DeepSeek's own code.
         DEEPSEEK | {"q_lora_rank": None, "topk_method": "greedy", "routed_scaling_factor": 1.5, "rope_scaling": YARN},
         None,
         None,
         without=NOT_COMPILED,
-        adapted=None,
+        adapted="[query,key,value,projection]",
     ),
     "DeepseekV3": Family(
         DEEPSEEK
@@ -207,7 +278,7 @@ FAMILIES = {
         None,
         None,
         without=NOT_COMPILED,
-        adapted=None,
+        adapted="[query,key,value,projection]",
     ),
 }
 STEPS = 3
@@ -409,7 +480,9 @@ def test_losses_gradients_and_updates_are_those_of_transformers(
         assert (gradient - expected.gradients[name]).norm() <= 1e-5 * expected.gradients[name].norm(), name
     # Trained, exported, and back in Hugging Face's layout.
     convert(run.export, tmp_path / "hf")
-    ours, tokens = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf"), torch.arange(48).reshape(2, 24)
+    # transformers' other attention does not cap scores.
+    load, tokens = transformers.AutoModelForCausalLM.from_pretrained, torch.arange(48).reshape(2, 24)
+    ours = load(tmp_path / "hf", attn_implementation="eager")
     exported = published.family.exported
     assert type(ours) is (getattr(transformers, f"{exported}ForCausalLM") if exported else type(expected.trained))
     with torch.no_grad():

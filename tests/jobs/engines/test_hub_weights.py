@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -130,11 +131,65 @@ def test_experts_in_4_bits_are_those_that_transformers_makes_of_them(tmp_path: P
         stored |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
         weights[name] = mxfp4.convert_moe_packed_tensors(blocks, scales)
     save_file(stored, tmp_path / "4 bits/model.safetensors")
-    (tmp_path / "4 bits/config.json").write_text(config.read_text())
+    quantized = json.loads(config.read_text()) | {"quantization_config": {"quant_method": "mxfp4"}}
+    (tmp_path / "4 bits/config.json").write_text(json.dumps(quantized))
     save_file({name: each.contiguous().clone() for name, each in weights.items()}, tmp_path / "Tiny/model.safetensors")
     found, expected = (weights_of(tmp_path / name, config) for name in ("4 bits", "Tiny"))
     for name, weight in expected.items():
         assert torch.equal(found[name], weight), name
+
+
+def in_8_bits(where: Path, target: Path) -> dict[str, torch.Tensor]:
+    """Save a model with matrices in FP8 as DeepSeek-V3's, in two files; return its weights in float32."""
+    weights = transformers.AutoModelForCausalLM.from_pretrained(where).state_dict()
+    target.mkdir()
+    files: list[dict[str, torch.Tensor]] = [{}, {}]
+    expected = {}
+    for number, (name, weight) in enumerate(weights.items()):
+        if not name.endswith("_proj.weight") and "proj_with_mqa" not in name:
+            files[0][name] = weight.clone()
+            expected[name] = weight.float().clone()
+            continue
+        narrow = torch.randn(weight.shape).to(torch.float8_e4m3fn)
+        scales = torch.rand([-(-side // 128) for side in weight.shape])
+        # A scale may be in another file than its weight.
+        files[number % 2][name] = narrow
+        files[1 - number % 2][f"{name}_scale_inv"] = scales
+        rows, columns = weight.shape
+        expected[name] = narrow.float() * torch.kron(scales, torch.ones(128, 128))[:rows, :columns]
+    for number, file in enumerate(files):
+        save_file(file, target / f"{number}.safetensors")
+    described = json.loads((where / "config.json").read_text())
+    described["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+    (target / "config.json").write_text(json.dumps(described))
+    return expected
+
+
+@pytest.mark.parametrize("architecture", ["DeepseekV3ForCausalLM", "Qwen3ForCausalLM"])
+def test_weights_in_8_bits_are_multiplied_by_the_scales_of_their_blocks(architecture: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = getattr(transformers, architecture)
+    # No side is a multiple of 128, and some are larger.
+    wide = SETTINGS[architecture] | {"hidden_size": 200, "intermediate_size": 300}
+    model(model.config_class(**SMALL | wide)).save_pretrained(tmp_path / "Tiny")
+    expected = in_8_bits(tmp_path / "Tiny", tmp_path / "8 bits")
+    save_file(expected, tmp_path / "Tiny/model.safetensors")
+    theirs, ours = HubDirectory(tmp_path / "Tiny"), HubDirectory(tmp_path / "8 bits")
+    assert main(["convert", str(tmp_path / "8 bits"), "--output", str(tmp_path / "litgpt")]) == 0
+    converted = torch.load(tmp_path / "litgpt/lit_model.pth", weights_only=True)
+    cpu = torch.device("cpu")
+    for name, empty in empty_model(from_config_json(tmp_path / "Tiny/config.json"), 16).state_dict().items():
+        exact = theirs.read(name, empty.shape, torch.float32, cpu)
+        assert torch.equal(ours.read(name, empty.shape, torch.float32, cpu), exact), name
+        assert converted[name].dtype in {torch.bfloat16, torch.float32}
+        assert torch.equal(converted[name], exact.to(converted[name].dtype)), name
+    assert converted["transformer.h.0.mlp.proj.weight"].dtype is torch.bfloat16
+    exported = json.loads((tmp_path / "8 bits/config.json").read_text())
+    for block, words in ((None, "fp8, weight_block_size=None"), ([64, 128], "_scale_inv has shape (")):
+        exported["quantization_config"]["weight_block_size"] = block
+        (tmp_path / "8 bits/config.json").write_text(json.dumps(exported))
+        with pytest.raises(CheckpointError, match=re.escape(words)):
+            HubDirectory(tmp_path / "8 bits").read("transformer.h.0.mlp.proj.weight", (200, 300), None, cpu)
 
 
 def test_the_text_of_a_model_of_images_is_read(tmp_path: Path) -> None:
@@ -150,6 +205,40 @@ def test_the_text_of_a_model_of_images_is_read(tmp_path: Path) -> None:
     assert torch.equal(whole.read("transformer.h.1.attn.qkv.weight", expected.shape, None, device), expected)
     # Rows of tokens of images, the last ones, are left out.
     assert whole.read("lm_head.weight", (100, 48), None, device).shape == (100, 48)
+
+
+def test_the_text_of_a_llama_4_of_images_is_read_one_expert_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = SMALL | {
+        "intermediate_size": 32, "intermediate_size_mlp": 80, "num_local_experts": 3, "attention_chunk_size": 16,
+        "interleave_moe_layer_step": 2, "no_rope_layers": [1, 0],
+    }  # fmt: skip
+    vision = {
+        "hidden_size": 16, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28,
+        "patch_size": 14, "vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16,
+    }  # fmt: skip
+    config = transformers.Llama4Config(text_config=text, vision_config=vision)
+    model = transformers.Llama4ForConditionalGeneration(config)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight)
+    model.save_pretrained(tmp_path)
+    expected = model.language_model
+    experts, device = expected.model.layers[1].feed_forward.experts, torch.device("cpu")
+    described = from_config_json(tmp_path / "config.json")
+    assert (described.full_attention_every, described.experts_every, described.intermediate_size) == (2, 2, 80)
+    whole = HubDirectory(tmp_path)
+    monkeypatch.setattr(whole, "stored", lambda *_: pytest.fail("all experts were read"))
+    gate = whole.read("transformer.h.1.mlp.experts.2.fc_1.weight", (32, 48), None, device)
+    up = whole.read("transformer.h.1.mlp.experts.2.fc_2.weight", (32, 48), None, device)
+    down = whole.read("transformer.h.1.mlp.experts.2.proj.weight", (48, 32), None, device)
+    assert torch.equal(torch.cat([gate, up]), experts.gate_up_proj[2].T)
+    assert torch.equal(down, experts.down_proj[2].T)
+    monkeypatch.undo()
+    read = values_of(str(tmp_path), 0)
+    assert torch.equal(read("lm_head.weight", (128, 48), torch.float32, device), expected.lm_head.weight)
+    dense = read("transformer.h.0.mlp.fc_1.weight", (80, 48), torch.float32, device)
+    assert torch.equal(dense, expected.model.layers[0].feed_forward.gate_proj.weight)
 
 
 @pytest.mark.parametrize("architecture", ["Qwen2ForCausalLM", "Olmo2ForCausalLM", "Qwen3MoeForCausalLM", *OTHERS])
@@ -232,7 +321,7 @@ def test_a_conversion_overwrites_nothing_and_leaves_nothing_behind(
             "a weight is missing",
             "another model, or a file is missing. Set model= to match, or download it again.",
         ),
-        ("weights are quantized", "has quantized weights (fp8), which training does not read. Set a directory with"),
+        ("weights are quantized", "has quantized weights (gptq, weight_block_size=None), which training does not read"),
         ("another family", "is not a Hugging Face model: "),
         ("no configuration", "is not a Hugging Face model: No such file or directory"),
     ],
@@ -253,7 +342,7 @@ def test_a_directory_that_cannot_be_read_is_refused_in_words(damage: str, words:
     elif damage == "a file is cut":
         file.write_bytes(file.read_bytes()[:-100])
     elif damage == "weights are quantized":
-        (where / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "fp8"}}))
+        (where / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
     elif damage == "another family":
         (where / "config.json").write_text(json.dumps(config | {"architectures": ["BertModel"]}))
     elif damage == "no configuration":

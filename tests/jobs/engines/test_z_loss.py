@@ -10,24 +10,27 @@ import torch.nn.functional as F
 
 from jobs import metrics as m
 from jobs.data.dataset import IGNORED
-from jobs.engines.native.loss import ZLoss, chunked
+from jobs.engines.native.loss import ZLoss, capped, chunked
 from jobs.rundir import RunDir, read_records
 from tests.support.real_run import losses, make_run, printed, train
 from tests.support.training import long
 
 
-def test_its_gradient_is_autograds_and_the_loss_is_without_it() -> None:
+@pytest.mark.parametrize("cap", [None, 3.0], ids=["", "capped logits"])
+def test_its_gradient_is_autograds_and_the_loss_is_without_it(cap: float | None) -> None:
     torch.manual_seed(0)
     hidden, weight = torch.randn(2, 30, 16, requires_grad=True), torch.randn(50, 16, requires_grad=True)
     targets = torch.randint(50, (2, 30))
     targets[:, :7] = IGNORED
     logits = (hidden @ weight.T).flatten(0, 1)[targets.flatten() != IGNORED]
+    if cap is not None:
+        logits = capped(logits, cap)
     loss = F.cross_entropy(logits, targets[targets != IGNORED], reduction="sum")
     squares = logits.logsumexp(1).square().sum()
     expected = torch.autograd.grad(loss + 0.25 * squares, (hidden, weight))
     z_loss = ZLoss(0.25)
     for number in (1, 2):
-        found = chunked(hidden, weight, targets, 46, 16, z_loss)
+        found = chunked(hidden, weight, targets, 46, 16, z_loss, cap)
         torch.testing.assert_close(found, loss)
         assert z_loss.squares is not None
         torch.testing.assert_close(z_loss.squares, number * squares)

@@ -30,16 +30,20 @@ ALONE = ("parallelism=single", "ranks_per_node=1", "scaling.global_batch_size=2"
 IN_16_BITS = ("job.precision=bfloat16", "engine.parameters=bfloat16")
 AUTOCAST = ("job.precision=bfloat16",)
 QWEN3 = ("model=qwen3_8b", "job.sequence_length=4096")
+GEMMA2 = ("model=gemma2_9b", "job.sequence_length=1024")
 GEMMA3 = ("model=gemma3_4b", "job.sequence_length=4096")
 GPT_OSS = ("model=gpt_oss_20b", "job.sequence_length=4096")
 # Two dense layers: what experts keep depends on the data.
 LITE = ("model=deepseek_v2_lite", "model.dense_layers=2", "job.sequence_length=4096")
+# Two chunks in each row.
+SCOUT = ("model=llama4_scout", "model.full_attention_every=0", "model.sliding_window=2048", "job.sequence_length=4096")
 TP = ("parallelism=tp", "parallelism.tensor=8", "scaling.global_batch_size=2")
 FSDP = ("scaling.global_batch_size=16", *AUTOCAST)
 FSDP_FULL = ("parallelism=fsdp_full", "scaling.global_batch_size=16")
 LORA = ("job=finetune_lora", "data=random", *AUTOCAST)
 DROPOUT = "job.lora.dropout=0.1"
 SIX = ("model.layers=6",)
+OF_ATTENTION = "job.lora.targets=[query,key,value,projection]"
 ATTENTION_ONLY = "job.lora.targets=[query,value]"
 
 
@@ -86,11 +90,22 @@ ATTENTION_ONLY = "job.lora.targets=[query,value]"
         (*LITE, *ALONE, *IN_16_BITS, "engine.loss=whole"),
         (*LITE, "model.latent.q_lora_rank=768", *TP, *IN_16_BITS, "engine.loss=whole"),
         pytest.param((*LITE, *ALONE, *AUTOCAST, "engine.loss=whole"), marks=pytest.mark.long),
+        (*LITE, "model.latent.q_lora_rank=768", *ALONE, *LORA, OF_ATTENTION, DROPOUT, "engine.loss=whole"),
+        pytest.param(
+            (*LITE, *TP, *LORA, OF_ATTENTION, "engine.loss=whole"),
+            marks=pytest.mark.long,
+        ),
+        (*SCOUT, "model.dense_layers=2", *ALONE, *IN_16_BITS, "engine.loss=whole"),
+        pytest.param((*SCOUT, *ALONE, *IN_16_BITS, "engine.loss=whole"), marks=pytest.mark.long),
+        pytest.param((*SCOUT, *ALONE, *IN_16_BITS, "job.batching=packed"), marks=pytest.mark.long),
         pytest.param((*LITE, *ALONE, *IN_16_BITS, "job.batching=packed"), marks=pytest.mark.long),
         pytest.param(
             (*LITE, "model.latent.value_head_size=192", *ALONE, *IN_16_BITS, "engine.loss=whole"),
             marks=pytest.mark.long,
         ),
+        (*GEMMA2, *ALONE, *IN_16_BITS, "engine.loss=whole"),
+        pytest.param((*GEMMA2, *ALONE, *AUTOCAST, "engine.loss=whole"), marks=pytest.mark.long),
+        pytest.param((*GEMMA2, *TP, *IN_16_BITS, "engine.loss=whole"), marks=pytest.mark.long),
         pytest.param((*GEMMA3, *ALONE, *AUTOCAST, "engine.loss=whole"), marks=pytest.mark.long),
         (*GPT_OSS, *ALONE, *IN_16_BITS, "engine.loss=whole"),
         pytest.param((*GPT_OSS, *ALONE, *AUTOCAST, "engine.loss=whole"), marks=pytest.mark.long),

@@ -88,6 +88,16 @@ OLMO3 = OLMO2 | {
 }  # fmt: skip
 
 
+# Those of https://huggingface.co/google/gemma-2-2b/blob/main/config.json.
+GEMMA2 = {
+    "architectures": ["Gemma2ForCausalLM"], "attention_bias": False, "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh",
+    "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304, "intermediate_size": 9216,
+    "max_position_embeddings": 8192, "num_attention_heads": 8, "num_hidden_layers": 26, "num_key_value_heads": 4,
+    "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "sliding_window": 4096,
+    "tie_word_embeddings": True, "vocab_size": 256000,
+}  # fmt: skip
+
 # The facts of https://huggingface.co/openai/gpt-oss-20b/blob/main/config.json.
 GPT_OSS = {
     "architectures": ["GptOssForCausalLM"], "attention_bias": True, "head_dim": 64, "hidden_act": "silu",
@@ -129,6 +139,33 @@ DEEPSEEK_V3 = DEEPSEEK_V2_LITE | {
     "vocab_size": 129280,
 }  # fmt: skip
 
+# The facts of https://huggingface.co/meta-llama/Llama-4-Scout-17B-16E-Instruct/blob/main/config.json, but for images.
+LLAMA4_TEXT: dict[str, Any] = {
+    "attention_bias": False, "attention_chunk_size": 8192, "attn_scale": 0.1, "attn_temperature_tuning": True,
+    "floor_scale": 8192, "head_dim": 128, "hidden_act": "silu", "hidden_size": 5120, "interleave_moe_layer_step": 1,
+    "intermediate_size": 8192, "intermediate_size_mlp": 16384, "max_position_embeddings": 10485760,
+    "no_rope_layers": [1, 1, 1, 0] * 12, "num_attention_heads": 40, "num_experts_per_tok": 1, "num_hidden_layers": 48,
+    "num_key_value_heads": 8, "num_local_experts": 16, "rms_norm_eps": 1e-5,
+    "rope_scaling": {"factor": 16.0, "high_freq_factor": 1.0, "low_freq_factor": 1.0,
+                     "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+    "rope_theta": 500000.0, "tie_word_embeddings": False, "use_qk_norm": True, "vocab_size": 202048,
+}  # fmt: skip
+SCOUT = {"architectures": ["Llama4ForConditionalGeneration"], "text_config": LLAMA4_TEXT}
+# Maverick's differs in these, and leaves out others.
+MAVERICK = SCOUT | {
+    "text_config": {
+        key: value
+        for key, value in LLAMA4_TEXT.items()
+        if key not in {"attention_chunk_size", "attn_scale", "attn_temperature_tuning", "floor_scale"}
+    }
+    | {"interleave_moe_layer_step": 2, "moe_layers": [*range(1, 48, 2)], "max_position_embeddings": 1048576}
+    | {"no_rope_layers": [], "num_local_experts": 128, "rope_scaling": None, "use_qk_norm": False}
+}
+
+
+def of_scout(**changed: Any) -> dict[str, Any]:
+    return SCOUT | {"text_config": LLAMA4_TEXT | changed}
+
 
 def written(what: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("SLURMSCALE_SITE", str(site))
@@ -168,6 +205,7 @@ def test_a_name_of_litgpt_becomes_a_model_file_of_the_same_shapes(
         (QWEN3, "Qwen3-0.6B"),
         (QWEN3_MOE, "Qwen3-30B-A3B"),
         (GEMMA3, "Gemma-3-4b-it"),
+        (GEMMA2, "Gemma-2-2b"),
         (OLMO2, "OLMo-2-1124-7B"),
     ],
 )
@@ -190,8 +228,10 @@ def test_a_config_json_gives_the_same_model_as_litgpts_name(
         (GPT_OSS, "gpt_oss_20b"),
         (DEEPSEEK_V2_LITE, "deepseek_v2_lite"),
         (DEEPSEEK_V3, "deepseek_v3"),
+        (SCOUT, "llama4_scout"),
+        (MAVERICK, "llama4_maverick"),
     ],
-    ids=["olmo3_7b", "gpt_oss_20b", "deepseek_v2_lite", "deepseek_v3"],
+    ids=["olmo3_7b", "gpt_oss_20b", "deepseek_v2_lite", "deepseek_v3", "llama4_scout", "llama4_maverick"],
 )
 def test_a_config_json_that_litgpt_does_not_have_gives_the_included_model(
     config: dict[str, Any], name: str, tmp_path: Path
@@ -276,15 +316,14 @@ def test_a_model_file_trains(name: str, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("Gemma-2-2b", "Gemma-2-2b: attention_logit_softcapping is None, LitGPT's is 50.0"),
         ("phi-2", "phi_2 differs from LitGPT's phi-2: shared_attention_norm is False, LitGPT's is True"),
         ("Qwen9", "Qwen9 is neither a file nor a name in LitGPT's table"),
         (QWEN | {"use_sliding_window": True, "sliding_window": 4096}, "sliding_window=4096"),
         (LLAMA | {"attention_bias": True}, "attention_bias=true, also on the output"),
         (LLAMA | {"rope_parameters": {"rope_type": "longrope"}}, "rope_scaling of type longrope, not llama3 or yarn"),
-        (LLAMA | {"architectures": ["Gemma2ForCausalLM"]}, "architectures=Gemma2ForCausalLM, not one of"),
+        (LLAMA | {"architectures": ["GemmaForCausalLM"]}, "scaled embeddings, norms by 1 + weight"),
         (GEMMA3 | {"layer_types": ["full_attention", *["sliding_attention"] * 33]}, "layer_types without a period"),
-        (GEMMA3 | {"final_logit_softcapping": 30.0}, "final_logit_softcapping: slurmscale's model does not have it"),
+        (GEMMA3 | {"use_bidirectional_attention": True}, "use_bidirectional_attention: slurmscale's model does not"),
         (
             GEMMA3 | {"text_config": {"rope_scaling": {"factor": 8.0, "rope_type": "yarn"}, "num_hidden_layers": 6}},
             "rope_scaling of type yarn, not linear",
@@ -316,6 +355,10 @@ def test_a_model_file_trains(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         (DEEPSEEK_V2_LITE | {"norm_topk_prob": True}, "norm_topk_prob=true, a router whose weights are normalized"),
         (DEEPSEEK_V2_LITE | {"num_key_value_heads": 4}, "num_key_value_heads=4, not 16"),
         (DEEPSEEK_V2_LITE | {"moe_layer_freq": 2}, "moe_layer_freq=2, further dense layers"),
+        (of_scout(no_rope_layers=[1, 0, 1, 1] * 12), "no_rope_layers without a period"),
+        (of_scout(attention_chunk_size=None), "attention_chunk_size=null, rotated layers without chunks"),
+        (of_scout(moe_layers=[0, 5]), "moe_layers=[0, 5], not every 1. layer"),
+        (of_scout(layer_types=["full_attention"] * 48), "chunks in other layers than rotated ones"),
         (QWEN3_MOE | {"norm_topk_prob": False}, "norm_topk_prob=false, a router whose weights are not normalized"),
         (QWEN3_MOE | {"mlp_only_layers": [0]}, "mlp_only_layers=[0], dense layers"),
         (QWEN3_MOE | {"decoder_sparse_step": 2}, "decoder_sparse_step=2, dense layers"),

@@ -47,9 +47,21 @@ OF_DEEPSEEK = (
     f"{LITE} model.latent.value_head_size=999",
     f"{LITE} model.norm_qk=true",
     f"{LITE} job=finetune_lora data=docstrings",
+    f"{LITE} job=finetune_lora data=docstrings job.lora.targets=[query,value]",
+    f"{LITE} job=finetune_lora data=docstrings job.lora.targets=[query] job.lora.quantize_base=nf4",
     f"{LITE} cluster=xe9680_h100 engine.kernels=liger",
     f"{LITE} cluster=xe9680_h100 parallelism=cp_fsdp",
     "job.expert_bias_speed=0.001",
+)
+SCOUT = "model=llama4_scout"
+OF_LLAMA4 = (
+    "model.chunked_window=true",
+    f"{SCOUT} model.sliding_window=null",
+    f"{SCOUT} model.rope_in_windows=false",
+    f"{SCOUT} model.rope_local_base=10000",
+    "model.norm_rotated=true model.norm_qk=true",
+    "model.experts_every=2",
+    "model=llama4_maverick model.experts_every=50",
 )
 PP8 = "ranks_per_node=4 parallelism=pp parallelism.pipeline=4 model=llama2_7b"
 STUDY = "experiment=llama2_500_steps"
@@ -87,6 +99,7 @@ ILLEGAL = (
     "model.swiglu_limit=7",
     "model.norm_qk_whole=true",
     *OF_DEEPSEEK,
+    *OF_LLAMA4,
     "model.full_attention_every=6",
     "model.rope_local_base=10000",
     "model.parallel_residual=true model.norm_place=around",
@@ -212,6 +225,7 @@ ILLEGAL = (
     f"{H100} parallelism=cp_fsdp job.batching=packed",
     f"{H100} parallelism=cp_fsdp model.sliding_window=256",
     f"{H100} parallelism=cp_fsdp model.attention_sinks=true",
+    f"{H100} parallelism=cp_fsdp model.attention_softcap=50",
     "data=stdlib job=p_tuning job.batching=packed job.micro_batch_size=2",
     "engine.kernels=liger_or_torch model=pythia_14m",
     "engine.kernels=liger_or_torch parallelism=tp",
@@ -269,6 +283,7 @@ ILLEGAL = (
     f"{NEMO} model=qwen3_14b",
     f"{NEMO} model=gemma3_4b",
     f"{NEMO} model.attention_sinks=true",
+    f"{NEMO} model.attention_softcap=50",
     f"{NEMO} model=olmo2_7b",
     f"{NEMO} {LITE}",
     f"{FINETUNE} {LITE}",

@@ -21,6 +21,7 @@ from litgpt.model import GPT
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Shard
 
+from jobs.engines.native.attention import LatentAttention
 from jobs.engines.native.customization.adapted_mlp import ADAPTED
 from jobs.engines.native.customization.adapted_product import AdaptedProduct, Shape
 from jobs.engines.native.customization.nf4 import Nf4Linear
@@ -31,6 +32,14 @@ from jobs.engines.native.weights import Values, generator_of
 from jobs.schema import QKV, Lora, LoraTarget
 
 ADAPTER = ".lora_"
+OF_LATENT = {
+    "q_proj": LoraTarget.query,
+    "q_a_proj": LoraTarget.query,
+    "q_b_proj": LoraTarget.query,
+    "kv_a_proj_with_mqa": LoraTarget.key,
+    "kv_b_proj": LoraTarget.key,
+}
+"""Matrices of latent attention; those of keys are of values too."""
 Made = Callable[..., Tensor] | None
 
 
@@ -140,7 +149,11 @@ def adapt(gpt: GPT, lora: Lora, dtype: torch.dtype) -> None:
     of_qkv = tuple(target in lora.targets for target in QKV)
     config.adapted_parts = of_qkv
     for layer in layers(gpt):
-        if any(of_qkv):
+        if isinstance(layer.attn, LatentAttention):
+            for name, target in OF_LATENT.items():
+                if target in lora.targets and hasattr(layer.attn, name):
+                    adapt_linear(layer.attn.get_submodule(name), lora, dtype)
+        elif any(of_qkv):
             adapt_linear(layer.attn.qkv, lora, dtype, (heads, groups, groups), of_qkv)
         if LoraTarget.projection in lora.targets:
             adapt_linear(layer.attn.proj, lora, dtype)
@@ -151,7 +164,7 @@ def adapt(gpt: GPT, lora: Lora, dtype: torch.dtype) -> None:
 
 
 def adapt_linear(
-    linear: nn.Linear,
+    linear: nn.Module,
     lora: Lora,
     dtype: torch.dtype,
     parts: tuple[int, ...] | None = None,

@@ -15,9 +15,11 @@ from torch import Tensor
 from jobs.engines.litgpt.arguments import PRECISIONS, lora_arguments
 from jobs.engines.litgpt.config import OwnConfig
 from jobs.engines.litgpt.hub_config import nearest_architecture
-from jobs.engines.litgpt.hub_names import source_of
+from jobs.engines.litgpt.hub_names import Rotated, source_of
+from jobs.engines.litgpt.hub_weights import rotated_last
 from jobs.engines.litgpt.names import litgpt_fields
 from jobs.engines.native.customization.peft_directory import write_peft
+from jobs.files import read_json
 from jobs.output import write_file
 from jobs.runtime.checkpoints.pickles import load_weights
 from jobs.schema import Lora, LoraTarget, Mlp, Model, Run
@@ -44,7 +46,7 @@ def write_adapters(run: Run, export: Path) -> None:
     if run.model.swiglu_limit is not None and LoraTarget.mlp in lora.targets:
         return
     adapters = load_weights(export / LITGPT_FILE)["model"]
-    named = dict(peft_weights(adapters, run.model, lora))
+    named = dict(peft_weights(adapters, run.model, lora, run.job.init_from))
     write_peft(
         export,
         named,
@@ -60,19 +62,40 @@ def write_adapters(run: Run, export: Path) -> None:
     )
 
 
-def peft_weights(adapters: Mapping[str, Tensor], model: Model, lora: Lora) -> Iterator[tuple[str, Tensor]]:
-    """Yield PEFT's names and weights of adapters under LitGPT's names."""
+def rotates_pairs(base: str | None) -> bool:
+    """Return whether rows of the model that the adapters are for are rotated as pairs of neighbours."""
+    described = Path(base or "") / "config.json"
+    return not (base and described.is_file()) or read_json(described).get("rope_interleave", True) is True
+
+
+def peft_weights(
+    adapters: Mapping[str, Tensor], model: Model, lora: Lora, base: str | None
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield PEFT's names and weights of adapters under LitGPT's names; `base` has the frozen weights."""
     heads, groups = (count * model.head_size for count in (model.heads, model.kv_heads))
     sizes = dict(zip(QKV, (heads, groups, groups), strict=True))
     chosen = [target for target in QKV if target in lora.targets]
     family = nearest_architecture(OwnConfig(**litgpt_fields(model)))[0].name
+    pairs = rotates_pairs(base)
     for name, weight in adapters.items():
         module, _, kind = name.rpartition(".")
-        matrix, modules = kind[-1], source_of(f"{module}.weight", family).modules
+        source = source_of(f"{module}.weight", family)
+        matrix, modules = kind[-1], source.modules
         parts: Sequence[Tensor] = [weight]
         if module.endswith("attn.qkv"):
             modules = tuple(each for target, each in zip(QKV, modules, strict=True) if target in chosen)
             # A (parts * rank, in), B (rows of the parts, rank)
             parts = weight.split(lora.rank if matrix == "A" else [sizes[target] for target in chosen])
+            if matrix == "B" and source.rotated is Rotated.heads:
+                # Of queries and keys; values are not rotated.
+                heads_of = {LoraTarget.query: model.heads, LoraTarget.key: model.kv_heads}
+                parts = [
+                    rotated_last(part, heads_of[target], model.head_size) if target in heads_of else part
+                    for target, part in zip(chosen, parts, strict=True)
+                ]
+        elif matrix == "B" and source.rotated is not None:
+            assert model.latent is not None
+            count = model.heads if source.rotated is Rotated.queries else 1
+            parts = [rotated_last(weight, count, model.latent.rope_head_size, pairs=pairs)]
         for hugging_face, part in zip(modules, parts, strict=True):
             yield f"base_model.model.{hugging_face.removesuffix('weight')}lora_{matrix}.weight", part.contiguous()

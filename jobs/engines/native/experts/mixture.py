@@ -3,6 +3,8 @@
     p, e = top k of the router's scores of x          (tokens, k), p normalized by softmax
     y = sum over k of p_k expert_(e_k)(x)             (tokens, hidden), plus the result of shared experts, if any
 
+or, with router.scores=sigmoid_inputs (Llama 4), the sum of expert_(e_k)(p_k x).
+
 Copies of the tokens are ordered by expert, so that an expert multiplies consecutive rows. None is dropped, whatever
 the load of an expert is. In bfloat16 one grouped product multiplies the rows of all experts, and the host does not
 need to know how many each has; otherwise it waits once per layer to read that.
@@ -27,7 +29,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate
 from torch.nn import functional as F
 
 from jobs.engines.native.experts.balance import with_balance
-from jobs.engines.native.experts.router import route, use_router
+from jobs.engines.native.experts.router import INPUTS, route, use_router
 from jobs.engines.native.mixed_precision import arithmetic
 from jobs.plan.predict.activations import GROUPED_MULTIPLE
 
@@ -52,6 +54,8 @@ class Mixture(LLaMAMoE):  # type: ignore[misc]  # LitGPT publishes no types
     """Weight of the balance loss of a sequence."""
     split: DeviceMesh | None
     """TP ranks, whose results are partial sums; None if each expert's result is complete."""
+    weighs_inputs: bool
+    """Multiply inputs of experts by their shares, and not their results."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the weighted sum of the results of each token's experts, (..., hidden) -> (..., hidden)."""
@@ -69,12 +73,12 @@ class Mixture(LLaMAMoE):  # type: ignore[misc]  # LitGPT publishes no types
         order = expert_of.argsort(stable=True)
         counts = expert_of.new_zeros(self.config.n_expert).scatter_add_(0, expert_of, torch.ones_like(expert_of))
         self.load = counts if self.load is None else self.load + counts
-        copies = tokens[:, None].expand(-1, chosen.shape[1], -1).flatten(0, 1)
-        rows = permuted(copies, order)
+        copies, of_inputs = tokens[:, None].expand(-1, chosen.shape[1], -1), self.weighs_inputs
+        rows = permuted((copies * shares[..., None] if of_inputs else copies).flatten(0, 1), order)
         results = self.experts(rows, counts) if self.through is None else self.through(self.experts, rows, counts)
         # Back in the order of the copies: argsort of a permutation is its inverse.
         by_token = permuted(results, order.argsort()).view(*chosen.shape, -1)
-        y: Tensor = (by_token * shares[..., None]).sum(1).to(x.dtype).view_as(x)
+        y: Tensor = (by_token if of_inputs else by_token * shares[..., None]).sum(1).to(x.dtype).view_as(x)
         if self.config.n_shared_expert:
             shared = [linear_of(self.shared_experts.get_submodule(name)) for name in GATED]
             y = y + gated(tokens, shared, None).view_as(y)
@@ -132,6 +136,7 @@ def use_mixture(mixture: LLaMAMoE) -> None:
         expert.__class__ = LimitedExpert
     numbered = {str(number): expert for number, expert in enumerate(mixture.experts)}
     mixture.experts = Experts(numbered, config.swiglu_limit)
+    mixture.weighs_inputs = config.router is not None and config.router["scores"] == INPUTS
     if config.router is not None:
         use_router(mixture.gate, config.router)
 

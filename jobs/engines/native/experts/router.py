@@ -5,7 +5,7 @@ Without `model.router`: the k highest products s of a token and the experts' vec
 With it (DeepSeek-V2, arXiv:2405.04434; V3, arXiv:2412.19437, section 2.1.2), in float32:
 
     a = softmax(s) or sigmoid(s)                     (n,) affinities of the experts
-    c = a, or a + b with sigmoid                     b (n,) is no parameter and changes the choice only
+    c = a, or a + b with DeepSeek-V3's sigmoid       b (n,) is no parameter and changes the choice only
     groups of consecutive experts: only those in the groups with the highest sums of their best c can be chosen
     e = top k of c,   p = a_e                        (k,)
     p / sum(p) if normalized, times the scale        (k,) shares
@@ -23,6 +23,8 @@ from jobs.engines.native.mixed_precision import without_autocast
 
 BIAS = "e_score_correction_bias"
 """The buffer of b, by its name in LitGPT and Hugging Face."""
+INPUTS = "sigmoid_inputs"
+"""Name of scores that multiply inputs of experts (jobs.schema.RouterScores)."""
 
 
 class Routed(NamedTuple):
@@ -47,7 +49,7 @@ class Router(nn.Linear):
         settings = self.settings
         with without_autocast(x):
             scores = F.linear(x.float(), self.weight.float())
-        if settings["scores"] == "sigmoid":
+        if settings["scores"] in {"sigmoid", INPUTS}:
             # softmax(log a) = a / sum(a), of which the balance loss takes the mean.
             affinities, scores = scores.sigmoid(), F.logsigmoid(scores)
         else:
