@@ -26,6 +26,7 @@ from jobs.submit.decision.decide import decision_on
 from jobs.submit.launch import launch
 from jobs.submit.launchers import by_launcher, launcher_of
 from jobs.submit.notices import Watched
+from jobs.submit.pbs.orphans import settle_orphans
 from jobs.submit.stage_states import StageState, missing_stages, stage_lines, stage_states
 from jobs.submit.states import RunState, State, states
 from jobs.submit.sweeps.backlog import launchable, submit_backlog, submit_waiting
@@ -229,6 +230,11 @@ def look(sweep: SweepDir) -> list[RunState]:
             print(line)
     except SuiteError as error:
         print(f"The backlog of the sweep cannot be submitted: {error}", file=sys.stderr)
+    try:
+        for line in settle_orphans(sweep.whole):
+            print(line)
+    except SuiteError as error:
+        print(f"Jobs that may wait for a deleted one are left as they are: {error}", file=sys.stderr)
     return states(sweep)
 
 
@@ -272,7 +278,7 @@ def resume(
     # The lock: of two shells that resume at once, the second sees the launches of the first.
     with held(sweep):
         trust_or_refuse(sweep, trust=trust)
-        moved = submit_waiting(sweep)
+        moved = [*submit_waiting(sweep), *settle_orphans(sweep.whole)]
         found = states(sweep)
         done = {State.finished, *but}
         todo = [
