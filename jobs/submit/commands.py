@@ -230,12 +230,15 @@ def look(sweep: SweepDir) -> list[RunState]:
             print(line)
     except SuiteError as error:
         print(f"The backlog of the sweep cannot be submitted: {error}", file=sys.stderr)
+    found = states(sweep)
     try:
-        for line in settle_orphans(sweep.whole):
-            print(line)
+        lines = settle_orphans(sweep.whole, found)
     except SuiteError as error:
-        print(f"Jobs that may wait for a deleted one are left as they are: {error}", file=sys.stderr)
-    return states(sweep)
+        print(f"Jobs that wait for a deleted one are left as they are: {error}", file=sys.stderr)
+        return found
+    for line in lines:
+        print(line)
+    return states(sweep) if lines else found
 
 
 def not_shown(found: list[RunState], shown: list[RunState]) -> str:
@@ -278,8 +281,11 @@ def resume(
     # The lock: of two shells that resume at once, the second sees the launches of the first.
     with held(sweep):
         trust_or_refuse(sweep, trust=trust)
-        moved = [*submit_waiting(sweep), *settle_orphans(sweep.whole)]
+        moved = submit_waiting(sweep)
         found = states(sweep)
+        if orphans := settle_orphans(sweep.whole, found):
+            moved += orphans
+            found = states(sweep)
         done = {State.finished, *but}
         todo = [
             item.run for item in found if not (item.state in done or item.state.is_open or item.run.name in without)

@@ -8,58 +8,68 @@ prepares, and let all others no longer wait for it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from jobs.errors import SubmitError
 from jobs.plan.rules.stages import OF_EACH_RUN
 from jobs.rundir import SweepDir
 from jobs.submit.pbs import commands
 from jobs.submit.pbs.cancel import cancel_jobs
-from jobs.submit.pbs.states import dependencies, never_ran, state_of
-from jobs.submit.stage_states import latest_stages
+from jobs.submit.pbs.states import dependencies, jobs_before, never_ran
+from jobs.submit.stage_states import StageState, latest_stages, stage_states
+from jobs.submit.states import RunState, State
 from jobs.submit.sweeps.ledger import record_cancelled
-from jobs.submit.sweeps.submissions import latest_submissions
 
 
-def settle_orphans(sweep: SweepDir) -> list[str]:
+def settle_orphans(sweep: SweepDir, runs: Iterable[RunState]) -> list[str]:
     """Cancel or release the jobs of a sweep that would wait for ever; return sentences for the user."""
-    stages = {each.job_id: key.stage for key, each in latest_stages(sweep).items() if each.launcher == "pbs"}
-    runs = [each.job_id for each in latest_submissions(sweep).values() if each.launcher == "pbs"]
-    # In the order of the chain: prepare, runs, and what follows each.
-    order = [job_id for job_id in {**stages, **dict.fromkeys(runs)} if stages.get(job_id) == "prepare"]
-    order = list(dict.fromkeys(each for each in [*order, *runs, *stages] if each.isdecimal()))
-    if len(order) < 2:
+    has_stages = any(each.launcher == "pbs" for each in latest_stages(sweep).values())
+    stages = {item.job_id: item.stage for item in (stage_states(sweep) if has_stages else ()) if is_queued(item)}
+    queued = [*(item.job_id for item in runs if is_queued(item)), *stages]
+    try:
+        known = commands.jobs(queued)
+        before = commands.jobs({each for job in known.values() for each in jobs_before(job)} - known.keys())
+    except SubmitError:
+        # The states of the runs say that PBS does not answer.
         return []
-    known: dict[str, dict[str, Any]] = commands.jobs(order)
-    deleted = {job_id for job_id, job in known.items() if never_ran(job)}
-    waiting = {job_id: dependencies(known[job_id]) for job_id in order if job_id in known and is_held(known[job_id])}
-    because: dict[str, str] = {}
-    for job_id, needs in waiting.items():
-        kinds = ("afterok", "afterany") if stages.get(job_id) in OF_EACH_RUN else ("afterok",)
-        found = [each for kind in kinds for each in needs.get(kind, []) if each in deleted or each in because]
-        if found:
-            because[job_id] = found[0]
+    deleted = {job_id for job_id, job in before.items() if never_ran(job)}
+    because = to_cancel({each: known[each] for each in queued if each in known}, stages, deleted)
     gone = deleted | because.keys()
     freed = {
-        job_id: sorted(gone & set(needs.get("afterany", ())), key=int)
-        for job_id, needs in waiting.items()
-        if job_id not in because and gone & set(needs.get("afterany", ()))
+        job_id: [each for each in dependencies(job).get("afterany", []) if each in deleted]
+        for job_id, job in known.items()
+        if job_id not in because and not gone.isdisjoint(dependencies(job).get("afterany", []))
     }
     if because:
         # From the end of the chain: none starts at the end of another one.
         cancel_jobs(sweep, reversed(because))
         record_cancelled(sweep, list(because))
     commands.wait_instead(dict.fromkeys(gone, ()), freed)
-    lines = [
-        f"cancelled job {job_id}, which waited for job {before}: that was deleted before it ran, so PBS would never "
-        "start it"
-        for job_id, before in because.items()
+    cancelled = [
+        f"cancelled job {job_id}, which waited for job {each}: that was deleted before it ran, and PBS never starts it"
+        for job_id, each in because.items()
     ]
-    for before in sorted(deleted, key=int):
-        if those := [job_id for job_id, found in freed.items() if before in found]:
-            lines.append(f"job {', '.join(those)} no longer wait for job {before}, which was deleted before it ran")
-    return lines
+    return cancelled + [
+        f"job {job_id} no longer waits for job {', '.join(those)}, deleted before it ran"
+        for job_id, those in freed.items()
+        if those
+    ]
 
 
-def is_held(job: dict[str, Any]) -> bool:
-    """Return True if a job waits for others."""
-    return state_of(job).waits and bool(dependencies(job))
+def is_queued(item: RunState | StageState) -> bool:
+    """Return True for a job of PBS that waits."""
+    return item.launcher == "pbs" and item.state is State.queued
+
+
+def to_cancel(
+    queued: Mapping[str, Mapping[str, Any]], stages: Mapping[str, str], deleted: Iterable[str]
+) -> dict[str, str]:
+    """Return the jobs that have nothing to do without a job that was deleted, each with the one that it waited for."""
+    gone, because = set(deleted), {}
+    for job_id, job in queued.items():
+        kinds = ("afterok", "afterany") if stages.get(job_id) in OF_EACH_RUN else ("afterok",)
+        for each in (each for kind in kinds for each in dependencies(job).get(kind, []) if each in gone):
+            because[job_id] = each
+            gone.add(job_id)
+    return because

@@ -15,9 +15,9 @@ from jobs.submit.pbs.job_end import resubmitted
 from jobs.submit.stage_states import stage_lines, stage_states
 from jobs.submit.states import State, states
 from jobs.submit.sweeps.submissions import latest_submissions
+from tests.jobs.submit.pbs.test_launcher import process_of
 from tests.support.cli import files, printed, printed_words, small
 from tests.support.fake_runs import event
-from tests.jobs.submit.pbs.test_launcher import process_of
 from tests.support.pbs.fixture import PbsStandIn
 from tests.support.real_run import events, last_of_each
 from tests.support.waiting import wait_until
@@ -282,9 +282,10 @@ def test_what_waits_for_a_run_that_qdel_deleted_before_it_ran_does_not_wait_for_
     assert main([command, str(tmp_path / "s")]) == 0
     shown = printed_words(capsys)
     assert (
-        "cancelled job 2, which waited for job 1: that was deleted before it ran, so PBS would never start it" in shown
+        "cancelled job 2, which waited for job 1: that was deleted before it ran, and PBS never starts it" in shown
     )
-    assert "job 3, 7 no longer wait for job 1, which was deleted before it ran" in shown
+    for freed in ("3", "7"):
+        assert f"job {freed} no longer waits for job 1, deleted before it ran" in shown
     assert "2" not in pbs.alive()
     assert (depends(pbs, "3"), depends(pbs, "7")) == (None, "afterany:3:5:4:6")
     sweep = SweepDir(tmp_path / "s")
