@@ -47,6 +47,7 @@ NOT_COMPARED = {
     "launcher.exclude_known_bad",
     "cluster.sbatch.exclude",
     "cluster.stage_environment",
+    "job.checkpoint_copy_dir",
     # MLPerf's name of a system contains its size.
     "system.name",
 }

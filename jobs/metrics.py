@@ -330,6 +330,24 @@ SLOWEST_IMPORT_TIME = Metric(
     Better.low,
     3,
 )
+CHECKPOINT_FROM_COPIES = Metric(
+    "checkpoint_from_copies_bytes",
+    "B",
+    "Bytes of the checkpoint that all ranks of a start loaded from copies on their nodes (job.checkpoint_copy_dir), "
+    "summed over starts.",
+    Better.neither,
+    3,
+    GIGABYTE,
+)
+CHECKPOINT_FROM_SHARED = Metric(
+    "checkpoint_from_shared_bytes",
+    "B",
+    "Bytes of the checkpoint that all ranks of a start with job.checkpoint_copy_dir loaded from the directory of the "
+    "run, summed over starts.",
+    Better.neither,
+    3,
+    GIGABYTE,
+)
 KERNELS_FOUND = Metric(
     "kernels_found",
     "1",

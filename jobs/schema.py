@@ -714,6 +714,10 @@ class Job:
     """Continue training while a checkpoint is written from a copy in host memory (native)."""
     keep_checkpoints: Count = 2
     """Number of newest checkpoints that stay on disk."""
+    checkpoint_copy_dir: str | None = field(default=None, metadata=NATIVE_ONLY)
+    """Directory on a disk of each node, such as /local, to which the node copies its ranks' files of the newest
+    checkpoint in the background; a restart there reads them from it. The node replaces variables such as $TMPDIR
+    (native). null: no copies."""
     unmeasured_steps: Count
     """First steps of every attempt that steady values exclude (warm-up rule)."""
 

@@ -34,6 +34,7 @@ INFLUENCE_LOSS: Mapping[str, Collection[str]] = {
         "export",
         "checkpoint_every_steps",
         "keep_checkpoints",
+        "checkpoint_copy_dir",
         "unmeasured_steps",
     },
     "images": {"storage", "prefetch", "validation_path", "validate_every_steps", "channels_last"},

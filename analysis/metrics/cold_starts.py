@@ -16,12 +16,21 @@ from analysis.untrusted import as_list, moment, number
 from jobs import metrics as m
 from jobs.metrics import Metric
 
+KEPT = (
+    m.STARTUP_READ_BYTES,
+    m.SLOWEST_IMPORT_TIME,
+    m.CHECKPOINT_FROM_COPIES,
+    m.CHECKPOINT_FROM_SHARED,
+    m.KERNELS_FOUND,
+    m.KERNELS_COMPILED,
+)
+
 
 def found_values(events: Iterable[Mapping[str, Any]]) -> dict[Metric, float]:
     """Return the values of a run, over its starts, that its own records contain."""
     kept: dict[Metric, list[float]] = defaultdict(list)
     for event in events:
-        for metric in (m.STARTUP_READ_BYTES, m.SLOWEST_IMPORT_TIME, m.KERNELS_FOUND, m.KERNELS_COMPILED):
+        for metric in KEPT:
             if event["event"] in {"started", "kernels"} and (value := number(event, metric)) is not None:
                 kept[metric].append(value)
     return {metric: max(values) if metric is m.SLOWEST_IMPORT_TIME else sum(values) for metric, values in kept.items()}

@@ -16,6 +16,7 @@ from torch import Tensor
 from jobs.data.batches import Work
 from jobs.lease import Lease
 from jobs.metrics import Metric
+from jobs.runtime.checkpoints.copies import Copies
 from jobs.runtime.checkpoints.directory import Saved
 from jobs.runtime.pace import Pace
 from jobs.runtime.recorder import Recorder
@@ -48,11 +49,18 @@ DataOf = TypeVar("DataOf", bound=Data)
 class Saves(Protocol):
     """Writes and reads the checkpoints of a trainer, and its export."""
 
+    copies: Copies | None = None
+    """Copies of checkpoints on the nodes, which `load` reads."""
+
     def save(self, step: int, *, last: bool) -> None:
         """Write the state after a step; every rank calls it."""
 
     def load(self, path: Path) -> int:
         """Restore the state in place and return the step of the checkpoint; every rank calls it."""
+
+    def loaded(self) -> Mapping[Metric, int]:
+        """Return numbers of what `load` read, for the record of the start; every rank calls it."""
+        return {}
 
     def finish(self) -> None:
         """Wait for the checkpoint in progress, if `save` returns before it is complete; every rank calls it."""
@@ -60,6 +68,10 @@ class Saves(Protocol):
 
     def ended(self) -> list[Saved]:
         """Return the results of checkpoints since the last call."""
+
+    def clear(self) -> None:
+        """Remove what only a restart needs, after the last step; every rank calls it."""
+        return
 
     def export(self, tokenizer_files: Sequence[Path]) -> None:
         """Write a LitGPT checkpoint directory; every rank calls it."""

@@ -129,6 +129,7 @@ def plan_notes(runs: list[Run], samples: Sequence[Samples | None] = ()) -> list[
     for run, read in zip(runs, samples or [None] * len(runs), strict=True):
         stops = [("stop", sentence) for sentence in (*stop_notes(run), *restart_notes(run, read))]
         stops += [("spares", sentence) for sentence in spare_notes(run)]
+        stops += [("copies", sentence) for sentence in copy_notes(run)]
         stops += [("queue", sentence) for sentence in queue_notes(run)]
         networks = [("network", sentence) for sentence in network_notes(run)]
         networks += [("precision", sentence) for sentence in precision_notes(run)]
@@ -228,6 +229,14 @@ def spare_notes(run: Run) -> list[str]:
         f"the job asks for {run.job_nodes} nodes and pays for all of them; when one of its {run.nodes} fails, a spare "
         f"one takes its place in the same job, and the run {goes_on}"
     ]
+
+
+def copy_notes(run: Run) -> list[str]:
+    """Return the space that copies of checkpoints take on a disk of each node."""
+    if run.job.checkpoint_copy_dir is None:
+        return []
+    size_gb, place = checkpoint_bytes(run) / run.nodes / 1e9, run.job.checkpoint_copy_dir
+    return [f"each node keeps its part of the newest checkpoint in {place} too, about {size_gb:,.2g} GB"]
 
 
 def network_notes(run: Run) -> list[str]:

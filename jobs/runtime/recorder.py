@@ -79,7 +79,7 @@ class Recorder:
         self.bar: Progress | None = None
         self.load = NodeLoad(run.ranks_per_node) if self.writes else None
 
-    def started(self, device: torch.device, data: str, **more: str) -> None:
+    def started(self, device: torch.device, data: str, loaded: Mapping[Metric, int] | None = None, **more: str) -> None:
         """Record the start, after all ranks have met and before the first step. All ranks call it."""
         nodes = nodes_of_run(self.run.nodes, device)
         found = found_by_ranks(self.startup)
@@ -102,7 +102,7 @@ class Recorder:
         # Also here, because a killed attempt records no end.
         parts = {metric.name: value for metric, value in self.startup.parts.items() if value}
         startup = {m.STARTUP_TIME.name: self.loop_started - self.startup.process_started, **parts}
-        startup |= {metric.name: value for metric, value in found.items()}
+        startup |= {metric.name: value for metric, value in (found | dict(loaded or {})).items()}
         if self.load is not None:
             self.load.gpu = gpu_of_rank(device)
             startup |= {metric.name: value for metric, value in at_start(self.load.gpu).items()}
@@ -263,6 +263,9 @@ class Recorder:
             else:
                 self.event("checkpoint_failed", **where, error=saved.error)
                 print(f"step {saved.step}: writing the checkpoint failed ({saved.error})", flush=True)
+            for error, nodes in saved.copy_errors.items():
+                self.event("checkpoint_copy_failed", **where, nodes=nodes, error=error)
+                print(f"no copy of a checkpoint on {', '.join(nodes)}: {error}; training continues", flush=True)
 
     def finished(self) -> None:
         """Record the end of a run that has done all its steps."""

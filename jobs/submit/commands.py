@@ -26,6 +26,7 @@ from jobs.submit.decision.decide import decision_on
 from jobs.submit.launch import launch
 from jobs.submit.launchers import by_launcher, launcher_of
 from jobs.submit.notices import Watched
+from jobs.submit.pbs.orphans import settle_orphans
 from jobs.submit.stage_states import StageState, missing_stages, stage_lines, stage_states
 from jobs.submit.states import RunState, State, states
 from jobs.submit.sweeps.backlog import launchable, submit_backlog, submit_waiting
@@ -229,7 +230,15 @@ def look(sweep: SweepDir) -> list[RunState]:
             print(line)
     except SuiteError as error:
         print(f"The backlog of the sweep cannot be submitted: {error}", file=sys.stderr)
-    return states(sweep)
+    found = states(sweep)
+    try:
+        lines = settle_orphans(sweep.whole, found)
+    except SuiteError as error:
+        print(f"Jobs that wait for a deleted one are left as they are: {error}", file=sys.stderr)
+        return found
+    for line in lines:
+        print(line)
+    return states(sweep) if lines else found
 
 
 def not_shown(found: list[RunState], shown: list[RunState]) -> str:
@@ -274,6 +283,9 @@ def resume(
         trust_or_refuse(sweep, trust=trust)
         moved = submit_waiting(sweep)
         found = states(sweep)
+        if orphans := settle_orphans(sweep.whole, found):
+            moved += orphans
+            found = states(sweep)
         done = {State.finished, *but}
         todo = [
             item.run for item in found if not (item.state in done or item.state.is_open or item.run.name in without)

@@ -118,6 +118,25 @@ def test_a_disturbed_run_goes_on_by_itself_with_the_losses_of_an_undisturbed_one
     little_is_lost_and_nothing_left(fault.__name__, run, made)
 
 
+@pytest.mark.long
+def test_after_a_spare_node_took_over_the_other_one_reads_its_copy_of_the_checkpoint(
+    undisturbed: list[float], slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    disk = tmp_path / "local"
+    disk.mkdir()
+    once = ("job.checkpoint_every_steps=100", f"job.checkpoint_copy_dir={disk}")
+    run = submitted(tmp_path, "launcher.spare_nodes=1", *once)
+    wait_until(lambda: len(list(disk.glob("*/*/step-00000100"))) == 2)
+    disturb(kill_a_rank, run, slurm)
+    finished(run)
+    assert losses(run) == pytest.approx(undisturbed, abs=1e-5)
+    start = events(run, "started")[-1]
+    assert (start["from_step"], start["nodes"]) == (100, ["node01", "node03"])
+    assert min(start[each.name] for each in (m.CHECKPOINT_FROM_COPIES, m.CHECKPOINT_FROM_SHARED)) > 0
+    # The node that was left out cannot remove its own.
+    assert [path.name.rpartition("-")[2] for path in disk.glob("*/*")] == ["node02"]
+
+
 def lose_a_node(run: RunDir, slurm: SlurmCluster) -> Iterator[Condition]:
     slurm.crash(second_node(run))
     yield from ()

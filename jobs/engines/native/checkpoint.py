@@ -7,13 +7,15 @@ the seed.
 
 from __future__ import annotations
 
+import io
 import shutil
 import time
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -23,7 +25,7 @@ from litgpt.model import GPT
 from torch import Tensor
 from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict import (
@@ -50,8 +52,10 @@ from jobs.engines.native.load_sharded import shard_of
 from jobs.engines.native.tensor_parallel import as_in_litgpt, grouped_by_rank, layout_rows
 from jobs.errors import CheckpointError, before_torch_archive
 from jobs.lease import Lease
+from jobs.metrics import Metric
 from jobs.output import write_file
 from jobs.plan.cost import checkpoint_bytes, weights_bytes
+from jobs.runtime.checkpoints.copies import Copies
 from jobs.runtime.checkpoints.directory import (
     Saved,
     group_of_files,
@@ -102,6 +106,8 @@ class Saver:
         self.stager = StateDictStager(pin_memory=torch.cuda.is_available())
         self.writer = ThreadPoolExecutor(1, "checkpoint")
         self.under_way: Future[Saved] | None = None
+        wanted = run.job.checkpoint_copy_dir
+        self.copies = Copies(lease.run, wanted) if wanted is not None else None
         self.outcomes: list[Saved] = []
 
     def save(self, step: int, *, last: bool) -> None:
@@ -119,11 +125,11 @@ class Saver:
             **self.counts,
         }
         if self.job.checkpoint_in_background and not last:
-            self.under_way = self.writer.submit(self.write, step, self.stager.stage(state))
+            self.under_way = self.writer.submit(self.write, step, self.stager.stage(state), last=last)
         else:
-            self.outcomes.append(self.write(step, state))
+            self.outcomes.append(self.write(step, state, last=last))
 
-    def write(self, step: int, state: Any) -> Saved:
+    def write(self, step: int, state: Any, *, last: bool) -> Saved:
         """Write a state to a temporary directory and rename it; every rank calls it, from any thread."""
         fence = time.perf_counter()
         final = self.directory / f"step-{step:08d}"
@@ -134,10 +140,17 @@ class Saver:
             return Saved(step, error=met_by_ranks(error))
         except CheckpointError as error:
             return Saved(step, error=str(error))
+        write_time_s = time.perf_counter() - fence
+        met: dict[str, list[str]] = {}
+        if self.copies is not None:
+            met = self.copies.unreported(self.group)
+            # A process that ends with this checkpoint has no time for another write.
+            if not last:
+                self.copies.begin(final)
         if dist.get_rank() > 0:
             return Saved(step)
         keep_newest(self.directory, self.job.keep_checkpoints)
-        return Saved(step, time.perf_counter() - fence, size_bytes(final))
+        return Saved(step, write_time_s, size_bytes(final), copy_errors=met)
 
     def load(self, path: Path) -> int:
         """Restore model, optimizer and counts in place and return the step of the checkpoint; every rank calls it."""
@@ -149,7 +162,7 @@ class Saver:
             "step": torch.tensor(0),
             **self.counts,
         }
-        read_into(state, path)
+        read_into(state, path, self.copies)
         if weights:
             set_state_dict(
                 self.gpt,
@@ -168,6 +181,15 @@ class Saver:
         if not any(group["params"] for group in self.optimizer.param_groups):
             return {}, {}
         return get_state_dict(self.gpt, self.optimizer, options=self.options)
+
+    def loaded(self) -> Mapping[Metric, int]:
+        """Return the bytes that the ranks loaded from copies and from the shared directory; every rank calls it."""
+        return {} if self.copies is None else self.copies.loaded()
+
+    def clear(self) -> None:
+        """Remove the copies of this node; every rank calls it."""
+        if self.copies is not None:
+            self.copies.clear()
 
     def finish(self) -> None:
         """Wait for the checkpoint in progress."""
@@ -276,11 +298,46 @@ def load_weights(gpt: GPT, run: Run, path: Path) -> int:
     return int(state["step"])
 
 
-def read_into(state: dict[str, Any], path: Path) -> None:
+class WithCopies(FileSystem):
+    """The file system of torch's distributed checkpoints, with the copies on this node in place of the files."""
+
+    def __init__(self, copies: Copies) -> None:
+        self.copies = copies
+
+    def concat_path(self, path: Any, suffix: str) -> Any:
+        """Return the path of a file."""
+        return self.copies.copy / suffix if suffix in self.copies.whole else super().concat_path(path, suffix)
+
+
+class Reader(FileSystemReader):
+    """DCP's reader with the copies on this node; it checks what it reads from files that nobody has checked."""
+
+    def __init__(self, directory: Path, copies: Copies) -> None:
+        super().__init__(directory)
+        self.copies = copies
+        self.fs = WithCopies(copies)
+
+    def _slice_file(self, file: Any, sinfo: Any) -> IO[bytes]:
+        """Return the part of a file that contains one value."""
+        part = super()._slice_file(file, sinfo)
+        self.copies.counts(sinfo.relative_path, sinfo.length)
+        if sinfo.relative_path not in self.copies.unchecked:
+            return part
+        # torch writes each value as a ZIP archive, which has a CRC-32 of its content, and reads it without comparing.
+        content = io.BytesIO(part.read())
+        with zipfile.ZipFile(content) as archive:
+            if (damaged := archive.testzip()) is not None:
+                raise ValueError(f"{sinfo.relative_path}: {damaged} changed after it was written")
+        content.seek(0)
+        return content
+
+
+def read_into(state: dict[str, Any], path: Path, copies: Copies | None = None) -> None:
     """Load the entries of a state from a checkpoint, in place; every rank calls it. Raise CheckpointError."""
     load_as_data()
+    reader = FileSystemReader(path) if copies is None else Reader(path, copies)
     try:
-        load_dcp(state, checkpoint_id=path)
+        load_dcp(state, storage_reader=reader)
     except (CheckpointException, OSError, RuntimeError, *MALFORMED) as error:
         raise CheckpointError(f"Checkpoint {path} cannot be read: {met_by_ranks(error)}.") from error
 

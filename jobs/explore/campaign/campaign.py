@@ -13,6 +13,7 @@ from typing import Any
 
 from jobs.errors import RunDirError
 from jobs.explore.campaign.code_snapshot import Snapshot, changed_since, snapshot_of
+from jobs.plan.keys import key_of, value_of
 from jobs.rundir import BASELINE, NOISE_FLOOR, RunDir, SweepDir, load_run, provenance_of, read_records
 from jobs.schema import LauncherKind
 from jobs.submit.preparation import preview
@@ -74,6 +75,19 @@ def opened(folder: Path | None, *, changed_code: bool = False) -> Campaign:
             "present code. To measure the change itself, add --changed-code."
         )
     return Campaign(sweep, known["changes"], snapshot_of(first) if changed_code else None)
+
+
+def located(overrides: list[str], folder: Path | None) -> tuple[list[str], Path | None]:
+    """Return the overrides of an attempt without runs_dir and sweep, and the campaign that these name.
+
+    They name the directory of a campaign as they did when its baseline began it.
+    """
+    given = {key_of(each): value_of(each) for each in overrides if key_of(each) in {"runs_dir", "sweep"}}
+    if folder is not None or not given:
+        return overrides, folder
+    place = Path(given.get("runs_dir", DEFAULT_PLACE)).expanduser()
+    rest = [each for each in overrides if key_of(each) not in given]
+    return rest, place / given["sweep"] if "sweep" in given else only_campaign(place)
 
 
 def only_campaign(place: Path) -> Path:

@@ -24,7 +24,7 @@ from analysis.report.leaderboard_text import reasons
 from analysis.sequential import pairs_until
 from jobs.answers import NoiseAnswer, VerdictAnswer
 from jobs.errors import ConfigError
-from jobs.explore.campaign.campaign import Campaign, opened, repeats_on_disk
+from jobs.explore.campaign.campaign import Campaign, located, opened, repeats_on_disk
 from jobs.explore.campaign.proxies import refuse_proxy
 from jobs.explore.campaign.trial import trial_points
 from jobs.explore.campaign.trial_checks import is_shared, refuse_name, refuse_repeats, refuse_until, shortage
@@ -85,6 +85,7 @@ def until_verdict(
         refuse_proxy(name, proxy, overrides)
     if repeats is not None:
         refuse_repeats(repeats)
+    overrides, campaign = located(overrides, campaign)
     place = opened(campaign, changed_code=changed_code)
     sweep = place.sweep
     while True:

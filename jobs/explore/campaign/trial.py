@@ -18,6 +18,7 @@ from jobs.expectation import checked
 from jobs.explore.campaign.campaign import (
     Campaign,
     is_preview,
+    located,
     opened,
     order_of,
     recorded,
@@ -73,6 +74,8 @@ def submit_trial(
         refuse_expectation(name)
     if proxy:
         refuse_proxy(name, proxy, overrides)
+    if name != BASELINE:
+        overrides, campaign = located(overrides, campaign)
     points = campaign_points(
         {name: overrides}, [], campaign, repeats, changed_code=changed_code, expect=expect, proxy=proxy
     )

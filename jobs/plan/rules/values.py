@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection
 
 from omegaconf import DictConfig
@@ -42,6 +43,8 @@ WITHOUT_PATH = frozenset({Source.random, Source.stdlib, Source.docstrings})
 BFLOAT16_CAPABILITY = (8, 0)
 LEAST_FOR_BFLOAT16 = float(".".join(map(str, BFLOAT16_CAPABILITY)))
 
+# With variables that each node replaces.
+COPY_DIR = re.compile(r"[/$][\w./+@$-]+", re.ASCII)
 # Proposed in place of a last rate above the first one; the schema's usual value of job.min_learning_rate.
 MIN_LEARNING_RATE = 3e-5
 
@@ -531,6 +534,24 @@ def decay_has_its_steps(run: Run) -> str | None:
     return None
 
 
+def copies_have_checkpoints(run: Run) -> str | None:
+    """Refuse copies of checkpoints that are not written, or to a directory that depends on where a rank starts."""
+    copies = run.job.checkpoint_copy_dir
+    if copies is None:
+        return None
+    if not COPY_DIR.fullmatch(copies):
+        return (
+            f"job.checkpoint_copy_dir={copies} is not an absolute path, or one that begins with a variable such as "
+            "$TMPDIR, of letters, digits and . _ + @ -. Set job.checkpoint_copy_dir=/tmp, or null."
+        )
+    if run.job.checkpoint_every_steps is None:
+        return (
+            f"job.checkpoint_copy_dir={copies} copies checkpoints, and job.checkpoint_every_steps=null writes none. "
+            "Set job.checkpoint_every_steps=NUMBER, or job.checkpoint_copy_dir=null."
+        )
+    return None
+
+
 def only_the_last_checkpoint(run: Run) -> str | None:
     """Warn of checkpoints that are further apart than the run is long."""
     job = run.job
@@ -694,6 +715,7 @@ OTHERS: tuple[Rule, ...] = (
     numbers_are_in_range,
     rate_falls,
     decay_has_its_steps,
+    copies_have_checkpoints,
     adapters_have_a_size,
     one_customization,
     names_are_file_names,

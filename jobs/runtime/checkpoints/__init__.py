@@ -1,1 +1,1 @@
-"""Checkpoint directories of all engines: complete or absent, with checksums, loaded as data."""
+"""Checkpoint directories of all engines: complete or absent, with checksums, copied on nodes, loaded as data."""

@@ -6,9 +6,9 @@ import errno
 import json
 import shutil
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from jobs.output import write_file
 from jobs.ranks import Rank
 from jobs.rundir import RunDir, append_event
 from jobs.runtime import storage_io
+from jobs.runtime.checkpoints.copies import Copies
 from jobs.runtime.checkpoints.sums import SUMS, Summed, refuse_changed
 from jobs.runtime.divergence import are_finite
 from jobs.runtime.exchange import broadcast, gather
@@ -45,6 +46,8 @@ class Saved:
     size_bytes: int = 0
     error: str | None = None
     """The error of a failed write; None after a success."""
+    copy_errors: Mapping[str, list[str]] = field(default_factory=dict)
+    """New errors of copies of earlier ones, each with the nodes that met it (copies)."""
 
 
 def complete(directory: Path) -> list[Path]:
@@ -186,19 +189,24 @@ def remove(checkpoint: Path) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def newest_readable(run: RunDir, load: Callable[[Path], int], weights: Callable[[], Iterable[Tensor]]) -> int:
+def newest_readable(
+    run: RunDir,
+    load: Callable[[Path], int],
+    weights: Callable[[], Iterable[Tensor]],
+    copies: Copies | None = None,
+) -> int:
     """Load a run's newest readable checkpoint and return its step, on every rank; 0 without a checkpoint.
 
-    `weights` returns this rank's weights after `load`. A checkpoint that is unreadable, or with a weight that is not
-    finite, is recorded and renamed to `.step-00000020.unreadable`. Raise CheckpointError if no checkpoint is
-    readable: the user decides whether to start over.
+    `weights` returns this rank's weights after `load`, which reads `copies` where nodes have some. A checkpoint that is
+    unreadable, or with a weight that is not finite, is recorded and renamed to `.step-00000020.unreadable`. Raise
+    CheckpointError if no checkpoint is readable: the user decides whether to start over.
     """
     # Rank 0's list: on a network file system another node may see an older list.
     names = broadcast([path.name for path in complete(run.checkpoints)])
     for name in reversed(names):
         path = run.checkpoints / name
         try:
-            return loaded(path, load, weights)
+            return loaded(path, load, weights, copies)
         except CheckpointError as error:
             if name == names[0]:
                 raise CheckpointError(
@@ -210,9 +218,27 @@ def newest_readable(run: RunDir, load: Callable[[Path], int], weights: Callable[
     return 0
 
 
-def loaded(path: Path, load: Callable[[Path], int], weights: Callable[[], Iterable[Tensor]]) -> int:
+def loaded(
+    path: Path,
+    load: Callable[[Path], int],
+    weights: Callable[[], Iterable[Tensor]],
+    copies: Copies | None = None,
+) -> int:
     """Load a checkpoint and return its step; raise CheckpointError on every rank if it cannot be continued from."""
-    refuse_changed(path)
+    if copies is not None and copies.found(path):
+        try:
+            return checked(path, load, weights, copies.whole)
+        except CheckpointError as error:
+            # Copies may vanish while they are read, and never decide about the checkpoint.
+            copies.leave(error)
+    return checked(path, load, weights)
+
+
+def checked(
+    path: Path, load: Callable[[Path], int], weights: Callable[[], Iterable[Tensor]], known: Collection[str] = ()
+) -> int:
+    """Check the files of a checkpoint besides those in `known`, load it, and check its weights; return its step."""
+    refuse_changed(path, known)
     step = load(path)
     if not all(gather(are_finite(weights()))):
         raise CheckpointError(f"Checkpoint {path} contains a weight that is not finite.")

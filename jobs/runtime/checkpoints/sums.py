@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import compress
@@ -66,15 +66,16 @@ class SummedFiles(FileSystem):
         self.sums[Path(new_path).name] = self.sums.pop(Path(path).name)
 
 
-def refuse_changed(checkpoint: Path) -> None:
+def refuse_changed(checkpoint: Path, known: Collection[str] = ()) -> None:
     """Raise CheckpointError on every rank if a file is not what was written; every rank calls it.
 
-    A checkpoint of an earlier version has no sums: it passes, and rank 0 prints a line about it.
+    Files in `known` are not looked at: this rank reads checked copies of them. A checkpoint of an earlier version has
+    no sums: it passes, and rank 0 prints a line about it.
     """
     if dist.get_rank() == 0 and not exists(checkpoint / SUMS):
         print(f"{checkpoint} has no {SUMS}: an earlier version wrote it, and it is loaded without a check.", flush=True)
     try:
-        found = list(changed(checkpoint, dist.get_rank(), dist.get_world_size()))
+        found = list(changed(checkpoint, dist.get_rank(), dist.get_world_size(), known))
         error = f"{', '.join(found)} changed after it was written" if found else None
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as failure:
         error = f"{SUMS}: {type(failure).__name__}: {failure}"
@@ -82,13 +83,23 @@ def refuse_changed(checkpoint: Path) -> None:
         raise CheckpointError(f"Checkpoint {checkpoint} cannot be read: {'; '.join(met)}.")
 
 
-def changed(checkpoint: Path, rank: int, ranks: int) -> Iterator[str]:
+def sums_of_ranks(checkpoint: Path) -> list[dict[str, int]]:
+    """Return the sums of the files that each rank wrote, by name."""
+    found: list[dict[str, int]] = read_object(checkpoint / SUMS)["crc32"]
+    return found
+
+
+def changed(checkpoint: Path, rank: int, ranks: int, known: Collection[str]) -> Iterator[str]:
     """Yield the files that this rank looks at and that are missing, or not what was written."""
     if not exists(checkpoint / SUMS):
         return
-    of_ranks: list[dict[str, int]] = read_object(checkpoint / SUMS)["crc32"]
     files = {file.relative_to(checkpoint).as_posix() for file in checkpoint.rglob("*")}
-    expected = {name: value for sums in of_ranks[rank::ranks] for name, value in sums.items()}
+    expected = {
+        name: value
+        for sums in sums_of_ranks(checkpoint)[rank::ranks]
+        for name, value in sums.items()
+        if name not in known
+    }
 
     def is_changed(name: str) -> bool:
         # A name from elsewhere could lead out of the checkpoint.

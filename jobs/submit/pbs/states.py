@@ -80,6 +80,11 @@ def jobs_after(job: Mapping[str, Any]) -> list[str]:
     return [each for kind, ids in dependencies(job).items() if kind.startswith("before") for each in ids]
 
 
+def never_ran(job: Mapping[str, Any]) -> bool:
+    """Return True if a job was deleted while it waited."""
+    return job.get("job_state") == "F" and not isinstance(job.get("Exit_status"), int)
+
+
 def end_of(job: Mapping[str, Any]) -> tuple[str, str | None]:
     """Return how a job that is over ended, by Slurm's name of the state, and a reason if PBS has one."""
     code = job.get("Exit_status")

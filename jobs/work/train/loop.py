@@ -66,10 +66,10 @@ def train(
     # --- resume -----------------------------------------------------------------------------------------------
     startup.begins(m.STARTUP_CHECKPOINT_TIME)
     saver = trainer.saver(lease, watchdog)
-    done = newest_readable(directory, saver.load, trainer.weights)
+    done = newest_readable(directory, saver.load, trainer.weights, saver.copies)
     startup.begins(m.STARTUP_OTHER_TIME)
     recorder = Recorder(run, lease, rank, startup=startup, steps=steps, from_step=done)
-    recorder.started(device, data.description(), **trainer.facts)
+    recorder.started(device, data.description(), saver.loaded(), **trainer.facts)
 
     # --- loop -------------------------------------------------------------------------------------------------
     # Counting collectives slows a step down, so it happens in a step that steady values exclude.
@@ -145,6 +145,7 @@ def finish(run: Run, data: Data, saver: Saves, recorder: Recorder) -> None:
     if run.job.export:
         saver.export(data.tokenizer_files)
     recorder.finished()
+    saver.clear()
     if recorder.writes:
         data.clear()
 

@@ -724,6 +724,19 @@ def test_the_only_campaign_below_runs_is_found_and_of_several_one_must_be_named(
     assert "--campaign runs/first or --campaign runs/second" in message
 
 
+@pytest.mark.parametrize("named", [["runs_dir=there"], ["runs_dir=there", "sweep=mine"]])
+def test_runs_dir_and_sweep_name_the_campaign_of_an_attempt_as_they_do_for_its_baseline(
+    named: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    preview = ["launcher=dry", "--repeats", "1"]
+    begun = ["data=random", "job.steps=6", "ranks_per_node=1", "parallelism=single", "runs_dir=there", "sweep=mine"]
+    assert main(["attempt", "baseline", *begun, *preview]) == 0
+    assert main(["attempt", "mbs2", "job.micro_batch_size=2", *named, *preview]) == 0
+    assert (tmp_path / "there/mine/mbs2-r1/config.yaml").exists()
+    assert not (tmp_path / "runs").exists()
+
+
 def test_the_experiment_is_the_task_of_the_contest() -> None:
     run = compose(["+experiment=apac_hpc_ai_2024", "data.path=/data"], multirun=False)[0].run
     assert run == compose(["experiment=apac_hpc_ai_2024", "data.path=/data"], multirun=False)[0].run

@@ -91,6 +91,8 @@ ILLEGAL = (
     "scaling=weak scaling.global_batch_size=8",
     "scaling=weak scaling.sequences_per_rank=null",
     "job.bucket_batches=4",
+    "job.checkpoint_copy_dir=local job.checkpoint_every_steps=2",
+    "job.checkpoint_copy_dir=/local",
     "job.sequence_length=1024",
     "model.kv_heads=3",
     "model.experts=4",

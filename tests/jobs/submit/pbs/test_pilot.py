@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
@@ -144,6 +144,31 @@ def test_what_the_walltime_of_a_pilot_leaves_goes_to_the_next_one(
     wait_until(lambda: all(len(events(run, "started")) == 2 for run in sweep.runs()[:2]))
     assert [events(run, "started")[1]["from_step"] for run in sweep.runs()[:2]] == steps
     assert main(["cancel", str(sweep.path)]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_the_pairs_of_a_campaign_take_turns_in_one_job_for_each_attempt(
+    pbs: PbsStandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (pbs.directory / "distinct").touch()
+    words = [each for each in given(tmp_path) if not each.startswith("name=")]
+    assert main(["attempt", "baseline", *words, "--repeats", "2", "--wait"]) == 0, printed(capsys)
+    pilot = [each for each in words if each.startswith("launcher")]
+    named = ["--campaign", str(tmp_path / "s")]
+    assert main(["attempt", "slow", "job.learning_rate=1e-3", *pilot, "--repeats", "2", *named, "--wait"]) == 0
+    shown = printed_words(capsys)
+    sweep = SweepDir(tmp_path / "s")
+    assert {state for state, _ in details(sweep).values()} == {State.finished}
+    assert len(pbs.calls("qsub")) == 2
+    wait_until(lambda: not pbs.alive())
+    assert [pbs.job(each)["Exit_status"] for each in pbs.jobs()] == [0, 0]
+    # One run at a time, also where nodes are free, and in alternating order.
+    begins = [each["run"] for each in read_records(sweep.submissions) if each["event"] == "launched"]
+    assert begins == ["baseline-r1", "baseline-r2", "slow-baseline-r1", "slow-r1", "slow-r2", "slow-baseline-r2"]
+    for (_, end, _), (begin, _, _) in pairwise(stays(sweep)):
+        assert end <= begin
+    assert "slow" in shown, "the leaderboard"
 
 
 def test_a_job_of_a_shell_that_was_killed_is_adopted(

@@ -15,6 +15,7 @@ from jobs.submit.pbs.job_end import resubmitted
 from jobs.submit.stage_states import stage_lines, stage_states
 from jobs.submit.states import State, states
 from jobs.submit.sweeps.submissions import latest_submissions
+from tests.jobs.submit.pbs.test_launcher import process_of
 from tests.support.cli import files, printed, printed_words, small
 from tests.support.fake_runs import event
 from tests.support.pbs.fixture import PbsStandIn
@@ -237,6 +238,62 @@ def test_runs_are_prepared_evaluated_and_reported_also_if_one_of_them_failed(
     assert again == [f"train {bad.name}", f"evaluate {bad.name}", f"evaluate {good.name}", "report"]
     wait_until(lambda: not pbs.alive(), 720)
     assert len(events(good, "evaluated")) == 1
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_run_that_failed_for_good_is_evaluated_and_reported_after_resume_has_finished_it(
+    pbs: PbsStandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("job.steps=300", "launcher.requeues=0", "repeat=1,2", "name=r${repeat}", "stages.prepare=null")
+    assert main(["submit", "-m", *given(tmp_path, *more)]) == 0
+    sweep = SweepDir(tmp_path / "s")
+    bad, good = sweep.runs()
+    wait_until(lambda: events(bad, "checkpoint"))
+    process_of(bad, 0).kill()
+    wait_until(lambda: has_reported(sweep) and not pbs.alive(), 720)
+    assert [item.state for item in states(sweep)] == [State.failed, State.finished]
+    assert stages(sweep)[0].startswith("evaluate: 1 finished, 1 failed (training has not finished: rank 0 ended")
+    known = jobs_of(sweep)
+    capsys.readouterr()
+    assert main(["resume", "--wait", str(sweep.path)]) == 0, printed(capsys)
+    again = [what for job_id, what in jobs_of(sweep).items() if job_id not in known]
+    assert again == ["train r1", "evaluate r1", "report"]
+    assert int(str(events(bad, "started")[1]["from_step"])) >= 20
+    for run in (bad, good):
+        (evaluated,) = events(run, "evaluated")
+        assert evaluated["step"] == 300
+    assert stages(sweep) == ["evaluate: 2 finished", "report: finished"]
+    assert sum(event["event"] == "reported" for event in read_records(sweep.stages)) == 2
+    wait_until(lambda: not pbs.alive())
+
+
+@pytest.mark.parametrize("command", ["status", "resume"])
+def test_what_waits_for_a_run_that_qdel_deleted_before_it_ran_does_not_wait_for_ever(
+    command: str, pbs: PbsStandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (pbs.directory / "hold").touch()
+    more = ("repeat=1,2,3", "name=r${repeat}", "launcher.max_running=1", "stages.prepare=null")
+    assert main(["submit", "-m", *given(tmp_path, *more)]) == 0
+    wait_until(lambda: set(pbs.jobs().values()) == {"Q", "H"})
+    pbs.does("qdel", "1")
+    assert set(pbs.alive()) == {"2", "3", "4", "5", "6", "7"}, "PBS holds what waits for it"
+    capsys.readouterr()
+    assert main([command, str(tmp_path / "s")]) == 0
+    shown = printed_words(capsys)
+    assert (
+        "cancelled job 2, which waited for job 1: that was deleted before it ran, and PBS never starts it" in shown
+    )
+    for freed in ("3", "7"):
+        assert f"job {freed} no longer waits for job 1, deleted before it ran" in shown
+    assert "2" not in pbs.alive()
+    assert (depends(pbs, "3"), depends(pbs, "7")) == (None, "afterany:3:5:4:6")
+    sweep = SweepDir(tmp_path / "s")
+    if command == "status":
+        assert "evaluate: 2 queued (waits for job 3; waits for job 5), 1 cancelled" in shown
+        assert states(sweep)[0].state is State.cancelled
+    else:
+        assert {"train r1", "evaluate r1"} <= {jobs_of(sweep)[job_id] for job_id in pbs.alive()}
 
 
 @pytest.mark.long
