@@ -623,6 +623,18 @@ class WeightDecayOn(Enum):
 
 
 @dataclass(kw_only=True)
+class LossBand:
+    """Losses of another run that a run must keep near, or it ends as diverged."""
+
+    reference: str | None = None
+    """Directory of that run (native, nemo, deepspeed); null: no such gate."""
+    percent: Annotated[float, Range(0.001, 100, usual=1.0)] = 1.0
+    """Largest distance of the mean losses of the same steps, relative to the reference's."""
+    steps: Count = 20
+    """Consecutive steps of a mean."""
+
+
+@dataclass(kw_only=True)
 class Job:
     """Length, batches and hyperparameters of a training."""
 
@@ -677,6 +689,8 @@ class Job:
     their exponentials (native; PaLM); 0: none. The recorded loss is without it."""
     clip_norm: Positive | None = None
     """Largest gradient norm; null: no clipping."""
+    loss_band: LossBand = field(default_factory=LossBand)
+    """Gate of a run in float8: its losses stay near those of the same run in bfloat16."""
     seed: Annotated[int, Range(0, 2**31 - 1, usual=1234)]
     """Seed of initial weights, sample order and random data."""
     init_from: str | None = None

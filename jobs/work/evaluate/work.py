@@ -18,7 +18,7 @@ class Evaluate(LanguageModelWork):
 
     entry_point = "jobs.work.evaluate.evaluate_only:evaluate_only"
     reads_samples = True
-    not_read: Mapping[str, str] = {"stages.serve": "null"}
+    not_read: Mapping[str, str] = {"job.loss_band.reference": "null", "stages.serve": "null"}
     reads_of_engine = frozenset({"loss", "tf32", "deterministic"})
     has_batch = True
     first_phase = StoragePhase.validate

@@ -252,6 +252,8 @@ ILLEGAL = (
     FLOAT8.replace("cluster=xe9680_h100 ", ""),
     f"{FLOAT8} gpu=a100_sxm_80gb",
     "engine.float8_recipe=rowwise",
+    "job.loss_band.reference=/nowhere",
+    "job.loss_band.percent=2",
     f"{FLOAT8} engine.float8_recipe=nvfp4",
     f"{FLOAT8} engine.float8_recipe=mxfp8",
     f"{NEMO} engine.float8=true engine.float8_recipe=mxfp8 job.precision=bfloat16 gpu=mi355x",
