@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jobs.work.work import Entry
 
 
-HOPPER, BLACKWELL = 9.0, 10.0
+HOPPER, BLACKWELL, BLACKWELL_ULTRA = 9.0, 10.0, 10.3
 """Compute capabilities."""
 MXFP8_BOTH_WAYS = 2 + 2 * (1 + 1 / 32)
 """Bytes to round a number to MXFP8: it is read in bfloat16, and written twice with scales, along rows and columns,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from jobs.engines.engine import BLACKWELL, MXFP8_BOTH_WAYS, OLDER_KERNEL, Engine, Overlap
+from jobs.engines.engine import BLACKWELL, BLACKWELL_ULTRA, MXFP8_BOTH_WAYS, OLDER_KERNEL, Engine, Overlap
 from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.layout import data_degree, pipeline_stages_per_rank, sequence_parallel
 from jobs.schema import QKV, Float8Recipe, LoraTarget, Mlp, Precision, Run
@@ -104,7 +104,9 @@ class NeMo(Engine):
         """Return that of cuDNN; without tensor cores where Megatron's fused attention does not support the heads."""
         if run.model.head_size % FUSED_HEADS:
             return 1 / TENSOR_CORE_SPEEDUP
-        return 1.0 if (run.gpu.compute_capability or 0.0) < BLACKWELL else OLDER_KERNEL
+        # Blackwell Ultra has twice Blackwell's rate of exponentials, on which attention waits there
+        # (developer.nvidia.com/blog/making-softmax-more-efficient-with-nvidia-blackwell-ultra).
+        return OLDER_KERNEL if BLACKWELL <= (run.gpu.compute_capability or 0.0) < BLACKWELL_ULTRA else 1.0
 
     def fuses_elements(self, run: Run) -> bool:
         """Return True: Transformer Engine's and Megatron's kernels."""
