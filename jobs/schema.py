@@ -455,6 +455,23 @@ class Profile:
         return first <= step <= self.steps[-1]
 
 
+class Float8Recipe(Enum):
+    """Scales of matrix products in few bits, by the names of torchao and Transformer Engine."""
+
+    tensorwise = "tensorwise"
+    """One for a tensor, from its largest number of now (Transformer Engine: current scaling)."""
+    rowwise = "rowwise"
+    """One for each row or column of a product's operands, a power of two."""
+    delayed = "delayed"
+    """One for a tensor, from its largest numbers in the last 1,024 steps."""
+    blockwise = "blockwise"
+    """One for 128 numbers of activations and gradients, and for 128 x 128 of weights."""
+    mxfp8 = "mxfp8"
+    """A power of two for every 32 numbers (MXFP8)."""
+    nvfp4 = "nvfp4"
+    """4-bit numbers with a scale of 8 bits for every 16, and one for the tensor (NVFP4)."""
+
+
 @dataclass(kw_only=True)
 class Engine:
     """The code that executes a training step."""
@@ -489,6 +506,9 @@ class Engine:
     float8: bool = False
     """Multiply in float8 in all linear layers but the head, on GPUs that can: by torchao with `compile` (native), or by
     Transformer Engine (nemo)."""
+    float8_recipe: Float8Recipe | None = None
+    """Scales of `float8`: tensorwise, rowwise, mxfp8 (native); delayed, tensorwise, blockwise, mxfp8, nvfp4 (nemo).
+    null: the first of each."""
     kernels: Kernels = Kernels.torch
     """GPU kernels of norms, rotary embedding and SwiGLU (native)."""
     liger_kernels: list[LigerKernel] = field(default_factory=lambda: list(LigerKernel))
@@ -635,6 +655,18 @@ class WeightDecayOn(Enum):
 
 
 @dataclass(kw_only=True)
+class LossBand:
+    """Losses of another run that a run must keep near, or it ends as diverged."""
+
+    reference: str | None = None
+    """Directory of that run (native, nemo, deepspeed); null: no such gate."""
+    percent: Annotated[float, Range(0.001, 100, usual=1.0)] = 1.0
+    """Largest distance of the mean losses of the same steps, relative to the reference's."""
+    steps: Count = 20
+    """Consecutive steps of a mean."""
+
+
+@dataclass(kw_only=True)
 class Job:
     """Length, batches and hyperparameters of a training."""
 
@@ -692,6 +724,8 @@ class Job:
     (native); null: no average."""
     clip_norm: Positive | None = None
     """Largest gradient norm; null: no clipping."""
+    loss_band: LossBand = field(default_factory=LossBand)
+    """Gate of a run in float8: its losses stay near those of the same run in bfloat16."""
     seed: Annotated[int, Range(0, 2**31 - 1, usual=1234)]
     """Seed of initial weights, sample order and random data."""
     init_from: str | None = None
@@ -881,6 +915,10 @@ class Gpu:
     """Largest measured rate of a matrix product in bfloat16, for predictions; null: 0.8 of the peak."""
     matmul_fp8_tflops: float | None = None
     """The same in float8; null: 1.77 times that in bfloat16, as on H100."""
+    matmul_mxfp8_tflops: float | None = None
+    """The same in MXFP8; null: that in float8, whose peak is equal."""
+    matmul_nvfp4_tflops: float | None = None
+    """The same in NVFP4; null: twice that in float8, as in the data sheets of B200 and GB200."""
     memory_gb_per_s: float | None = None
     """Bandwidth of the device's memory; `plan` predicts no step time without it."""
     link_gb_per_s: float | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,28 +17,12 @@ from analysis.formatting import plural
 from analysis.run import RunResult
 from analysis.untrusted import canonical
 from jobs import metrics as m
+from jobs.loss_band import INFLUENCE_LOSS
 
 # Largest relative distance of a final loss from the median of its peers at which a run is believed.
 FINAL_LOSS_TOLERANCE = 0.01
 # Largest relative distance of losses of the same step and arithmetic type at which layouts agree.
 SAME_STEP_TOLERANCE = 1e-3
-# Sections of the configuration that the loss follows from, with their keys that do not change the mathematics of a
-# step; precision changes rounding, not the sum.
-INFLUENCE_LOSS: Mapping[str, Collection[str]] = {
-    "model": (),
-    "data": {"cache_dir"},
-    "job": {
-        "name",
-        "micro_batch_size",
-        "precision",
-        "export",
-        "checkpoint_every_steps",
-        "keep_checkpoints",
-        "checkpoint_copy_dir",
-        "unmeasured_steps",
-    },
-    "images": {"storage", "prefetch", "validation_path", "validate_every_steps", "channels_last"},
-}
 
 
 @dataclass(frozen=True)

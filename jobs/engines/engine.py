@@ -10,10 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from jobs.lookup import imported, rules_of
-from jobs.schema import EngineKind, Kernels, Precision, Run
+from jobs.schema import EngineKind, Float8Recipe, Kernels, Precision, Run
 
 if TYPE_CHECKING:
     from jobs.data import Dataset
@@ -23,8 +23,12 @@ if TYPE_CHECKING:
     from jobs.work.work import Entry
 
 
-HOPPER, BLACKWELL = 9.0, 10.0
+HOPPER, BLACKWELL, BLACKWELL_ULTRA = 9.0, 10.0, 10.3
 """Compute capabilities."""
+MXFP8_BOTH_WAYS = 2 + 2 * (1 + 1 / 32)
+"""Bytes to round a number to MXFP8: it is read in bfloat16, and written twice with scales, along rows and columns,
+since the products of a layer sum over both. A float8 number with a scale for its tensor serves both, and the kernel
+before it writes it."""
 OLDER_KERNEL = 0.7
 """Rate of an attention kernel without a generation's own instructions over that of one with them: FlashAttention-2
 reaches 0.35 of the peak of H100, and forward and backward pass of FlashAttention-3 and cuDNN together about half
@@ -91,6 +95,11 @@ class Engine(ABC):
     """True if chosen steps can be profiled."""
     needs_gpus = False
     """True if it does not run on CPUs."""
+    float8_recipes: ClassVar[Mapping[Float8Recipe, float]] = {}
+    """Scales that it has for `engine.float8`, that of null first, with the bytes of memory that rounding a number of
+    activations or gradients moves, beside what the kernels around it move anyway."""
+    float8_package = ""
+    """The package that computes them, with the versions known to have them."""
     is_named = True
     """True if names of runs contain it."""
     evaluated_from: str | None = None
@@ -155,6 +164,10 @@ class Engine(ABC):
     def zero_stage(self, run: Run) -> int | None:
         """Return the stage of ZeRO; None for an engine without."""
         return None
+
+    def float8_recipe(self, run: Run) -> Float8Recipe | None:
+        """Return the scales of products in few bits; None for a run without them."""
+        return (run.engine.float8_recipe or next(iter(self.float8_recipes))) if run.engine.float8 else None
 
     def gradient_bytes(self, run: Run) -> int:
         """Return the bytes of a gradient where every rank holds all of them."""

@@ -314,6 +314,7 @@ def settled(run: Run) -> Run:
     parts: list[tuple[object, str]] = [
         (run, "runs_dir"),
         (run.job, "init_from"),
+        (run.job.loss_band, "reference"),
         (run.data, "path"),
         (run.data, "tokenizer"),
         (run.data, "cache_dir"),

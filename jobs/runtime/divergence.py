@@ -25,11 +25,18 @@ REMEDY = (
 )
 
 
-class DivergedError(KnownCauseError):
-    """The loss, the gradient norm or a weight is not finite after a step; all ranks raise it together."""
+LEFT_BAND = (
+    "Set engine.float8=false, another engine.float8_recipe or job.precision=bfloat16, or a wider "
+    "job.loss_band.percent or longer job.loss_band.steps, and submit it as another run. The checkpoints before this "
+    "step are kept."
+)
 
-    def __init__(self, step: int, what: str) -> None:
-        super().__init__(FailureCause.diverged, f"diverged at step {step}: {what}. {REMEDY}")
+
+class DivergedError(KnownCauseError):
+    """A number is not finite after a step, or the loss has left job.loss_band; all ranks raise it together."""
+
+    def __init__(self, step: int, what: str, remedy: str = REMEDY) -> None:
+        super().__init__(FailureCause.diverged, f"diverged at step {step}: {what}. {remedy}")
         self.evidence["step"] = step
 
 

@@ -24,6 +24,7 @@ from jobs import metrics as m
 from jobs.data.batches import Work
 from jobs.failure_causes import STOPS
 from jobs.lease import Lease
+from jobs.loss_band import Gate, recorded_losses
 from jobs.metrics import Metric, StoragePhase
 from jobs.output import NO_SPACE
 from jobs.plan.rules.values import finetunes_nothing
@@ -31,7 +32,7 @@ from jobs.ranks import Rank, restart_count, scheduled_job_id
 from jobs.rundir import SCHEMA_VERSION, append_record, event_record, read_events
 from jobs.runtime import storage_io
 from jobs.runtime.checkpoints.directory import Saved
-from jobs.runtime.divergence import DivergedError, in_words, is_finite
+from jobs.runtime.divergence import LEFT_BAND, DivergedError, in_words, is_finite
 from jobs.runtime.gpus.gpu import compiled_graphs
 from jobs.runtime.gpus.nvidia import gpu_of_rank
 from jobs.runtime.machine import staged_environment
@@ -78,6 +79,8 @@ class Recorder:
         self.last_line = 0.0
         self.bar: Progress | None = None
         self.load = NodeLoad(run.ranks_per_node) if self.writes else None
+        band = run.job.loss_band
+        self.gate = Gate(band, recorded_losses(Path(band.reference))) if band.reference else None
 
     def started(self, device: torch.device, data: str, loaded: Mapping[Metric, int] | None = None, **more: str) -> None:
         """Record the start, after all ranks have met and before the first step. All ranks call it."""
@@ -203,15 +206,18 @@ class Recorder:
         """Return the slowest rank's time, the fullest rank's memory, and any rank's signal, by one small all-reduce.
 
         All ranks call it after a step. Raise on all of them SupersededError if another start has taken the run over,
-        and DivergedError if the loss or gradient norm of any rank is not finite.
+        and DivergedError if the loss or gradient norm of any rank is not finite, or the loss has left job.loss_band.
         """
-        memory = memory_peaks(device)
-        own = [step_time_s, signal_number, self.superseded(), not is_finite(loss, norm), *memory.values()]
-        slowest_s, stopping, superseded, diverged, *most_bytes = largest_of_ranks(own, device)
+        memory, step = memory_peaks(device), self.last_step + 1
+        left = self.gate.left(step, loss) if self.gate else ""
+        own = [step_time_s, signal_number, self.superseded(), not is_finite(loss, norm), bool(left), *memory.values()]
+        slowest_s, stopping, superseded, diverged, outside, *most_bytes = largest_of_ranks(own, device)
         if superseded:
             raise self.lease.loss()
         if diverged:
-            raise DivergedError(self.last_step + 1, in_words(loss, norm))
+            raise DivergedError(step, in_words(loss, norm))
+        if outside:
+            raise DivergedError(step, left or "the loss of another rank left job.loss_band", LEFT_BAND)
         return slowest_s, dict(zip(memory, most_bytes, strict=True)), int(stopping)
 
     def transport(self, step: int) -> None:

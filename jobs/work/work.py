@@ -107,8 +107,8 @@ class Work(ABC):
         if self.reads_of_job is None:
             return {}
         names = {each.name for each in fields(Job)} - JOB_OF_EVERY_WORK - self.reads_of_job
-        keys = {f"job.{name}" for name in names} - self.not_read.keys()
-        return dict.fromkeys(keys, "it is a key of training a language model")
+        refused = {".".join(key.split(".")[:2]) for key in self.not_read}
+        return dict.fromkeys({f"job.{name}" for name in names} - refused, "it is a key of training a language model")
 
     def not_read_because(self, run: Run, key: str, value: str, remedy: str) -> str:
         """Return the refusal of a key that it does not read."""

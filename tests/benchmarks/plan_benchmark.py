@@ -134,9 +134,13 @@ class Judged:
     before: Fits
     after: Fits
 
+    def rows(self, fits: Fits) -> list[Row]:
+        """Return the rows that count: by defaults all, if none is left after a fit."""
+        return self.others or (self.chosen if fits is self.before else [])
+
     def speed(self, fits: Fits) -> Score | None:
         """Return the score of the throughput."""
-        return score((fits.tokens_per_s(row), row.measured.tokens_per_s) for row in self.others)
+        return score((fits.tokens_per_s(row), row.measured.tokens_per_s) for row in self.rows(fits))
 
     def undisturbed_speed(self, fits: Fits) -> Score | None:
         """Return the score of the throughput without faulty rows; None if there are none."""
@@ -147,7 +151,7 @@ class Judged:
 
     def memory(self, fits: Fits) -> Score | None:
         """Return the score of the memory."""
-        return score((fits.memory_bytes(row), row.measured.memory_bytes) for row in self.others)
+        return score((fits.memory_bytes(row), row.measured.memory_bytes) for row in self.rows(fits))
 
     def verdicts(self) -> Counter[tuple[str, str]]:
         """Return the number of rows by verdict and result."""
@@ -185,9 +189,9 @@ def main() -> None:
         print(f"| {quantity} of source / GPU | rows | chosen (tried) | by defaults: median / p90, coverage, width | "
               "by five rows |\n| --- | --: | --: | --: | --: |")  # fmt: skip
         for source, each in found.items():
-            if (after := scored(each, each.after)) is not None:
-                before = scored(each, each.before)
-                print(f"| {source} | {after.rows:,} | {len(each.chosen)} ({each.tried}) | {before} | {after} |")
+            if (before := scored(each, each.before)) is not None:
+                after = scored(each, each.after) or ""
+                print(f"| {source} | {before.rows:,} | {len(each.chosen)} ({each.tried}) | {before} | {after} |")
         print()
     print(f"| source / GPU | predicted | {' | '.join(RESULTS)} |\n| --- | --- | --: | --: | --: |")
     for source, each in found.items():

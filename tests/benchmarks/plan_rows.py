@@ -11,7 +11,7 @@ import yaml
 from jobs.layout import data_degree
 from jobs.parallelism import Schedule, Sharding, StageSplit, Strategy
 from jobs.plan.rules.memory import GIB
-from jobs.schema import ActivationCheckpointing, EngineKind, Gpu, Lora, Mlp, Model, Norm, Precision, Run
+from jobs.schema import ActivationCheckpointing, EngineKind, Float8Recipe, Gpu, Lora, Mlp, Model, Norm, Precision, Run
 from tests.support.composing import CONF, one
 
 Row = dict[str, str]
@@ -83,7 +83,7 @@ def model(name: str, layers: int, hidden: int, heads: int, inner: int, vocabular
 def run(shape: Model, device: str, *, ranks: int, micro_batch: int, batch: int, sequence: int, tp: int = 1, pp: int = 1,
         cp: int = 1, virtual: int = 1, per_node: int = 8, kind: EngineKind = EngineKind.nemo, distributed: bool = False,
         sharding: Sharding | None = None, checkpointing: bool = False, float8: bool = False,
-        compiled: bool = False, lora: bool = False, overlapped: bool = False,
+        recipe: Float8Recipe | None = None, compiled: bool = False, lora: bool = False, overlapped: bool = False,
         narrow_gradients: bool = False) -> Run | None:  # fmt: skip
     """Return the run of a row; None if its batch does not divide among its ranks."""
     per_node = min(per_node, ranks)
@@ -116,6 +116,7 @@ def run(shape: Model, device: str, *, ranks: int, micro_batch: int, batch: int, 
         overlap_communication=overlapped,
         gradients=Precision.bfloat16 if narrow_gradients else Precision.float32,
         float8=float8,
+        float8_recipe=recipe if float8 else None,
         compile=compiled,
         activation_checkpointing=ActivationCheckpointing.full if checkpointing else ActivationCheckpointing.none,
     )

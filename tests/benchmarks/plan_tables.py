@@ -15,7 +15,7 @@ from pathlib import Path
 from jobs.parallelism import Sharding
 from jobs.plan.cost import embedding_parameters, layer_parameters
 from jobs.plan.rules.memory import GIB
-from jobs.schema import ActivationCheckpointing, EngineKind, Loss, Run
+from jobs.schema import ActivationCheckpointing, EngineKind, Float8Recipe, Loss, Run
 from tests.benchmarks.plan_rows import GPUS, Measurement, Row, gib, model, number, run, whole
 
 MLPERF = Path(__file__).with_name("mlperf_rows.csv")
@@ -286,6 +286,7 @@ def recipes(source: str, rows: list[Row], is_lora: Callable[[Row], bool]) -> Ite
             distributed=not fsdp,
             # The table of 25.09 prints no precision: its rows are FP8, in two granularities.
             float8=row["precision"] != "BF16",
+            recipe=recipe_of(row),
             lora=is_lora(row),
             overlapped=True,
             narrow_gradients=True,
@@ -325,6 +326,18 @@ def mlperf(rows: list[Row]) -> Iterator[Measurement]:
             cell = f"{row['model']} on {row['n_gpus']} GPUs, batch {row['gbs']}, {row['source']}"
             years = "v3.0" if row["round"] == "v3.0" else "v4 and v5"
             yield Measurement(f"mlperf {years}/{made.gpu.name}", cell, made, number(row, "tokens_per_s"))
+
+
+def recipe_of(row: Row) -> Float8Recipe | None:
+    """Return the scales of a row of Megatron-Bridge's tables, and of NeMo's, which print FP8 only: delayed ones.
+
+    FP8-CS is current scaling of tensors. The note above the table of 25.09 gives its two granularities: per tensor, and
+    in parentheses MXFP8 on Blackwell.
+    """
+    named = {"MXFP8": Float8Recipe.mxfp8, "FP8-MX": Float8Recipe.mxfp8, "FP8-CS": Float8Recipe.tensorwise}
+    if row["precision"] or not row["gpu"].startswith(("B", "GB")):
+        return named.get(row["precision"])
+    return Float8Recipe.mxfp8 if row["variant"] == "in parentheses" else Float8Recipe.tensorwise
 
 
 SIMUMAX = re.compile(r"(tp|pp|cp|dp|mbc|seq)(\d+)")
@@ -494,6 +507,7 @@ def titan(rows: list[Row]) -> Iterator[Measurement]:
             kind=EngineKind.native,
             sharding=Sharding.FULL_SHARD,
             float8="float8" in row["precision"],
+            recipe=Float8Recipe.rowwise if "rowwise" in row["precision"] else None,
             compiled="compile" in told,
         )
         if made is None or shard * tp * pp * cp > ranks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jobs.engines.engine import Engine
@@ -25,6 +26,11 @@ class LitGPT(Engine):
     rules = "jobs.engines.litgpt.rules"
     package, extra = "litgpt", "train"
     sets_allocator = allocates_gradients_first = False
+
+    @property
+    def not_read(self) -> Mapping[str, str]:
+        """Return also the gate of losses: its scripts make all steps in one call."""
+        return {**super().not_read, "job.loss_band.reference": "null"}
 
     def states(self, run: Run) -> States:
         """Return the states of LitGPT's scripts, all in `engine.parameters`."""

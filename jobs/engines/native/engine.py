@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from jobs.engines.engine import Engine
+from jobs.engines.engine import MXFP8_BOTH_WAYS, Engine
 from jobs.engines.native.optimizers.optimizer import kept_bytes
 from jobs.layout import uses_fsdp
 from jobs.parallelism import Sharding, Strategy
-from jobs.schema import Precision, Run
+from jobs.schema import Float8Recipe, Precision, Run
 
 if TYPE_CHECKING:
     from jobs.plan.predict.states import States
@@ -27,6 +27,13 @@ class Native(Engine):
     """The first with attention for packed rows."""
     uses_autocast = counts_memory = reduces_apart = pads_for_kernels = shards_sequences_on_cpus = True
     chooses_schedule = writes_in_background = True
+    float8_recipes: ClassVar[Mapping[Float8Recipe, float]] = {
+        Float8Recipe.tensorwise: 0.0,
+        # Along rows read once and written; along columns read once more before, for the largest numbers.
+        Float8Recipe.rowwise: (2 + 1) + (2 + 2 + 1),
+        Float8Recipe.mxfp8: MXFP8_BOTH_WAYS,
+    }
+    float8_package = "torchao 0.18"
     is_named = False
     evaluated_from = "checkpoints"
 

@@ -1,7 +1,8 @@
-"""float8: matrix products of linear layers in 8-bit floating point, by torchao; the output head stays in bfloat16."""
+"""Matrix products of linear layers in few bits, by torchao; the output head stays in bfloat16."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 
 import torch
@@ -9,24 +10,44 @@ from litgpt.model import GPT
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from jobs.engines.engine import engine_of
 from jobs.errors import ConfigError
-from jobs.plan.rules.float8 import FLOAT8_CAPABILITY
+from jobs.layout import uses_fsdp
+from jobs.plan.rules.float8 import asked, described, has_units, needs_of, off
+from jobs.schema import Float8Recipe, Run
 
 HEAD = "lm_head"
 
 
-def multiply_in_float8(gpt: GPT, device: torch.device, *, gathers: bool) -> None:
-    """Convert all linear layers but the head to float8 products, in place; weights and other operators keep their type.
+def multiply_in_float8(gpt: GPT, device: torch.device, run: Run) -> None:
+    """Convert all linear layers but the head to products of the run's recipe, in place; others keep their type.
 
-    With `gathers` FSDP sends the weights in float8: a quarter of float32, half of bfloat16. Raise ConfigError if the
-    rank's device or Python does not support float8.
+    Raise ConfigError if the rank's device or Python does not support them.
     """
-    refuse_float8(device)
+    refuse_float8(device, run)
+    # Processors compute with the numbers that are left after rounding, in float32: for tests.
+    recipe, emulate = engine_of(run).float8_recipe(run), device.type != "cuda"
+    assert recipe is not None
+    if recipe is Float8Recipe.mxfp8:
+        from jobs.engines.native.mxfp8 import multiply_in_mxfp8
+
+        multiply_in_mxfp8(gpt, in_a_layer, emulate=emulate)
+        return
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
     # Pad the inner dimension to multiples of 16, which the hardware requires: sequences have any length.
-    config = Float8LinearConfig(pad_inner_dim=True, enable_fsdp_float8_all_gather=gathers)
+    config = replace(
+        Float8LinearConfig.from_recipe_name(recipe.value),
+        pad_inner_dim=True,
+        enable_fsdp_float8_all_gather=sends_float8(run),
+        emulate=emulate,
+    )
     convert_to_float8_training(gpt, config=config, module_filter_fn=in_a_layer)
+
+
+def sends_float8(run: Run) -> bool:
+    """Return whether FSDP sends weights in float8, a quarter of float32 and half of bfloat16: with a scale for all."""
+    return uses_fsdp(run) and engine_of(run).float8_recipe(run) is Float8Recipe.tensorwise
 
 
 def scale_weights(gpt: GPT) -> None:
@@ -50,18 +71,14 @@ def in_a_layer(_module: nn.Module, name: str) -> bool:
     return name != HEAD
 
 
-def refuse_float8(device: torch.device) -> None:
-    """Raise ConfigError if the rank's device or Python does not support float8."""
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" and not torch.version.hip else (0, 0)
-    if capability < FLOAT8_CAPABILITY:
-        least = ".".join(map(str, FLOAT8_CAPABILITY))
-        found = f"compute capability {capability[0]}.{capability[1]}" if any(capability) else "no NVIDIA GPU"
-        raise ConfigError(
-            f"engine.float8=true needs an NVIDIA GPU of compute capability {least} or more, and this rank has {found}. "
-            "Set engine.float8=false."
-        )
+def refuse_float8(device: torch.device, run: Run) -> None:
+    """Raise ConfigError if the rank's device or Python does not support the run's recipe."""
+    found = torch.cuda.get_device_capability(device) if device.type == "cuda" and not torch.version.hip else (0, 0)
+    if not has_units(needs_of(run), found):
+        words = f"compute capability {found[0]}.{found[1]}" if any(found) else "no NVIDIA GPU"
+        raise ConfigError(f"{asked(run)} needs {described(needs_of(run))}, and this rank has {words}. {off(run)}.")
     if find_spec("torchao") is None:
         raise ConfigError(
-            "engine.float8=true needs torchao on the nodes. Run pip install --editable '.[float8]' in the checkout, "
-            "or set engine.float8=false."
+            f"{asked(run)} needs torchao on the nodes. Run pip install --editable '.[float8]' in the checkout, "
+            f"or s{off(run).removeprefix('S')}."
         )

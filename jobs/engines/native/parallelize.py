@@ -151,7 +151,7 @@ def sharded_on_meta(
     # TP replaces parameters, which unties them.
     tie_embeddings(gpt, tied=run.model.tie_embeddings)
     if run.engine.float8:
-        multiply_in_float8(gpt, device, gathers=uses_fsdp(run))
+        multiply_in_float8(gpt, device, run)
     kernels = usable(run.engine.kernels, device)
     if kernels is Kernels.liger:
         fuse(gpt, run.engine.liger_kernels)

@@ -12,7 +12,7 @@ from jobs.plan.cost import parameters, trained_parameters
 from jobs.plan.pipeline_stages import layer_counts
 from jobs.plan.rules import float8
 from jobs.plan.rules.batch import one_stage_a_rank
-from jobs.plan.rules.float8 import GPU_OF_THIS_MACHINE, OFF
+from jobs.plan.rules.float8 import GPU_OF_THIS_MACHINE
 from jobs.plan.rules.native_only import typed
 from jobs.plan.rules.rule import Rule
 from jobs.schema import (
@@ -461,26 +461,27 @@ def matrices_in_4_bits_are_whole(run: Run) -> str | None:
 
 
 def float8_has_its_hardware(run: Run) -> str | None:
-    """Require for float8 what every engine needs, no TP, no experts, and no frozen weights.
+    """Require for products in few bits what every engine needs, no TP, no experts, and no frozen weights.
 
-    And compilation, which fuses the casts and scales: in kernels of their own they cost more than float8 saves.
+    And compilation, which fuses the casts and scales: in kernels of their own they cost more than such products save.
     """
-    if not run.engine.float8:
-        return None
+    if (wrong := float8.recipe_is_the_engines(run)) is not None or not run.engine.float8:
+        return wrong
+    asked, off = float8.asked(run), float8.off(run)
     if not run.engine.compile:
         return (
-            "engine.float8=true without engine.compile=true is slower than bfloat16: every cast and scale is a kernel "
-            f"of its own. {OFF}, or engine.compile=true."
+            f"{asked} without engine.compile=true is slower than bfloat16: every cast and scale is a kernel "
+            f"of its own. {off}, or engine.compile=true."
         )
     if run.parallelism.tensor > 1:
         return (
-            f"engine.float8=true multiplies whole matrices, and parallelism.tensor={run.parallelism.tensor} shards "
-            f"them. {OFF}, or parallelism.tensor=1."
+            f"{asked} multiplies whole matrices, and parallelism.tensor={run.parallelism.tensor} shards "
+            f"them. {off}, or parallelism.tensor=1."
         )
     if (wrong := float8.model_is_suitable(run)) is not None:
         return wrong
     if run.model.experts:
-        return f"engine.float8=true does not run with experts ({run.model.name}). {OFF}, or choose a dense model."
+        return f"{asked} does not run with experts ({run.model.name}). {off}, or choose a dense model."
     return float8.all_weights_train(run) or float8.gpu_is_suitable(run)
 
 

@@ -21,7 +21,7 @@ from jobs.engines.native.customization.lora import seed_dropout
 from jobs.engines.native.experts.balance import imbalance, shift_bias, summed_loads
 from jobs.engines.native.experts.mixture import Mixture, experts_of
 from jobs.engines.native.experts.router import BIAS
-from jobs.engines.native.float8 import plain, scale_weights
+from jobs.engines.native.float8 import plain, scale_weights, sends_float8
 from jobs.engines.native.load_sharded import local_shard
 from jobs.engines.native.loss import ChunkedHead, ZLoss
 from jobs.engines.native.loss_scale import LossScale
@@ -31,7 +31,7 @@ from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel
 from jobs.engines.native.traffic import parameters_held
 from jobs.engines.native.weight_decay import decay_groups
 from jobs.engines.trainer import Trains
-from jobs.layout import layout_of, uses_fsdp
+from jobs.layout import layout_of
 from jobs.lease import Lease
 from jobs.metrics import Metric
 from jobs.parallelism import AXES, EP, PP, TP
@@ -146,7 +146,7 @@ class Trainer(Trains):
         skipped = self.loss_scale is not None and self.loss_scale.overflows(norm)
         if not skipped:
             self.optimizer.step()
-            if self.run.engine.float8 and uses_fsdp(self.run):
+            if sends_float8(self.run):
                 scale_weights(self.model.gpt)
         self.optimizer.zero_grad(set_to_none=True)
         # 4. Sum the losses of all ranks; those without the model's head contribute 0.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from jobs.engines.engine import BLACKWELL, OLDER_KERNEL, Engine, Overlap
+from jobs.engines.engine import BLACKWELL, BLACKWELL_ULTRA, MXFP8_BOTH_WAYS, OLDER_KERNEL, Engine, Overlap
 from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.layout import data_degree, pipeline_stages_per_rank, sequence_parallel
-from jobs.schema import QKV, LoraTarget, Mlp, Precision, Run
+from jobs.schema import QKV, Float8Recipe, LoraTarget, Mlp, Precision, Run
 
 if TYPE_CHECKING:
     from jobs.plan.predict.activations import Tokens
@@ -31,6 +31,15 @@ class NeMo(Engine):
     package, extra = "nemo", "nemo"
     fuses_adapters = has_distributed_optimizer = has_whole_rows = needs_gpus = True
     profiles_steps = False
+    float8_recipes: ClassVar[Mapping[Float8Recipe, float]] = {
+        Float8Recipe.delayed: 0.0,
+        Float8Recipe.tensorwise: 0.0,
+        Float8Recipe.blockwise: 4.0,
+        Float8Recipe.mxfp8: MXFP8_BOTH_WAYS,
+        # Read twice, since the scale of the tensor comes first.
+        Float8Recipe.nvfp4: 2 + 2 + 2 * (1 / 2 + 1 / 16),
+    }
+    float8_package = "NeMo 2.7.3 with Megatron-Core 0.15.3"
     activation_limits = (0.7, 1.25)
     """In 13 of 16 runs of Megatron with Transformer Engine the memory is within 2 % of the formulas; in the other three
     it is 5 to 14 % lower (SimuMax's table of B200). The limits allow for recipes that keep less or more."""
@@ -50,19 +59,30 @@ class NeMo(Engine):
         data-parallel ranks with the moments.
         """
         from jobs.plan.predict.activations import WIDTHS
-        from jobs.plan.predict.states import States, parameters_held
+        from jobs.plan.predict.states import States, matrices_held, parameters_held
 
         held, width = parameters_held(run), WIDTHS[run.job.precision]
         trained = held.trained(run)
         ranks = data_degree(run) * run.parallelism.context if run.engine.distributed_optimizer else 1
         copies = round(optimizer_of(run).moments(run)) + (1 if width < 4 else 0)
         return States(
-            # In float8 each matrix has its transpose beside it, which the gradient of the input needs: as much as in
-            # bfloat16. Two of NVIDIA's published recipes would not fit if it were kept in bfloat16, too.
-            weights=width * held.total,
+            weights=width * held.total + round(self.rounded_bytes(run) * matrices_held(run)),
             gradients=self.gradient_bytes(run) * trained,
             optimizer=-(-4 * copies * trained // ranks),
         )
+
+    def rounded_bytes(self, run: Run) -> float:
+        """Return the bytes that a number of a layer's matrices takes beside those of the arithmetic (float8.py)."""
+        match self.float8_recipe(run):
+            case Float8Recipe.mxfp8:
+                # Along rows and columns; with the distributed optimizer there is nothing else.
+                return 2 * (1 + 1 / 32) - (2 if run.engine.distributed_optimizer else 0)
+            case Float8Recipe.nvfp4:
+                return 2 * (1 / 2 + 1 / 16)
+            case _:
+                # In float8 each matrix has its transpose beside it, which the gradient of the input needs: as much as
+                # in bfloat16. Two of NVIDIA's published recipes would not fit if it were kept in bfloat16, too.
+                return 0.0
 
     def bytes_per_parameter(self, run: Run) -> int:
         """Return 3 x 4 bytes, and in bfloat16 2 of the weights of the arithmetic."""
@@ -84,7 +104,9 @@ class NeMo(Engine):
         """Return that of cuDNN; without tensor cores where Megatron's fused attention does not support the heads."""
         if run.model.head_size % FUSED_HEADS:
             return 1 / TENSOR_CORE_SPEEDUP
-        return 1.0 if (run.gpu.compute_capability or 0.0) < BLACKWELL else OLDER_KERNEL
+        # Blackwell Ultra has twice Blackwell's rate of exponentials, on which attention waits there
+        # (developer.nvidia.com/blog/making-softmax-more-efficient-with-nvidia-blackwell-ultra).
+        return OLDER_KERNEL if BLACKWELL <= (run.gpu.compute_capability or 0.0) < BLACKWELL_ULTRA else 1.0
 
     def fuses_elements(self, run: Run) -> bool:
         """Return True: Transformer Engine's and Megatron's kernels."""

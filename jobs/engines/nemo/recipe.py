@@ -16,6 +16,7 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import OptimizerConfig
+from megatron.core.utils import get_te_version
 from nemo.collections import llm
 from nemo.collections.llm.fn import walk
 from nemo.collections.llm.gpt.model.base import HAVE_TE
@@ -25,9 +26,9 @@ from nemo.lightning.pytorch.callbacks.megatron_comm_overlap import MegatronCommO
 
 from jobs.engines.native.weights import values_of
 from jobs.engines.nemo.engine import ENGINE
+from jobs.engines.nemo.float8 import float8
 from jobs.engines.nemo.rules import ADAPTED
 from jobs.engines.nemo.weights import load_sharded
-from jobs.errors import ConfigError
 from jobs.layout import pipeline_stages_per_rank, sequence_parallel
 from jobs.plan.pipeline_stages import layer_counts
 from jobs.schema import ActivationCheckpointing, Mlp, Precision, Run
@@ -40,15 +41,6 @@ RECOMPUTE: dict[ActivationCheckpointing, dict[str, str | int]] = {
         "recompute_method": "uniform",
         "recompute_num_layers": 1,
     },
-}
-# Transformer Engine's delayed scaling, as in NeMo's own recipe bf16_with_fp8_mixed: E4M3 forward, E5M2 for gradients,
-# scales by the largest of the last 1,024 maxima. Weights are gathered and kept in float8.
-FLOAT8: dict[str, str | int | bool] = {
-    "fp8": "hybrid",
-    "fp8_recipe": "delayed",
-    "fp8_amax_history_len": 1024,
-    "fp8_amax_compute_algo": "max",
-    "fp8_param_gather": True,
 }
 DTYPES = {Precision.float32: torch.float32, Precision.bfloat16: torch.bfloat16}
 
@@ -235,19 +227,13 @@ def overlaps(run: Run) -> nemo_run.Config:
 def precision(run: Run) -> nemo_run.Config:
     """Return Megatron's precision: weights in the dtype of arithmetic, a float32 copy in the optimizer."""
     dtype = DTYPES[run.job.precision]
-    if run.engine.float8 and not HAVE_TE:
-        # Megatron's own layers would multiply in bfloat16 without a word.
-        raise ConfigError(
-            "engine.float8=true needs Transformer Engine on the nodes. Use NVIDIA's NeMo container "
-            "(cluster.container), or set engine.float8=false."
-        )
     return nemo_run.Config(
         nl.MegatronMixedPrecision,
         precision="32" if dtype is torch.float32 else "bf16-mixed",
         params_dtype=dtype,
         pipeline_dtype=dtype,
         grad_reduce_in_fp32=run.engine.gradients is Precision.float32,
-        **(FLOAT8 if run.engine.float8 else {}),
+        **float8(run, str(get_te_version()) if HAVE_TE else None),
     )
 
 

@@ -13,8 +13,6 @@ from jobs.plan.rules.native_only import prompts_are_native, quantized_bases_are_
 from jobs.plan.rules.rule import Rule, divisors, either, multiples_near
 from jobs.schema import QKV, LoraTarget, Mlp, NormPlace, Precision, Run
 
-FLOAT8_ROWS = 8
-"""Transformer Engine's linear layers refuse other inputs in float8."""
 ADAPTED = {
     "linear_qkv": QKV,
     "linear_proj": (LoraTarget.projection,),
@@ -193,9 +191,9 @@ def adapters_are_of_whole_matrices(run: Run) -> str | None:
 
 
 def float8_is_possible(run: Run) -> str | None:
-    """Require for float8, which Transformer Engine computes, a model and a GPU that have it."""
-    if not run.engine.float8:
-        return None
+    """Require for products in few bits, which Transformer Engine computes, a model and a GPU that have them."""
+    if (wrong := float8.recipe_is_the_engines(run)) is not None or not run.engine.float8:
+        return wrong
     return (
         float8.model_is_suitable(run)
         or float8.all_weights_train(run)
@@ -205,17 +203,21 @@ def float8_is_possible(run: Run) -> str | None:
 
 
 def tokens_fill_float8(run: Run) -> str | None:
-    """Require rows of activations that Transformer Engine multiplies in float8: tokens of a rank, a multiple of 8."""
+    """Require rows of activations that Transformer Engine multiplies in few bits: whole units of tokens of a rank.
+
+    The gradient of a weight sums over tokens, which blocks of MXFP8 and NVFP4 divide, too.
+    """
     job, cut = run.job, run.parallelism.context * (run.parallelism.tensor if sequence_parallel(run) else 1)
-    tokens, unit = job.micro_batch_size * job.sequence_length / cut, FLOAT8_ROWS * cut
-    if tokens % FLOAT8_ROWS == 0:
+    rows = float8.needs_of(run).rows
+    tokens, unit = job.micro_batch_size * job.sequence_length / cut, rows * cut
+    if tokens % rows == 0:
         return None
     near = multiples_near(job.sequence_length, unit // math.gcd(unit, job.micro_batch_size))
     parts = f" / {cut} ranks" if cut > 1 else ""
     return (
-        f"engine.float8=true requires a multiple of {FLOAT8_ROWS} tokens on a rank, and job.micro_batch_size="
+        f"{float8.asked(run)} requires a multiple of {rows} tokens on a rank, and job.micro_batch_size="
         f"{job.micro_batch_size} x {job.sequence_length}{parts} = {tokens:g}. Set job.sequence_length={near}, or "
-        f"{float8.OFF.removeprefix('Set ')}."
+        f"{float8.off(run).removeprefix('Set ')}."
     )
 
 

@@ -84,5 +84,8 @@ REACHABLE = 0.8
 B200 (github.com/stas00/ml-engineering, compute/accelerator at 744d01e, "maximum achievable matmul FLOPS")."""
 FLOAT8_SPEEDUP = 1402.6 / 794.5
 """Largest matrix rate in float8 over that in bfloat16 on H100 (the same table)."""
+NVFP4_SPEEDUP = 2.0
+"""Largest matrix rate in NVFP4 over that in float8 of a GPU whose file does not have it: that of the data sheets of
+B200 and GB200."""
 NETWORK_GB_PER_S = 25.0
 """Network of a GPU whose cluster does not set `network_gb_per_s`: 200 Gb/s for each GPU."""

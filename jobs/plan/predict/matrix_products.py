@@ -14,7 +14,17 @@ from jobs.plan.pipeline_stages import checkpointed_layers
 from jobs.plan.predict.activations import WIDTHS, has_grouped_products, has_wide_weights, in_autocast, tokens_of
 from jobs.plan.predict.flops import attended
 from jobs.plan.predict.weights import layer_weights, norms_of_layer, size
-from jobs.schema import ActivationCheckpointing, Mlp, Norm, Run
+from jobs.schema import ActivationCheckpointing, Float8Recipe, Mlp, Norm, Run
+
+NUMBER_BYTES = {
+    Float8Recipe.tensorwise: 1.0,
+    Float8Recipe.rowwise: 1.0,
+    Float8Recipe.delayed: 1.0,
+    Float8Recipe.blockwise: 1.0,
+    Float8Recipe.mxfp8: 1 + 1 / 32,
+    Float8Recipe.nvfp4: 1 / 2 + 1 / 16,
+}
+"""Bytes of a number with its part of the scales; those of whole rows and blocks of 128 are not counted."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +178,23 @@ def scores_bytes(run: Run) -> float:
     scores = tokens_of(run).count * run.job.sequence_length * model.heads / run.parallelism.tensor
     forward = 11 * width + (width + 4) + (4 + 2 * width if width < 4 else width)
     return (3 + checkpointed_share(run)) * scores * forward
+
+
+def rounded_bytes(run: Run) -> float:
+    """Return the bytes to round the operands of a layer's products to few bits: inputs, and gradients of outputs.
+
+    Recomputation rounds inputs again. Weights are rounded once per step, or with each update.
+    """
+    engine = engine_of(run)
+    if (recipe := engine.float8_recipe(run)) is None:
+        return 0.0
+    products, opening = layer_products(run), feed_forward_products(run)[0]
+    inputs = sum(each.rows * each.inner * each.count for each in products)
+    if run.model.mlp is not Mlp.GptNeoxMLP:
+        # Gate and up have one input.
+        inputs -= opening.rows * opening.inner * opening.count / 2
+    outputs = sum(each.written for each in products)
+    return engine.float8_recipes[recipe] * ((1 + recomputed_share(run)) * inputs + outputs)
 
 
 def stacked_bytes(run: Run) -> float:

@@ -166,6 +166,20 @@ def parameters_by_place(run: Run, *, sharded: bool = True, stored: bool = False)
     return found
 
 
+def matrices_held(run: Run) -> int:
+    """Return the numbers in matrices of layers on the rank that holds the most of them, before FSDP."""
+    stages = pipeline_stage_layers(run)
+
+    def held(place: int) -> int:
+        layers = [layer for stage in pipeline_stages_of(run, place) for layer in stages[stage]]
+        return sum(
+            count * held_by_rank((w for w in layer_weights(kind.model) if w.columns > 1), run.parallelism, 1)
+            for count, kind in kinds_of_run(run, layers)
+        )
+
+    return max(map(held, range(run.parallelism.pipeline)))
+
+
 def shard_ranks(run: Run) -> int:
     """Return the ranks that share one copy of the weights: FSDP's shard group, context-parallel ranks included."""
     return shard_degree(run) * run.parallelism.context if run.parallelism.strategy is Strategy.fsdp else 1

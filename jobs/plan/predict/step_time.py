@@ -23,11 +23,11 @@ from jobs.plan.predict import communication as c
 from jobs.plan.predict import matrix_products as m
 from jobs.plan.predict.activations import WIDTHS
 from jobs.plan.predict.arrays import larger, smaller
-from jobs.plan.predict.constants import FLOAT8_SPEEDUP, REACHABLE, StepTimeConstants
+from jobs.plan.predict.constants import FLOAT8_SPEEDUP, NVFP4_SPEEDUP, REACHABLE, StepTimeConstants
 from jobs.plan.predict.interval import Interval
 from jobs.plan.predict.states import layer_as_stored
 from jobs.plan.predict.weights import run_with_layers, size
-from jobs.schema import Precision, Run
+from jobs.schema import Float8Recipe, Precision, Run
 
 OVERLAP = 0.8
 """Share of computation behind which traffic can hide that is started early enough; an estimate."""
@@ -146,10 +146,19 @@ def matmul_flops_per_s(run: Run, peak: float) -> float:
     return measured * 1e12
 
 
-def float8_flops_per_s(run: Run, rate: float) -> float:
-    """Return the largest rate of matrix products in float8, given that in bfloat16."""
-    measured = run.gpu.matmul_fp8_tflops
-    return FLOAT8_SPEEDUP * rate if measured is None else measured * 1e12
+def flops_in_layers_per_s(run: Run, rate: float) -> float:
+    """Return the largest rate of matrix products in layers, given that in the type of the arithmetic."""
+    recipe, gpu = engine_of(run).float8_recipe(run), run.gpu
+    if recipe is None:
+        return rate
+    float8 = FLOAT8_SPEEDUP * rate if gpu.matmul_fp8_tflops is None else gpu.matmul_fp8_tflops * 1e12
+    match recipe:
+        case Float8Recipe.mxfp8:
+            return float8 if gpu.matmul_mxfp8_tflops is None else gpu.matmul_mxfp8_tflops * 1e12
+        case Float8Recipe.nvfp4:
+            return NVFP4_SPEEDUP * float8 if gpu.matmul_nvfp4_tflops is None else gpu.matmul_nvfp4_tflops * 1e12
+        case _:
+            return float8
 
 
 def step_work(run: Run) -> StepWork | None:
@@ -191,15 +200,16 @@ def stage_work(
     head = m.head_product(run)
     repeats, head_repeats = m.passes(run), (3 if run.job.trains_all_weights else 2) * has_head
     rate = matmul_flops_per_s(run, peak)
-    in_layers_rate = float8_flops_per_s(run, rate) if run.engine.float8 else rate
+    in_layers_rate = flops_in_layers_per_s(run, rate)
     flops = sum(count * each.flops for count, each in products)
     expert_flops = 0.0
     if run.parallelism.expert > 1 and layers:
         expert_flops = layers * sum(each.flops for each in m.feed_forward_products(kinds[-1][1]))
     matrix_s = repeats * flops / in_layers_rate + head_repeats * head.flops / rate
     width = WIDTHS[run.job.precision]
-    # float8 is read; what a product writes, and the head, stay in the type of the arithmetic.
-    read = 1 if run.engine.float8 else width
+    # Few bits are read; what a product writes, and the head, stay in the type of the arithmetic.
+    recipe = engine_of(run).float8_recipe(run)
+    read = width if recipe is None else m.NUMBER_BYTES[recipe]
     of_layers = sum(count * (read * each.read + width * each.written) for count, each in products)
     moved = repeats * of_layers + head_repeats * width * (head.read + head.written)
     # A tied embedding and head are one tensor, which is updated and exchanged once.
@@ -229,7 +239,7 @@ def stage_work(
         matrix_bytes_s=moved / memory_bytes_per_s,
         attention_s=count * m.attention_flops(run) / peak,
         element_s=(
-            sum(each * m.element_bytes(kind) for each, kind in kinds)
+            sum(each * (m.element_bytes(kind) + m.rounded_bytes(kind)) for each, kind in kinds)
             + has_head * m.logits_bytes(run)
             + c.copied_bytes(run, layout, others + of_experts + in_ends, others + of_experts)
         )

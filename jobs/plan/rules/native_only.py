@@ -15,7 +15,7 @@ NEMO_ONLY = {
     "engine.overlap_communication": "true",
 }
 """Keys that only engine=nemo reads, with the only values that they may have elsewhere."""
-ALSO_NEMO = {"engine.float8", "engine.gradients"}
+ALSO_NEMO = {"engine.float8", "engine.float8_recipe", "engine.gradients", "job.loss_band.reference"}
 """Keys that only the native engine and engine=nemo read."""
 OF_EVERY_ENGINE = {"kind", "activation_checkpointing", "compile", "parameters",
                    "tf32", "hang_timeout_s", "startup_limit_s", "cpu_threads_per_rank", "deepspeed", "profile",

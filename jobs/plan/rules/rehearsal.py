@@ -51,7 +51,8 @@ def shrink(config: DictConfig, given: Collection[str]) -> None:
         # The native engine has the same techniques as NeMo.
         config.engine.kind = EngineKind.native
         # One replica sends no gradients, and a rehearsal has fewer of them. Processors have no float8.
-        for key, unset in {**NEMO_ONLY, "engine.gradients": Precision.float32, "engine.float8": False}.items():
+        others = {"engine.gradients": Precision.float32, "engine.float8": False, "engine.float8_recipe": None}
+        for key, unset in {**NEMO_ONLY, **others}.items():
             OmegaConf.update(config, key, unset)
     if OmegaConf.is_missing(config.data, "path"):
         replace_data(config)

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from jobs.layout import degree_of
 from jobs.parallelism import MODEL_AXES
 from jobs.plan.cost import checkpoint_bytes
-from jobs.plan.rules import data, sbatch_variables, slurm_options, stages
+from jobs.plan.rules import data, loss_band, sbatch_variables, slurm_options, stages
 from jobs.plan.rules.native_only import typed
 from jobs.plan.rules.rule import Rule, divisors, either
 from jobs.plan.time_limit import MOST_STOP_S, STOP_S, needed_s, stop_before_limit_s
@@ -738,6 +738,7 @@ OTHERS: tuple[Rule, ...] = (
     *slurm_options.RULES,
     *data.RULES,
     *stages.RULES,
+    *loss_band.RULES,
 )
 RULES = (*COUNTS, *OTHERS)
 WARNINGS: tuple[Rule, ...] = (

@@ -98,7 +98,8 @@ def mounts(run: Run) -> list[str]:
     read = (run.data.path, run.data.tokenizer) if run.stages.prepare is not None else ()
     # No container starts with a mount that does not exist, and other work makes no samples.
     cached = (run.data.cache_dir,) if work_of(run).reads_samples else ()
-    own = [Path(path) for path in (run.runs_dir, *cached, run.job.init_from, *read) if path is not None]
+    given = (run.runs_dir, *cached, run.job.init_from, run.job.loss_band.reference, *read)
+    own = [Path(path) for path in given if path is not None]
     own += work_of(run).directories(run)
     # Also resolved: inside the container a link leads nowhere unless its target is mounted.
     paths = dict.fromkeys(name for path in own for name in (path, path.resolve()))

@@ -94,7 +94,15 @@ def executed_as_set(run: Run) -> Iterator[str]:
         "notice": [part for part in (run.notify.command, run.notify.apprise) if part],
         "members who may change its directories": [cluster.trusted_group] if cluster.trusted_group else [],
         "reads": [
-            path for path in (run.data.path, run.data.tokenizer, run.job.init_from, *of_work.pop("reads", ())) if path
+            path
+            for path in (
+                run.data.path,
+                run.data.tokenizer,
+                run.job.init_from,
+                run.job.loss_band.reference,
+                *of_work.pop("reads", ()),
+            )
+            if path
         ],
     }
     yield from lines_of(parts | of_server(run) | of_work)

@@ -18,7 +18,9 @@ class Evaluate(LanguageModelWork):
 
     entry_point = "jobs.work.evaluate.evaluate_only:evaluate_only"
     reads_samples = True
-    not_read: Mapping[str, str] = {"stages.serve": "null", "job.checkpoint_copy_dir": "null"}
+    not_read: Mapping[str, str] = {
+        "job.loss_band.reference": "null", "stages.serve": "null", "job.checkpoint_copy_dir": "null",
+    }  # fmt: skip
     reads_of_engine = frozenset({"loss", "tf32", "deterministic"})
     # Adapters and virtual tokens are refused by a rule of their own (jobs.plan.rules.values).
     reads_of_job = frozenset({

@@ -19,7 +19,7 @@ MOST_MADE_BYTES = 10e9
 NOT_READ = {
     "storage": "null", "serving": "null", "job.lora": "null", "job.prompt_tuning": "null", "job.export": "false",
     "job.init_from": "null", "job.optimizer": "adamw", "job.optimizer_class": "null", "job.optimizer_arguments": "{}",
-    "engine.profile.steps": "[]", "job.checkpoint_copy_dir": "null",
+    "job.loss_band.reference": "null", "engine.profile.steps": "[]", "job.checkpoint_copy_dir": "null",
     "stages.prepare": "null", "stages.evaluate": "null", "stages.serve": "null",
 }  # fmt: skip
 """Settings of language models, which training on images would not follow."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jobs.plan.predict.states import States
 
 NOT_READ = {
+    "job.loss_band.reference": "null",
     "job.lora": "null", "job.prompt_tuning": "null", "job.export": "false", "job.checkpoint_every_steps": "null",
     "job.checkpoint_copy_dir": "null", "stages.prepare": "null", "stages.evaluate": "null", "stages.serve": "null",
     "engine.profile.steps": "[]", "engine.profile.program": "torch",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 NOT_READ = {
+    "job.loss_band.reference": "null",
     "job.lora": "null", "job.prompt_tuning": "null", "job.export": "false", "job.init_from": "null",
     "job.checkpoint_every_steps": "null", "stages.prepare": "null", "stages.evaluate": "null", "stages.serve": "null",
     "engine.profile.steps": "[]", "job.checkpoint_copy_dir": "null",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -280,24 +281,38 @@ def test_a_rank_whose_gpu_has_no_float8_ends_the_run_with_what_to_type(
     assert "this rank has no NVIDIA GPU. Set engine.float8=false." in str(events(run, "failed")[0]["error"])
 
 
+@dataclass(frozen=True)
+class Scales:
+    """The configuration of torchao's products."""
+
+    recipe: str
+    pad_inner_dim: bool = False
+    enable_fsdp_float8_all_gather: bool = False
+    emulate: bool = False
+
+    @classmethod
+    def from_recipe_name(cls, name: str) -> Scales:
+        return cls(name)
+
+
 def float8_rank(directory: Path, number: int, world: int, start: str) -> None:
     """One rank of a machine without float8, whose torchao writes its calls."""
     calls: list[str] = []
 
-    def convert(gpt: torch.nn.Module, config: dict[str, bool], module_filter_fn: Callable[..., bool]) -> None:
+    def convert(gpt: torch.nn.Module, config: Scales, module_filter_fn: Callable[..., bool]) -> None:
         linear = {name: each for name, each in gpt.named_modules() if isinstance(each, torch.nn.Linear)}
         layers = [name for name, each in linear.items() if module_filter_fn(each, name)]
-        calls.append(json.dumps(config | {"layers": layers}))
+        calls.append(json.dumps(vars(config) | {"layers": layers}))
 
     torchao = ModuleType("torchao.float8")
     torchao.__dict__.update(
-        Float8LinearConfig=lambda **settings: settings,
+        Float8LinearConfig=Scales,
         convert_to_float8_training=convert,
         precompute_float8_dynamic_scale_for_fsdp=lambda _: calls.append("scales"),
     )
     sys.modules.update({"torchao": ModuleType("torchao"), "torchao.float8": torchao})
     patch = pytest.MonkeyPatch()
-    patch.setattr(float8, "refuse_float8", lambda _: None)
+    patch.setattr(float8, "refuse_float8", lambda *_: None)
     patch.setattr(torch, "compile", lambda function, **_: function)
     try:
         rank(directory, number, world, start)
@@ -307,17 +322,23 @@ def float8_rank(directory: Path, number: int, world: int, start: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("parallelism", "gathers"), [("fsdp_full", True), pytest.param("ddp", False, marks=pytest.mark.long)]
+    ("parallelism", "recipe", "gathers"),
+    [
+        ("fsdp_full", "tensorwise", True),
+        pytest.param("fsdp_full", "rowwise", False, marks=pytest.mark.long),
+        pytest.param("ddp", "tensorwise", False, marks=pytest.mark.long),
+    ],
 )
 def test_fsdp_sends_weights_in_float8_and_scales_them_once_a_step(
-    parallelism: str, gathers: bool, tmp_path: Path
+    parallelism: str, recipe: str, gathers: bool, tmp_path: Path
 ) -> None:
     run = make_run(tmp_path, f"parallelism={parallelism}", "ranks_per_node=2", "job.steps=3", "gpu=h100_sxm",
-                   *FLOAT8.split())  # fmt: skip
+                   *FLOAT8.split(), f"engine.float8_recipe={recipe}")  # fmt: skip
     assert set(train(run, of_rank=float8_rank)) == {0}, printed(run)
     for file in run.path.glob("calls*.json"):
         converted, *scaled = json.loads(file.read_text())
-        assert json.loads(converted)["enable_fsdp_float8_all_gather"] is gathers
+        assert (json.loads(converted)["recipe"], json.loads(converted)["enable_fsdp_float8_all_gather"]) == (
+            recipe, gathers)  # fmt: skip
         names = {layer.rpartition(".")[2] for layer in json.loads(converted)["layers"]}
         assert names == {"qkv", "proj", "fc_1", "fc_2"}, "all but the head"
         assert scaled == ["scales"] * (3 if gathers else 0)

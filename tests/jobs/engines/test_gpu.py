@@ -295,11 +295,15 @@ def test_the_optimizers_loop_does_not_change_the_losses(loop: str, weights: RunD
 
 
 @needs("torchao", "float8")
+@pytest.mark.parametrize("recipe", ["null", "rowwise"])
 @pytest.mark.parametrize("parallelism", ["single", "fsdp_full"])
-def test_float8_trains_close_to_bfloat16_but_not_equal(parallelism: str, weights: RunDir, tmp_path: Path) -> None:
+def test_float8_trains_close_to_bfloat16_but_not_equal(
+    parallelism: str, recipe: str, weights: RunDir, tmp_path: Path
+) -> None:
     common = ("ranks_per_node=1", f"job.init_from={weights.export}", f"parallelism={parallelism}", "gpu=h100_sxm",
               "job.precision=bfloat16", "engine.compile=true")  # fmt: skip
-    runs = [make_run(tmp_path, f"name=float8_{on}", *common, f"engine.float8={on}") for on in ("false", "true")]
+    runs = [make_run(tmp_path, f"name=float8_{on}", *common, f"engine.float8={on}", f"engine.float8_recipe={scales}")
+            for on, scales in (("false", "null"), ("true", recipe))]  # fmt: skip
     for run in runs:
         assert train(run) == [0], printed(run)
     differences = [abs(a - b) for a, b in zip(*map(losses, runs), strict=True)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from litgpt.model import GPT
 
 from analysis.metrics.goodput import account, starts_of
 from jobs import metrics as m
+from jobs.engines.nemo.float8 import float8
 from jobs.engines.nemo.train import refuse_old_nemo
 from jobs.errors import ConfigError
 from jobs.layout import accumulation, data_degree
@@ -30,7 +32,9 @@ from jobs.plan.predict.speed import speed
 from jobs.plan.predict.states import states
 from jobs.rundir import RunDir, load_run, read_records
 from jobs.runtime.transport import gloo_transports
+from jobs.schema import Float8Recipe
 from jobs.submit.commands import submit
+from tests.support.composing import one
 from tests.support.nemo.real_nemo import Nemo, shimmed_python
 from tests.support.paths import ROOT
 from tests.support.real_run import events, losses, make_run, printed, rank_environment, steps, train
@@ -394,13 +398,13 @@ def test_the_export_of_a_run_on_text_carries_its_tokenizer(nemo: Nemo, tmp_path:
 @pytest.mark.long
 @pytest.mark.slow
 def test_the_record_states_what_ran_where_and_what_a_rank_held(nemo: Nemo, tmp_path: Path) -> None:
-    one = done(nemo, tmp_path / "one", *ONE)
+    single = done(nemo, tmp_path / "one", *ONE)
     four = done(nemo, tmp_path / "four", "parallelism=tp_pp", "nodes=2", "ranks_per_node=2")
     (begun,) = events(four, "started")
     assert (begun["device"], begun["ranks"], begun["emulated_nodes"]) == ("cpu", 4, True)
-    all_weights, held = (float(str(events(run, "layout")[0]["parameters_held"])) for run in (one, four))
+    all_weights, held = (float(str(events(run, "layout")[0]["parameters_held"])) for run in (single, four))
     assert 0.25 < held / all_weights < 0.3, "norms are whole on every rank of a stage"
-    assert [event["ways"] for run in (one, four) for event in events(run, "transport")] == [gloo_transports()]
+    assert [event["ways"] for run in (single, four) for event in events(run, "transport")] == [gloo_transports()]
     (end,) = events(four, "finished")
     parts = [v for k, v in end.items() if k.endswith("_s") and k != "total_time_s" and isinstance(v, float)]
     assert sum(parts) == pytest.approx(end["total_time_s"], rel=1e-6)
@@ -519,6 +523,56 @@ def test_float8_without_transformer_engine_ends_before_the_first_step(nemo: Nemo
     assert not steps(run)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "version", "expected"),
+    [
+        ("null", "1.13", {"fp8": "hybrid", "fp8_recipe": "delayed"}),
+        ("mxfp8", "2.1.0", {"fp8_recipe": "mxfp8", "reuse_grad_buf_for_mxfp8_param_ag": True}),
+        ("nvfp4", "2.7.0", {"fp4": "e2m1"}),
+        ("nvfp4", "2.6.1", "nvfp4 needs Transformer Engine 2.7 or later on the nodes, and these have 2.6.1. Use"),
+        ("mxfp8", None, "engine.float8_recipe=mxfp8 needs Transformer Engine 2.1 or later on the nodes. Use NVIDIA's"),
+    ],
+)
+def test_a_recipe_is_megatrons_and_needs_its_transformer_engine(
+    recipe: str, version: str | None, expected: dict[str, object] | str
+) -> None:
+    run = one("engine=nemo", "cluster=xe9680_h100", "gpu=b200_sxm", "model=llama2_7b", "data=random",
+              "job.precision=bfloat16", "engine.float8=true", f"engine.float8_recipe={recipe}",
+              "engine.distributed_optimizer=true").run  # fmt: skip
+    if isinstance(expected, str):
+        with pytest.raises(ConfigError, match=re.escape(expected)):
+            float8(run, version)
+    else:
+        assert expected.items() <= float8(run, version).items()
+
+
+KEYWORDS = """
+import torch
+from nemo import lightning as nl
+from megatron.core.transformer import TransformerConfig
+from jobs.engines.nemo.float8 import FLOAT8, MXFP8_WEIGHTS
+for recipe, keywords in FLOAT8.items():
+    more = MXFP8_WEIGHTS if recipe.name == "mxfp8" else {}
+    made = nl.MegatronMixedPrecision(precision="bf16-mixed", **keywords, **more).dtype_config
+    print(recipe.name, made.fp8, made.fp8_recipe, made.fp8_param, made.fp4, hasattr(TransformerConfig, "fp4_recipe"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_megatron_has_every_recipe() -> None:
+    answer = subprocess.run([sys.executable, "-c", KEYWORDS], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+    found = [line for line in answer.stdout.splitlines() if line.split(" ")[0] in Float8Recipe.__members__]
+    assert found == [
+        "delayed hybrid delayed True None True",
+        "tensorwise hybrid tensorwise True None True",
+        "blockwise e4m3 blockwise True None True",
+        "mxfp8 e4m3 mxfp8 True None True",
+        "nvfp4 None delayed False e2m1 True",
+    ]
+
+
 def test_float8_of_nemo_is_planned_under_tensor_and_pipeline_parallelism() -> None:
     common = ("engine=nemo", "cluster=xe9680_h100", "nodes=2", "model=llama2_13b", "data=random", "parallelism=tp_pp",
               "job.precision=bfloat16", "engine.activation_checkpointing=full", "job.sequence_length=4096",
@@ -530,3 +584,22 @@ def test_float8_of_nemo_is_planned_under_tensor_and_pipeline_parallelism() -> No
     assert fast.point_s < 0.9 * slow.point_s
     # A matrix and its transpose in float8 are as large as one in bfloat16.
     assert states(narrow.run).weights == states(wide.run).weights
+
+
+@pytest.mark.parametrize(
+    ("recipe", "distributed", "more"), [("mxfp8", True, 1 / 16), ("mxfp8", False, 2 + 1 / 16), ("nvfp4", True, 9 / 8)]
+)
+def test_copies_of_weights_in_blocks_are_planned_with_their_scales(recipe: str, distributed: bool, more: float) -> None:
+    common = ("engine=nemo", "cluster=xe9680_h100", "gpu=b200_sxm", "model=llama2_7b", "data=random", "parallelism=ddp",
+              "job.precision=bfloat16", f"engine.distributed_optimizer={str(distributed).lower()}",
+              "engine.activation_checkpointing=full", "job.micro_batch_size=1", "scaling.global_batch_size=64",
+              "job.sequence_length=4096")  # fmt: skip
+    wide = one(*common).run
+    tensorwise, narrow = (one(*common, "engine.float8=true", f"engine.float8_recipe={name}").run
+                          for name in ("tensorwise", recipe))  # fmt: skip
+    # Llama-2 7B without embedding, head and norms.
+    matrices = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
+    assert states(narrow).weights - states(wide).weights == more * matrices
+    seconds = [each.point_s for each in map(speed, (narrow, tensorwise, wide)) if each]
+    assert seconds[2] > max(seconds[:2])
+    assert (seconds[0] > seconds[1]) == (recipe == "mxfp8"), "MXFP8 has the rate of float8 and rounds more"

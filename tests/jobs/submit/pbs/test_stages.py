@@ -281,9 +281,7 @@ def test_what_waits_for_a_run_that_qdel_deleted_before_it_ran_does_not_wait_for_
     capsys.readouterr()
     assert main([command, str(tmp_path / "s")]) == 0
     shown = printed_words(capsys)
-    assert (
-        "cancelled job 2, which waited for job 1: that was deleted before it ran, and PBS never starts it" in shown
-    )
+    assert "cancelled job 2, which waited for job 1: that was deleted before it ran, and PBS never starts it" in shown
     for freed in ("3", "7"):
         assert f"job {freed} no longer waits for job 1, deleted before it ran" in shown
     assert "2" not in pbs.alive()
