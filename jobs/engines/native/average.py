@@ -8,7 +8,7 @@ As one more state of each parameter it is sharded, saved, resharded and restored
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -28,9 +28,10 @@ def keep_average(optimizer: Optimizer, decay: float) -> None:
         given = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
         new = [each for each in given if AVERAGE not in optimizer.state[each]]
         for each in new:
-            optimizer.state[each][AVERAGE] = torch.empty_like(plain(each), dtype=torch.float32).copy_(plain(each))
+            weight = cast(Tensor, plain(each))
+            optimizer.state[each][AVERAGE] = torch.empty_like(weight, dtype=torch.float32).copy_(weight)
         if known := [each for each in given if not any(each is other for other in new)]:
-            weights = [local_shard(plain(each)).float() for each in known]
+            weights = [local_shard(cast(Tensor, plain(each))).float() for each in known]
             torch._foreach_lerp_([local_shard(optimizer.state[each][AVERAGE]) for each in known], weights, 1 - decay)
 
     optimizer.register_step_post_hook(update)
