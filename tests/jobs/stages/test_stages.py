@@ -254,29 +254,26 @@ class TestOnSlurm:
     def test_a_run_that_failed_for_good_is_evaluated_and_reported_after_resume_has_finished_it(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        more = ["cluster=generic_slurm", "job.steps=300", "launcher.requeues=0", "repeat=1,2", "name=r${repeat}"]
-        assert main(["submit", "-m", *chained(tmp_path, *more)]) == 0
+        more = ["cluster=generic_slurm", "job.steps=150", "launcher.requeues=0", "name=one", "stages.prepare=null"]
+        assert main(["submit", *chained(tmp_path, *more)]) == 0
         sweep = SweepDir(tmp_path / "s")
-        bad, good = sweep.runs()
-        wait_until(lambda: events(bad, "checkpoint"))
-        process_of(bad, 0).kill()
+        (run,) = sweep.runs()
+        wait_until(lambda: events(run, "checkpoint"))
+        process_of(run, 0).kill()
         wait_until(lambda: stage_event(sweep, "reported") and not queue(), 720)
-        assert [item.state for item in states(sweep)] == [State.failed, State.finished]
-        evaluations = "evaluate: 1 finished, 1 cancelled (its dependency failed)"
-        assert stage_lines(stage_states(sweep))[1:] == [evaluations, "report: finished"]
+        assert [item.state for item in states(sweep)] == [State.failed]
+        cancelled = "evaluate: 1 cancelled (its dependency failed)"
+        assert stage_lines(stage_states(sweep)) == [cancelled, "report: finished"]
         before = len(submitted(sweep))
         capsys.readouterr()
         assert main(["resume", "--wait", str(sweep.path)]) == 0, printed_words(capsys)
-        assert submitted(sweep)[before:] == [("train", bad.name), ("evaluate", bad.name), ("report", None)]
-        assert int(str(events(bad, "started")[1]["from_step"])) >= 20
-        for run in (bad, good):
-            (evaluated,) = events(run, "evaluated")
-            assert evaluated["step"] == 300
-        assert stage_lines(stage_states(sweep))[1:] == ["evaluate: 2 finished", "report: finished"]
+        assert submitted(sweep)[before:] == [("train", run.name), ("evaluate", run.name), ("report", None)]
+        assert int(str(events(run, "started")[1]["from_step"])) >= 20
+        (evaluated,) = events(run, "evaluated")
+        assert evaluated["step"] == 150
+        assert stage_lines(stage_states(sweep)) == ["evaluate: 1 finished", "report: finished"]
         assert len(stage_event(sweep, "reported")) == 2
-        rows = (sweep.path / "runs.csv").read_text().splitlines()
-        place = rows[0].split(",").index("evaluation_loss")
-        assert all(row.split(",")[place] for row in rows[1:])
+        assert "evaluation_loss" in (sweep.path / "runs.csv").read_text()
         wait_until(lambda: not queue())
 
     @pytest.mark.long
