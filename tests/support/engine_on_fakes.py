@@ -210,9 +210,7 @@ def load_nothing(
             if isinstance(module, Nf4Linear):
                 module.pack(torch.empty(module.out_features, module.in_features, dtype=module.stored, device=device))
         tie_embeddings(gpt, tied=tied)
-        tables = (2,) if gpt.config.rope_local_base_freq else ()
-        shape = *tables, gpt.max_seq_length, gpt.config.rope_n_elem
-        gpt.cos, gpt.sin = (torch.empty(shape, device=device) for _ in range(2))
+        gpt.cos, gpt.sin = (torch.empty(table.shape, device=device) for table in (gpt.cos, gpt.sin))
 
 
 def trained(model: ParallelModel, run: Run, live: Live, micro_batches: int) -> Held:

@@ -227,11 +227,13 @@ def within_chunks(q: Tensor, k: Tensor, v: Tensor, chunk: int, reach: Reach) -> 
     if chunk >= row:
         return causal(q, k, v, reach)
     if rest := row % chunk:
-        parts = zip(*(each.split((row - rest, rest), 2) for each in (q, k, v)), strict=True)
-        return torch.cat([within_chunks(*part, chunk, reach) for part in parts], 1)
+        (q, last_q), (k, last_k), (v, last_v) = (each.split((row - rest, rest), 2) for each in (q, k, v))
+        whole = within_chunks(q, k, v, chunk, reach)
+        return torch.cat([whole, causal(last_q, last_k, last_v, reach)], 1)
     # (mbs, heads, seq, size) -> (mbs x chunks, heads, chunk, size): a view
     q, k, v = (each.unflatten(2, (-1, chunk)).transpose(1, 2).flatten(0, 1) for each in (q, k, v))
-    return causal(q, k, v, reach).unflatten(0, (-1, row // chunk)).flatten(1, 2)
+    by_chunk = causal(q, k, v, reach)
+    return by_chunk.reshape(-1, row, *by_chunk.shape[2:])
 
 
 def masked(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, reach: Reach) -> Tensor:

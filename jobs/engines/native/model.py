@@ -128,7 +128,7 @@ def through(
     by_chunk: dict[int | None, Tensor | None] = {None: bounds}
     for block in blocks:
         attention = cast(Attention, block.get_submodule("attn"))
-        if (chunk := attention.chunk) not in by_chunk:
+        if (chunk := attention.chunk) is not None and chunk not in by_chunk:
             by_chunk[chunk] = None if bounds is None else bounds_of_chunks(bounds, row, chunk)
         # Positional, as in GPT.forward: tensor parallelism addresses attention's inputs by position.
         x = block(x, *tables[attention.table], by_chunk[chunk], None, None)

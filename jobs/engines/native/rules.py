@@ -357,7 +357,8 @@ def adapters_have_their_matrices(run: Run) -> str | None:
         )
     targets = lora.targets
     if LoraTarget.mlp in targets and (model.router or model.shared_experts):
-        others = [target for target in targets if target is not LoraTarget.mlp] or [*QKV, LoraTarget.projection]
+        attention = [*QKV, LoraTarget.projection]
+        others = [target for target in attention if target in targets] or attention
         return (
             f"job.lora.targets={typed(targets)} adapts plain feed-forwards, and {has}. Set job.lora.targets="
             f"{typed(others)}, or job=finetune_full."

@@ -179,9 +179,14 @@ def statistics_of_heads(run: Run, x: Tokens) -> int:
     heads, cap = run.model.heads // run.parallelism.tensor, run.model.attention_softcap is not None
     if not cap and (not run.model.attention_sinks or has_flash(run)):
         return 4 * heads
-    row = run.job.row_length if run.job.batching is not Batching.packed else x.count
+    row = scored(run, x)
     weights = (row + run.model.attention_sinks) * 4 + (row * x.width if x.width < 4 else 0) + cap * row * x.width
     return heads * weights + row // run.job.micro_batch_size
+
+
+def scored(run: Run, x: Tokens) -> int:
+    """Return the positions for which a head of a token has a score, where all scores are in memory."""
+    return x.count if run.job.batching is Batching.packed else run.job.row_length
 
 
 def latent_attention(run: Run, x: Tokens, latent: LatentAttention) -> int:
@@ -318,8 +323,7 @@ def expensive_results(run: Run, x: Tokens) -> int:
         products += q + model.heads // tensor * (made + attended)
     if model.attention_softcap is not None:
         # The products of queries and keys, which are no part of a kernel of attention then.
-        row = run.job.row_length if run.job.batching is not Batching.packed else x.count
-        products += model.heads // tensor * row
+        products += model.heads // tensor * scored(run, x)
     if lora is not None:
         # A token meets the adapters of its experts only.
         met = adapter_weights(replace(model, experts=model.experts_per_token), lora)

@@ -52,6 +52,7 @@ from jobs.plan.predict.workspace import (
     head_gradient,
     masks_of_layer,
     pipeline_messages,
+    scores_of_layer,
 )
 from jobs.schema import ActivationCheckpointing, Run
 from jobs.work.work import work_of
@@ -323,9 +324,15 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
     uncast, kept = kept, kept + cast_weights(run, [*whole, *(again & {numbers[-1]})], head=False)
 
     def work_of_layer(of: Run) -> int:
-        return recomputed(of, x) + max(backward_of_layer(of, x), masks_of_layer(of, x))
+        return recomputed(of, x) + max(backward_of_layer(of, x), masks_of_layer(of, x), scores_of_layer(of, x))
 
-    of_last, begin, before, after = (messages + gathers_for_backward(end_run, moment) for moment in Backward)
+    # Layers with experts and dense ones may take turns: the larger of both orders.
+    pairs = ((end_run, before_run), (before_run, end_run))
+    of_last = messages + gathers_for_backward(*pairs[0], Backward.last)
+    begin, before, after = (
+        messages + max(gathers_for_backward(*pair, moment) for pair in pairs)
+        for moment in (Backward.begin, Backward.before, Backward.after)
+    )
     if once and last:
         base = base | {"gradients": head_gradient(run)}
     yield base | {"activations": kept, "backward": work_of_layer(end_run), "communication": of_last}

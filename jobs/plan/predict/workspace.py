@@ -17,10 +17,12 @@ from jobs.plan.predict.activations import (
     WIDTHS,
     Tokens,
     closing_operands,
+    feed_forward,
     has_grouped_products,
     has_wide_weights,
     in_autocast,
     layer_input,
+    scored,
 )
 from jobs.plan.predict.states import layer_as_stored, shard_ranks, undivided_gradients
 from jobs.plan.predict.weights import (
@@ -88,6 +90,17 @@ def masks_of_layer(run: Run, x: Tokens) -> int:
     return x.count * (drawn + 2 * run.model.hidden_size * x.width - later) + 3 * layer_input(run, x)
 
 
+def scores_of_layer(run: Run, x: Tokens) -> int:
+    """Return what backward of capped scores takes next to a layer, when the feed-forward has freed what it kept.
+
+    The gradients of their weights and of the scores, in float32.
+    """
+    if run.model.attention_softcap is None:
+        return 0
+    scores = x.count * scored(run, x) * run.model.heads // run.parallelism.tensor
+    return 2 * 4 * scores - feed_forward(run, x)
+
+
 def in_layer(run: Run) -> int:
     """Return the weights of one layer on a TP rank, adapters included."""
     adapters = adapter_weights(run.model, run.job.lora) if run.job.lora else []
@@ -141,23 +154,23 @@ def gathers_for_loss(run: Run) -> int:
     return (weights + message) * WIDTHS[run.job.precision] * in_head(run)
 
 
-def gathers_for_backward(run: Run, moment: Backward) -> int:
-    """Return the buffers of FSDP in backward of a layer.
+def gathers_for_backward(run: Run, neighbour: Run, moment: Backward) -> int:
+    """Return the buffers of FSDP in backward of a layer, between or beside layers as those of `neighbour`.
 
     Weights of this layer, the message of the next one, this layer's gradients, and the message that reduces the
     gradients of what came before: head, or a layer.
     """
     if not uses_fsdp(run):
         return 0
-    width = WIDTHS[run.job.precision]
+    width, kept = WIDTHS[run.job.precision], keeps_gathered(run)
     if moment is Backward.begin:
-        return 0 if keeps_gathered(run) else 3 * width * in_layer(run)
-    weights = 0 if keeps_gathered(run) else 2
+        return 0 if kept else width * (2 * in_layer(run) + in_layer(neighbour))
+    weights = 0 if kept else width * (in_layer(run) + in_layer(neighbour))
     reduced = engine_of(run).gradient_bytes(run) * (
-        trained_in_head(run) if moment is Backward.last else trained_in_layer(run)
+        trained_in_head(run) if moment is Backward.last else trained_in_layer(neighbour)
     )
     gradients = width * trained_in_layer(run) if moment is Backward.after else 0
-    return reduced + weights * width * in_layer(run) + gradients
+    return reduced + weights + gradients
 
 
 def keeps_gathered(run: Run) -> bool:

@@ -200,6 +200,7 @@ FAMILIES = {
         },
         "Gemma-2-2b",
         lambda config, *weights: copy_weights_gemma_2(*weights),
+        has_known_parts=True,
     ),
     "Gemma3": Family(
         {
@@ -270,6 +271,7 @@ FAMILIES = {
         None,
         without=NOT_COMPILED,
         adapted="[query,key,value,projection]",
+        has_known_parts=True,
     ),
     "DeepseekV3": Family(
         DEEPSEEK
@@ -441,6 +443,7 @@ LAYOUTS = {
     "TP": ("parallelism=tp", TWO),
     "TP, packed": ("parallelism=tp", TWO, PACKED),
     "TP without sequence parallelism": ("parallelism=tp", TWO, "parallelism.sequence_parallel=false"),
+    "TP, loss in chunks": ("parallelism=tp", TWO, "engine.loss=chunked"),
     "TP, compiled": ("parallelism=tp", TWO, "engine.compile=true"),
     "PP": ("parallelism=pp", TWO),
     "PP, packed": ("parallelism=pp", TWO, PACKED),

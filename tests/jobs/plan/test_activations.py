@@ -37,6 +37,7 @@ GPT_OSS = ("model=gpt_oss_20b", "job.sequence_length=4096")
 LITE = ("model=deepseek_v2_lite", "model.dense_layers=2", "job.sequence_length=4096")
 # Two chunks in each row.
 SCOUT = ("model=llama4_scout", "model.full_attention_every=0", "model.sliding_window=2048", "job.sequence_length=4096")
+MAVERICK = ("model=llama4_maverick", "model.experts=16", "job.sequence_length=16384", "model.layers=4")
 TP = ("parallelism=tp", "parallelism.tensor=8", "scaling.global_batch_size=2")
 FSDP = ("scaling.global_batch_size=16", *AUTOCAST)
 FSDP_FULL = ("parallelism=fsdp_full", "scaling.global_batch_size=16")
@@ -168,6 +169,18 @@ def test_tensors_kept_for_backward_are_those_of_the_engine(overrides: tuple[str,
                 marks=pytest.mark.long,
             )
             for model in (GPT_OSS, ("model=mixtral_8x7b", "job.sequence_length=4096"))
+            for mode in ("none", "full")
+        ),
+        (*GEMMA2, *ALONE, *IN_16_BITS, "job.sequence_length=8192", "engine.activation_checkpointing=full"),
+        *(
+            pytest.param((*GEMMA2, *layout, "job.sequence_length=8192"), marks=pytest.mark.long)
+            for layout in ((*ALONE, *IN_16_BITS), (*FSDP_FULL, *AUTOCAST))
+        ),
+        *(
+            pytest.param(
+                (*MAVERICK, "parallelism=fsdp_full", *FSDP, f"engine.activation_checkpointing={mode}"),
+                marks=pytest.mark.long,
+            )
             for mode in ("none", "full")
         ),
         (*LITE, *ALONE, *IN_16_BITS),

@@ -42,7 +42,9 @@ def write_adapters(run: Run, export: Path) -> None:
     # PEFT names q, k and v apart, as Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma 3 and GPT-OSS have them.
     if run.model.mlp is Mlp.GptNeoxMLP:
         return
-    # GPT-OSS has the experts of a layer in one tensor, gate and up in turn, where PEFT has other adapters.
+    # GPT-OSS has the experts of a layer in one tensor, gate and up in turn. PEFT's adapters of tensors
+    # (target_parameters) have one A for both, and whether A or B is of the inputs depends on an attribute of
+    # transformers' class (is_transposed), so on its version.
     if run.model.swiglu_limit is not None and LoraTarget.mlp in lora.targets:
         return
     adapters = load_weights(export / LITGPT_FILE)["model"]
