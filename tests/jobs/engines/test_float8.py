@@ -77,10 +77,18 @@ def emulating_rank(directory: Path, number: int, world: int, start: str) -> None
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("recipe", "parallelism"), [("rowwise", "fsdp_full"), ("mxfp8", "fsdp_full"), ("mxfp8", "ddp")]
+    ("recipe", "parallelism", "optimizer"),
+    [
+        ("rowwise", "fsdp_full", "adamw"),
+        ("mxfp8", "fsdp_full", "adamw"),
+        ("mxfp8", "ddp", "adamw_8bit"),
+        # Weights that FSDP sends in float8 have a type of torchao's around them.
+        ("tensorwise", "fsdp_full", "adamw_8bit"),
+    ],
 )
-def test_losses_are_near_those_of_bfloat16(recipe: str, parallelism: str, tmp_path: Path) -> None:
-    common = (f"parallelism={parallelism}", "ranks_per_node=2", "gpu=b200_sxm", "job.steps=10", "job.warmup_steps=2")
+def test_losses_are_near_those_of_bfloat16(recipe: str, parallelism: str, optimizer: str, tmp_path: Path) -> None:
+    common = (f"parallelism={parallelism}", "ranks_per_node=2", "gpu=b200_sxm", "job.steps=10", "job.warmup_steps=2",
+              f"job.optimizer={optimizer}", "job.checkpoint_every_steps=5")  # fmt: skip
     few = make_run(tmp_path, "name=few", *common, *CAPABLE, f"engine.float8_recipe={recipe}")
     wide = make_run(tmp_path, "name=wide", *common, *SHAPE)
     assert train(few, of_rank=emulating_rank) == [0, 0], printed(few)
