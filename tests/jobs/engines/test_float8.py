@@ -38,22 +38,23 @@ def rounded(values: Tensor, recipe: str) -> Tensor:
 def test_products_are_those_of_rounded_operands(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(float8, "refuse_float8", lambda *_: None)
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(96, 64, bias=False, dtype=torch.bfloat16))
+    linear = nn.Linear(96, 64, bias=False, dtype=torch.bfloat16)
+    model = nn.Sequential(linear)
     # 48 tokens are no whole blocks of MXFP8: such rows are filled up.
     tokens = torch.randn(2, 24, 96, dtype=torch.bfloat16, requires_grad=True)
     gradient = torch.randn(2, 24, 64, dtype=torch.bfloat16) * 1e-3
-    weight = model[0].weight.detach()
+    weight = linear.weight.detach()
     run = one("parallelism=single", "ranks_per_node=1", "gpu=b200_sxm", *CAPABLE, f"engine.float8_recipe={recipe}").run
     float8.multiply_in_float8(model, torch.device("cpu"), run)
     output = model(tokens)
     output.backward(gradient)
     assert tokens.grad is not None
-    assert model[0].weight.grad is not None
+    assert linear.weight.grad is not None
     x, g = tokens.detach().reshape(48, 96), gradient.reshape(48, 64)
     expected = {
         "output": (output.reshape(48, 64), rounded(x, recipe) @ rounded(weight, recipe).T),
         "input": (tokens.grad.reshape(48, 96), rounded(g, recipe) @ rounded(weight.T, recipe).T),
-        "weight": (model[0].weight.grad, rounded(filled(g).T, recipe) @ rounded(filled(x).T, recipe).T),
+        "weight": (linear.weight.grad, rounded(filled(g).T, recipe) @ rounded(filled(x).T, recipe).T),
     }
     for name, (found, product) in expected.items():
         if recipe == "tensorwise" and name != "output":

@@ -37,7 +37,7 @@ def test_its_gradient_is_autograds_and_the_loss_is_without_it() -> None:
             torch.testing.assert_close(ours, autograds, atol=1e-4, rtol=1e-4)
 
 
-def trained(where: Path, *overrides: str, ranks: Callable[[RunDir], list[int]] = train) -> RunDir:
+def trained(where: Path, *overrides: str, ranks: Callable[[RunDir], list[int | None]] = train) -> RunDir:
     """A run that has come to its end."""
     run = make_run(where, "job.z_loss=0.1", "job.steps=4", "ranks_per_node=2", *overrides)
     assert set(ranks(run)) == {0}, printed(run)
