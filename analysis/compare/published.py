@@ -242,7 +242,8 @@ def arithmetic(run: RunResult) -> str | None:
     """Return the type of a run's matrix products as published.csv names it; None if it is not known."""
     named = str(run.setting("job.precision")).lower()
     if run.setting("engine.float8") is True or "fp8" in named or "float8" in named:
-        return "float8"
+        # The figures are of 8 bits.
+        return None if run.setting("engine.float8_recipe") == "nvfp4" else "float8"
     return "bfloat16" if "bf16" in named or "bfloat16" in named else None
 
 

@@ -258,7 +258,7 @@ def peak_of(run: RunResult) -> Peak:
         # Transformer Engine: CUBLAS_COMPUTE_32F_FAST_TF32 in common/gemm/cublaslt_gemm.cu.
         raise UnknownError("NeMo's matrix products in float32 may be TF32, which has a different peak")
     if run.setting("engine.float8") is True:
-        raise UnknownError("only linear layers multiply in float8, so no single peak applies")
+        raise UnknownError("only linear layers multiply in few bits, so no single peak applies")
     if run.log and precision is None:
         named = run.setting("job.precision") or "an arithmetic type that the log does not name"
         raise UnknownError(f"the peak in {named} is not known for certain (known: bf16 and fp16)")

@@ -37,6 +37,7 @@ ROOMS = (
     "frozen",
     "event_fields",
     "rundir",
+    "loss_band",
     "engines.native.optimizers",
     "visible",
     "console",

@@ -182,7 +182,10 @@ def precision(run: RunResult) -> str:
     """Return the types of arithmetic and of weights."""
     arithmetic, held = run.setting("job.precision"), run.setting("engine.parameters")
     words = f"arithmetic in {arithmetic}, weights and optimizer in {held}"
-    return words + (", linear layers in float8" if run.setting("engine.float8") is True else "")
+    if run.setting("engine.float8") is not True:
+        return words
+    recipe = run.setting("engine.float8_recipe")
+    return f"{words}, linear layers in {'float8' if recipe is None else f'few bits ({recipe})'}"
 
 
 def layout(run: RunResult) -> str:

@@ -38,8 +38,8 @@ class MXFP8Linear(nn.Linear):
         # The gradient of the weight sums over tokens, in blocks: zeros add nothing, and change no block's scale.
         padded = F.pad(rows, (0, 0, 0, -len(rows) % BLOCK))
         # Scales rounded up: no number overflows (arXiv:2506.08027).
-        product = _to_mxfp8_then_scaled_mm(padded, weight, self.kernels, ScaleCalculationMode.RCEIL)[: len(rows)]
-        product = product.reshape(*tokens.shape[:-1], self.out_features)
+        product: Tensor = _to_mxfp8_then_scaled_mm(padded, weight, self.kernels, ScaleCalculationMode.RCEIL)
+        product = product[: len(rows)].reshape(*tokens.shape[:-1], self.out_features)
         return product if self.bias is None else product + self.bias.to(product.dtype)
 
 

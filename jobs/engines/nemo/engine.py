@@ -72,7 +72,7 @@ class NeMo(Engine):
         )
 
     def rounded_bytes(self, run: Run) -> float:
-        """Return the bytes that a number of a layer's matrices takes beside those of the arithmetic (float8.py)."""
+        """Return the bytes of a number of a layer's matrices beside those of the arithmetic (nemo.float8)."""
         match self.float8_recipe(run):
             case Float8Recipe.mxfp8:
                 # Along rows and columns; with the distributed optimizer there is nothing else.

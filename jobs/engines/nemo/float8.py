@@ -56,9 +56,5 @@ def float8(run: Run, version: str | None) -> Keywords:
             f"{asked(run)} needs Transformer Engine{wanted} on the nodes{found}. Use NVIDIA's NeMo container "
             f"(cluster.container), or s{off(run).removeprefix('S')}."
         )
-    return FLOAT8[recipe] | (MXFP8_WEIGHTS if keeps_mxfp8(run) else {})
-
-
-def keeps_mxfp8(run: Run) -> bool:
-    """Return whether weights are kept in MXFP8 alone; without it they stay in bfloat16, with copies in MXFP8."""
-    return ENGINE.float8_recipe(run) is Float8Recipe.mxfp8 and run.engine.distributed_optimizer
+    owned = recipe is Float8Recipe.mxfp8 and run.engine.distributed_optimizer
+    return FLOAT8[recipe] | (MXFP8_WEIGHTS if owned else {})

@@ -46,8 +46,8 @@ def band_has_a_reference(run: Run) -> str | None:
         return None
     return (
         f"job.loss_band.percent={band.percent:g} and job.loss_band.steps={band.steps} have no effect without a "
-        "reference. Set job.loss_band.reference=DIRECTORY to a run in bfloat16, or job.loss_band.percent="
-        f"{plain.percent:g} job.loss_band.steps={plain.steps}."
+        f"reference. Set job.loss_band.percent={plain.percent:g} job.loss_band.steps={plain.steps}, or "
+        "job.loss_band.reference=DIRECTORY to a run in bfloat16."
     )
 
 

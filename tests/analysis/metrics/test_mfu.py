@@ -223,7 +223,7 @@ def test_without_a_peak_there_is_no_mfu_and_the_page_states_why(
 def test_float8_beside_bfloat16_leaves_no_mfu(tmp_path: Path) -> None:
     measured(tmp_path, with_engine(a_gpu_run(), "native", float8=True), 40_000)
     assert utilization(only(tmp_path)).explanation == [
-        "no MFU: only linear layers multiply in float8, so no single peak applies"
+        "no MFU: only linear layers multiply in few bits, so no single peak applies"
     ]
 
 

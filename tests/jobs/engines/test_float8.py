@@ -38,22 +38,23 @@ def rounded(values: Tensor, recipe: str) -> Tensor:
 def test_products_are_those_of_rounded_operands(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(float8, "refuse_float8", lambda *_: None)
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(96, 64, bias=False, dtype=torch.bfloat16))
+    linear = nn.Linear(96, 64, bias=False, dtype=torch.bfloat16)
+    model = nn.Sequential(linear)
     # 48 tokens are no whole blocks of MXFP8: such rows are filled up.
     tokens = torch.randn(2, 24, 96, dtype=torch.bfloat16, requires_grad=True)
     gradient = torch.randn(2, 24, 64, dtype=torch.bfloat16) * 1e-3
-    weight = model[0].weight.detach()
+    weight = linear.weight.detach()
     run = one("parallelism=single", "ranks_per_node=1", "gpu=b200_sxm", *CAPABLE, f"engine.float8_recipe={recipe}").run
     float8.multiply_in_float8(model, torch.device("cpu"), run)
     output = model(tokens)
     output.backward(gradient)
     assert tokens.grad is not None
-    assert model[0].weight.grad is not None
+    assert linear.weight.grad is not None
     x, g = tokens.detach().reshape(48, 96), gradient.reshape(48, 64)
     expected = {
         "output": (output.reshape(48, 64), rounded(x, recipe) @ rounded(weight, recipe).T),
         "input": (tokens.grad.reshape(48, 96), rounded(g, recipe) @ rounded(weight.T, recipe).T),
-        "weight": (model[0].weight.grad, rounded(filled(g).T, recipe) @ rounded(filled(x).T, recipe).T),
+        "weight": (linear.weight.grad, rounded(filled(g).T, recipe) @ rounded(filled(x).T, recipe).T),
     }
     for name, (found, product) in expected.items():
         if recipe == "tensorwise" and name != "output":
@@ -77,10 +78,18 @@ def emulating_rank(directory: Path, number: int, world: int, start: str) -> None
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("recipe", "parallelism"), [("rowwise", "fsdp_full"), ("mxfp8", "fsdp_full"), ("mxfp8", "ddp")]
+    ("recipe", "parallelism", "optimizer"),
+    [
+        ("rowwise", "fsdp_full", "adamw"),
+        ("mxfp8", "fsdp_full", "adamw"),
+        ("mxfp8", "ddp", "adamw_8bit"),
+        # Weights that FSDP sends in float8 have a type of torchao's around them.
+        ("tensorwise", "fsdp_full", "adamw_8bit"),
+    ],
 )
-def test_losses_are_near_those_of_bfloat16(recipe: str, parallelism: str, tmp_path: Path) -> None:
-    common = (f"parallelism={parallelism}", "ranks_per_node=2", "gpu=b200_sxm", "job.steps=10", "job.warmup_steps=2")
+def test_losses_are_near_those_of_bfloat16(recipe: str, parallelism: str, optimizer: str, tmp_path: Path) -> None:
+    common = (f"parallelism={parallelism}", "ranks_per_node=2", "gpu=b200_sxm", "job.steps=10", "job.warmup_steps=2",
+              f"job.optimizer={optimizer}", "job.checkpoint_every_steps=5")  # fmt: skip
     few = make_run(tmp_path, "name=few", *common, *CAPABLE, f"engine.float8_recipe={recipe}")
     wide = make_run(tmp_path, "name=wide", *common, *SHAPE)
     assert train(few, of_rank=emulating_rank) == [0, 0], printed(few)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from jobs import metrics as m
 from jobs.data.dataset import IGNORED
 from jobs.engines.native.loss import ZLoss, capped, chunked
 from jobs.rundir import RunDir, read_records
+from tests.support import ring_on_cpu
 from tests.support.real_run import losses, make_run, printed, train
-from tests.support.training import long
+from tests.support.training import DEEP, long
 
 
 @pytest.mark.parametrize("cap", [None, 3.0], ids=["", "capped logits"])
@@ -38,10 +40,10 @@ def test_its_gradient_is_autograds_and_the_loss_is_without_it(cap: float | None)
             torch.testing.assert_close(ours, autograds, atol=1e-4, rtol=1e-4)
 
 
-def trained(where: Path, *overrides: str) -> RunDir:
+def trained(where: Path, *overrides: str, ranks: Callable[[RunDir], list[int | None]] = train) -> RunDir:
     """A run that has come to its end."""
     run = make_run(where, "job.z_loss=0.1", "job.steps=4", "ranks_per_node=2", *overrides)
-    assert set(train(run)) == {0}, printed(run)
+    assert set(ranks(run)) == {0}, printed(run)
     return run
 
 
@@ -71,3 +73,15 @@ def test_losses_and_z_losses_are_those_of_one_process(layout: str, tmp_path: Pat
     assert losses(without)[0] == pytest.approx(losses(alone)[0], abs=1e-5)
     assert losses(without) != pytest.approx(losses(alone), abs=1e-5)
     assert not z_losses(without)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_ranks_of_a_sequence_have_the_z_loss_of_its_parts(tmp_path: Path) -> None:
+    alone = trained(tmp_path / "alone", *DEEP, "parallelism=single", "ranks_per_node=1")
+    # Composition refuses context parallelism without GPUs: ring_on_cpu brings a kernel.
+    cut = ("parallelism=cp_fsdp", "job.micro_batch_size=2", "launcher=dry", "cluster.gpus=true",
+           "cluster.ranks_per_node=8")  # fmt: skip
+    run = trained(tmp_path / "run", *DEEP, *cut, ranks=ring_on_cpu.train)
+    assert losses(run) == pytest.approx(losses(alone), abs=1e-4)
+    assert z_losses(run) == pytest.approx(z_losses(alone), abs=1e-3)

@@ -72,7 +72,10 @@ def test_a_reference_must_be_the_same_run_but_for_its_arithmetic(trusted: RunDir
             [*band(trusted.path, 1), "job.learning_rate=0.5"],
             "has other settings that the loss follows from: job.learning_rate=",
         ),
-        (band(trusted.path, 1)[1:], "have no effect without a reference. Set job.loss_band.reference=DIRECTORY to"),
+        (
+            band(trusted.path, 1)[1:],
+            "have no effect without a reference. Set job.loss_band.percent=1 job.loss_band.steps=20, or",
+        ),
     )
     for number, (overrides, words) in enumerate(refusals):
         with pytest.raises(ConfigError) as refused:
