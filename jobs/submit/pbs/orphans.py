@@ -26,7 +26,7 @@ def settle_orphans(sweep: SweepDir, runs: Iterable[RunState]) -> list[str]:
     """Cancel or release the jobs of a sweep that would wait for ever; return sentences for the user."""
     has_stages = any(each.launcher == "pbs" for each in latest_stages(sweep).values())
     stages = {item.job_id: item.stage for item in (stage_states(sweep) if has_stages else ()) if is_queued(item)}
-    queued = [*(item.job_id for item in runs if is_queued(item)), *stages]
+    queued = [*(str(item.job_id) for item in runs if is_queued(item)), *stages]
     try:
         known = commands.jobs(queued)
         before = commands.jobs({each for job in known.values() for each in jobs_before(job)} - known.keys())
@@ -58,8 +58,8 @@ def settle_orphans(sweep: SweepDir, runs: Iterable[RunState]) -> list[str]:
 
 
 def is_queued(item: RunState | StageState) -> bool:
-    """Return True for a job of PBS that waits."""
-    return item.launcher == "pbs" and item.state is State.queued
+    """Return True for a job of PBS that waits; an interrupted submission may have none yet."""
+    return item.launcher == "pbs" and item.state is State.queued and str(item.job_id).isdecimal()
 
 
 def to_cancel(

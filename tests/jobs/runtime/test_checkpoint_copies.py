@@ -51,7 +51,7 @@ def killed_after(last: int, saved: str, directory: Path, *, disk: Path | None, c
             wait_until(lambda: shared.exists() and (disk is None or len(list(disk.glob(f"*/*/{saved}"))) == copies))
             os.kill(os.getpid(), signal.SIGKILL)
 
-    Recorder.step = step  # type: ignore[method-assign]
+    Recorder.step = step  # type: ignore[assignment, method-assign]
 
 
 def killed(directory: Path, number: int, world: int, start: str, *, disk: Path | None) -> None:
