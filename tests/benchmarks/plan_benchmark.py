@@ -32,7 +32,7 @@ from jobs.plan.predict.step_time import StepWork, step_time_s, step_work
 from jobs.plan.rules.memory import GIB
 from jobs.schema import Run
 from tests.benchmarks.plan_rows import Measurement
-from tests.benchmarks.plan_tables import measurements
+from tests.benchmarks.plan_tables import measurements, mlperf
 
 MOST_CANDIDATES = 400
 """Rows to fit are chosen among so many, evenly spaced in the table."""
@@ -180,7 +180,7 @@ def main() -> None:
     """Print the tables of errors, verdicts and choices."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
     parser.add_argument("--tables", type=Path, required=True, help="directory of CSV files named as in plan_tables")
-    found = dict(judged_sources(parser.parse_args().tables))
+    found = dict(judged_sources([*measurements(parser.parse_args().tables), *mlperf()]))
     for quantity, scored in (
         ("tokens/s", Judged.speed),
         ("tokens/s, without faulty rows,", Judged.undisturbed_speed),
@@ -205,10 +205,10 @@ def main() -> None:
             print(f"| {source} | {choice_cells(choices)} |")
 
 
-def judged_sources(tables: Path, wanted: str = "") -> Iterator[tuple[str, Judged]]:
-    """Yield each source and GPU of a directory with its judgement, if `wanted` is a part of its name."""
+def judged_sources(measured_rows: Iterable[Measurement], wanted: str = "") -> Iterator[tuple[str, Judged]]:
+    """Yield each source and GPU with its judgement, if `wanted` is a part of its name."""
     by_source: dict[str, list[Row]] = defaultdict(list)
-    for measured in measurements(tables):
+    for measured in measured_rows:
         if wanted not in measured.source:
             continue
         work = step_work(measured.run)

@@ -26,7 +26,7 @@ def measurements(tables: Path) -> Iterator[Measurement]:
     if not any((tables / f"{name}.csv").is_file() for name in READERS):
         raise SystemExit(f"{tables} has no table that is read here: {', '.join(f'{name}.csv' for name in READERS)}.")
     for name, reader in READERS.items():
-        file = MLPERF if reader is mlperf else tables / f"{name}.csv"
+        file = tables / f"{name}.csv"
         if file.is_file():
             with file.open(encoding="utf-8", newline="") as lines:
                 yield from reader(list(csv.DictReader(lines)))
@@ -297,12 +297,12 @@ def recipes(source: str, rows: list[Row], is_lora: Callable[[Row], bool]) -> Ite
             yield Measurement(f"{source}/{made.gpu.name}", cell, made, rate * made.ranks)
 
 
-def mlperf(rows: list[Row]) -> Iterator[Measurement]:
+def mlperf() -> Iterator[Measurement]:
     """Yield results of MLPerf Training in float8, whose layouts are in the configurations that were submitted.
 
     Software of 2023 (v3.0) and of 2024 and 2025 are two sources.
     """
-    for row in rows:
+    for row in csv.DictReader(MLPERF.read_text(encoding="utf-8").splitlines()):
         layers, hidden, heads, inner, vocabulary, kv_heads, gated = NVIDIA[row["model"]]
         made = run(
             model(row["model"], layers, hidden, heads, inner, vocabulary, kv_heads=kv_heads, gated=gated),
@@ -539,5 +539,4 @@ READERS: dict[str, Callable[[list[Row]], Iterator[Measurement]]] = {
     "nemo_24_07_perf": nemo_24_07,
     "nemo_megatron_bridge_perf": bridge,
     "torchtitan": titan,
-    MLPERF.stem: mlperf,
 }

@@ -22,6 +22,7 @@ from jobs.explore.space import Candidate, Space
 from jobs.schema import Tune
 from tests.benchmarks import tune_space
 from tests.benchmarks.plan_benchmark import FEWEST_LAYOUTS, Choice, Judged, Row, choice, choice_cells, judged_sources
+from tests.benchmarks.plan_tables import measurements
 
 SEEDS = 10
 BUDGET = 0.1
@@ -92,7 +93,7 @@ def print_tables(tables: Path, wanted: str = "") -> None:
         "| trials to 5 %, median / worst | to 2 % | random order: to 5 % | to 2 % |"
     )
     print(f"|{' --- |' * 9}")
-    for source, judged in judged_sources(tables, wanted):
+    for source, judged in judged_sources(measurements(tables), wanted):
         if cells := [cell for rows in cells_of(judged) if (cell := cell_of(rows, judged)) is not None]:
             chance = [statistics.median(cell.random_trials(share) for cell in cells) for share in (0.05, 0.02)]
             found = choice_cells([cell.choice() for cell in cells])

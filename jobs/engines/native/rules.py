@@ -123,7 +123,7 @@ def gradient_sums_have_a_shard_group(run: Run) -> str | None:
 
 def there_is_something_to_read_once(run: Run) -> str | None:
     """Refuse engine.weights=node for random weights, which are not read."""
-    if run.engine.weights is WeightsReader.node and run.job.init_from is None:
+    if run.engine.weights is WeightsReader.node and run.job.init_from is None and run.job.train:
         return (
             "engine.weights=node reads job.init_from once a node, and job.init_from is not set: random weights are not "
             "read. Set job.init_from=DIRECTORY, or engine.weights=each."

@@ -43,7 +43,7 @@ from jobs.plan.predict.weights import counts_of_layers
 from jobs.plan.predict.workspace import (
     Backward,
     backward_of_layer,
-    embedding_gradient,
+    end_of_backward,
     first_gradients,
     freed_in_backward,
     gathered_copies,
@@ -53,6 +53,8 @@ from jobs.plan.predict.workspace import (
     masks_of_layer,
     pipeline_messages,
     scores_of_layer,
+    tied_gathers,
+    tied_gradient,
 )
 from jobs.schema import ActivationCheckpointing, Run
 from jobs.work.work import work_of
@@ -333,32 +335,35 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
         messages + max(gathers_for_backward(*pair, moment) for pair in pairs)
         for moment in (Backward.begin, Backward.before, Backward.after)
     )
+    # Autograd holds the whole gradient of a tied head until it can add that of the embedding.
+    tied = tied_gradient(run)
     if once and last:
-        base = base | {"gradients": head_gradient(run)}
-    yield base | {"activations": kept, "backward": work_of_layer(end_run), "communication": of_last}
+        base = base | {"gradients": 0.0 if tied else head_gradient(run)}
+    yield base | {"activations": kept, "backward": work_of_layer(end_run) + tied, "communication": of_last}
     if first:
         # Its gradient is computed next to the sum of those before it.
         # The oldest micro-batch has freed all its activations by then; the others in flight still wait.
         waiting = (count - 1) * sum(n * kept_by_layer(kind, x) for n, kind in kinds_of_kept(run, numbers))
-        found = embedding_gradient(run) + result
-        yield at_end | {"activations": waiting, "backward": result if once else found, "communication": messages}
+        found, buffers = result + end_of_backward(run, once=once), messages + tied_gathers(begin_run)
+        yield at_end | {"activations": waiting, "backward": found, "communication": buffers}
         if once:
             at_end = at_end | {"gathered": 0.0, "gradients": max(0.0, at_end["gradients"] - first_gradients(begin_run))}
             waiting += kept_by_layer(begin_run, x)
-            yield at_end | {"activations": waiting, "backward": work_of_layer(begin_run), "communication": before}
+            found = work_of_layer(begin_run) + tied
+            yield at_end | {"activations": waiting, "backward": found, "communication": before}
     done = next((i for i, number in enumerate(reversed(numbers)) if number in again), 0)
     if done > 1:
         # All layers after the last checkpointed one have freed what they kept, and have gradients.
         left = numbers[:-done]
         held = uncast - done * each + cast_weights(run, [n for n in left if n not in again] + left[-1:], head=False)
         gradients = base["gradients"] + done / len(numbers) * max(0.0, at_end["gradients"] - base["gradients"])
-        work = {"backward": work_of_layer(run_of_layer(run, left[-1])), "communication": before}
+        work = {"backward": work_of_layer(run_of_layer(run, left[-1])) + tied, "communication": before}
         yield base | work | {"activations": held, "gradients": gradients}
     if len(numbers) > 1:
         base = base | {"gathered": max(0.0, base["gathered"] - freed_in_backward(end_run))}
-        yield base | {"activations": kept - each, "communication": begin}
-        yield base | {"activations": kept - each, "backward": work_of_layer(before_run), "communication": before}
-        yield base | {"activations": kept - 2 * each, "backward": 3 * result, "communication": after}
+        yield base | {"activations": kept - each, "backward": tied, "communication": begin}
+        yield base | {"activations": kept - each, "backward": work_of_layer(before_run) + tied, "communication": before}
+        yield base | {"activations": kept - 2 * each, "backward": 3 * result + tied, "communication": after}
 
 
 def other_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Terms]:

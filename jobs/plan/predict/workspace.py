@@ -162,13 +162,14 @@ def gathers_for_backward(run: Run, neighbour: Run, moment: Backward) -> int:
     """
     if not uses_fsdp(run):
         return 0
-    width, kept = WIDTHS[run.job.precision], keeps_gathered(run)
+    width, kept, tied = WIDTHS[run.job.precision], keeps_gathered(run), tied_gradient(run)
+    # A tied embedding stays gathered until its gradients are summed at the end, and is reduced then.
+    embedding = 0 if kept else tied
     if moment is Backward.begin:
-        return 0 if kept else width * (2 * in_layer(run) + in_layer(neighbour))
-    weights = 0 if kept else width * (in_layer(run) + in_layer(neighbour))
-    reduced = engine_of(run).gradient_bytes(run) * (
-        trained_in_head(run) if moment is Backward.last else trained_in_layer(neighbour)
-    )
+        return 0 if kept else width * (2 * in_layer(run) + in_layer(neighbour)) + embedding
+    weights = 0 if kept else width * (in_layer(run) + in_layer(neighbour)) + embedding
+    of_head = 0 if tied else trained_in_head(run)
+    reduced = engine_of(run).gradient_bytes(run) * (of_head if moment is Backward.last else trained_in_layer(neighbour))
     gradients = width * trained_in_layer(run) if moment is Backward.after else 0
     return reduced + weights + gradients
 
@@ -206,6 +207,35 @@ def embedding_gradient(run: Run) -> int:
         return 0
     width = WIDTHS[run.job.precision if uses_fsdp(run) else run.engine.parameters]
     return width * sum(weight.size for weight in embedding_weights(run.model))
+
+
+def tied_gradient(run: Run) -> int:
+    """Return the gradient of a head that is the embedding, by one micro-batch; 0 if they are two matrices."""
+    p = run.parallelism
+    return embedding_gradient(run) // p.tensor if run.model.tie_embeddings and p.pipeline == 1 else 0
+
+
+def end_of_backward(run: Run, *, once: bool) -> int:
+    """Return the gradients of the embedding at the end of backward besides the ones of the step so far.
+
+    Its own is computed next to them; with one micro-batch (`once`) it is the one that stays. A tied embedding has the
+    head's next to its own, and their sum; under TP also the rows of this rank.
+    """
+    tied = tied_gradient(run)
+    found = embedding_gradient(run) + (3 if run.parallelism.tensor > 1 else 2) * tied
+    if not once or (tied and uses_fsdp(run)):
+        return found
+    return found - tied if tied else 0
+
+
+def tied_gathers(run: Run) -> int:
+    """Return what FSDP holds while the gradients of a tied embedding are summed: its weights, and the first layer.
+
+    It frees an embedding only when all of its gradient is there; of the layer it still has weights and gradients.
+    """
+    if not frees_weights(run) or not (tied := tied_gradient(run)):
+        return 0
+    return tied + 2 * WIDTHS[run.job.precision] * trained_in_layer(run)
 
 
 def head_gradient(run: Run) -> float:

@@ -26,6 +26,7 @@ from jobs.plan.predict.speed import speed
 from jobs.plan.predict.step_time import StepWork, step_time, step_time_s, step_work
 from jobs.schema import EngineKind, Run
 from tests.benchmarks.plan_benchmark import judged_sources
+from tests.benchmarks.plan_tables import measurements
 from tests.support.composing import one
 from tests.support.fake_runs import finished_run
 
@@ -343,7 +344,7 @@ def test_the_benchmark_reads_a_directory_of_tables_by_their_names(tmp_path: Path
         ]
     ]
     (tmp_path / "nanotron_ultrascale_sweep.csv").write_text("\n".join([SWEEP, *rows]) + "\n")
-    ((source, found),) = judged_sources(tmp_path)
+    ((source, found),) = judged_sources(measurements(tmp_path))
     assert source == "nanotron_ultrascale_sweep/h100_sxm"
     assert len(found.chosen) == MOST_RUNS
     for scored in (found.speed(found.after), found.memory(found.after)):
