@@ -85,7 +85,7 @@ def test_the_refusals_shown_are_what_mistakes_print(tmp_path: Path) -> None:
 def test_the_predictions_shown_are_what_plan_prints(tmp_path: Path) -> None:
     pair = r"^```sh\n(slurmscale plan [^`]*?)^```\n```\n([^`]*predicted \(90 %\)[^`]*?)^```$"
     shown = re.findall(pair, README, flags=re.MULTILINE | re.DOTALL)
-    assert len(shown) == 2, "of trainings and of a server"
+    assert len(shown) == 3, "of trainings, of a server and of reinforcement learning"
     for command, table in shown:
         printed = "\n".join(line.rstrip() for line in run(command, tmp_path).stdout.splitlines())
         assert table.rstrip() in printed

@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass, replace
 
 from jobs.layout import accumulation, layout_of
+from jobs.metrics import STEP_TIME
 from jobs.parallelism import DP_REPLICATE
 from jobs.plan.predict.activations import WIDTHS
 from jobs.plan.predict.communication import Exchange, group_of, links_of, seconds
@@ -68,7 +69,7 @@ class ImageSpeed:
 
     def record(self) -> dict[str, object]:
         """Return the prediction as plan.json contains it."""
-        named = {"step_time_s": self.step_time_s, "images_per_s": self.images_per_s, "hours": self.hours}
+        named = {STEP_TIME.name: self.step_time_s, "images_per_s": self.images_per_s, "hours": self.hours}
         known = {name: value.record(6) for name, value in named.items() if value is not None}
         return {"basis": UNCALIBRATED, **known, "limited_by": self.limited_by}
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
+from jobs.metrics import STEP_TIME
 from jobs.plan.cost import parameters_of
 from jobs.plan.predict.activations import WIDTHS
 from jobs.plan.predict.interval import Interval
@@ -44,7 +45,7 @@ class RolloutSpeed:
         """Return the prediction as plan.json contains it."""
         return {
             "basis": UNCALIBRATED,
-            "step_time_s": self.step_time_s.record(6),
+            STEP_TIME.name: self.step_time_s.record(6),
             "generation_s": self.generation_s.record(6),
             "completions_per_s": self.completions_per_s.record(6),
             "device_bytes": self.memory.device.record(),

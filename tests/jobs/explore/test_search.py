@@ -227,4 +227,4 @@ def test_a_search_without_any_legal_layout_or_known_gpu_is_refused() -> None:
     with pytest.raises(ConfigError, match="The rates of gpu=none are not known"):
         search(["model=tiny"], None)
     with pytest.raises(ConfigError, match=r"layouts are ranked by the speed of training. Set job=pretrain"):
-        search([*GIVEN, "job=evaluate"], None)
+        search([*(each for each in GIVEN if not each.startswith("job.steps=")), "job=evaluate"], None)
