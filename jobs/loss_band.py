@@ -15,6 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from jobs import metrics as m
+from jobs.errors import ConfigError
 from jobs.rundir import RunDir, read_records
 from jobs.schema import LossBand, Run
 
@@ -28,8 +29,10 @@ INFLUENCE_LOSS: Mapping[str, Collection[str]] = {
         "export",
         "checkpoint_every_steps",
         "keep_checkpoints",
+        "checkpoint_in_background",
         "checkpoint_copy_dir",
         "ema_decay",
+        "init_from_is_remote",
         "unmeasured_steps",
         "loss_band",
     },
@@ -37,6 +40,20 @@ INFLUENCE_LOSS: Mapping[str, Collection[str]] = {
 }
 """Sections of the configuration that the loss follows from, with their keys that do not change the mathematics of a
 step; precision changes rounding, not the sum."""
+
+
+def gate_of(run: Run) -> Gate | None:
+    """Return the gate of a start; None without one. Raise ConfigError if this node finds no losses to compare with."""
+    band = run.job.loss_band
+    if band.reference is None:
+        return None
+    expected = recorded_losses(Path(band.reference))
+    if len(expected) < band.steps:
+        raise ConfigError(
+            f"job.loss_band.reference={band.reference} has the losses of {len(expected)} steps on this node, and "
+            f"job.loss_band.steps={band.steps}. Set it to a directory that all nodes see, or null."
+        )
+    return Gate(band, expected)
 
 
 def recorded_losses(directory: Path) -> Mapping[int, float]:

@@ -239,7 +239,8 @@ class Model:
     dense_layers: NoneOrMore = 0
     """First layers of a mixture of experts with one feed-forward of `intermediate_size` (DeepSeek); 0: none."""
     experts_every: Count = 1
-    """Of this many layers, the last one has experts, and the others are as `dense_layers` (Llama 4 Maverick: 2)."""
+    """Distance between layers with experts, the first of them at this place; others are as `dense_layers` (Llama 4
+    Maverick: 2)."""
     router: Router | None = None
     """Router by scores of all experts; null: softmax over the products of the chosen ones (Mixtral, Qwen3 MoE)."""
     latent: LatentAttention | None = None

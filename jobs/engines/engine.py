@@ -114,12 +114,11 @@ class Engine(ABC):
 
     def not_read_because(self, run: Run, key: str, value: str, remedy: str) -> str:
         """Return the refusal of a key that it does not read."""
-        from jobs.plan.rules.native_only import ALSO_NEMO, NEMO_ONLY
+        from jobs.plan.rules.native_only import NEMO_ONLY, OF_SEVERAL
 
         if key in NEMO_ONLY:
             return f"{key}={value} is Megatron's. Set {remedy}, or engine=nemo."
-        engines = "native and nemo" if key in ALSO_NEMO else "native"
-        only = f"only supported by engine={engines}, not by engine={run.engine.kind.name}"
+        only = f"only supported by engine={OF_SEVERAL.get(key, 'native')}, not by engine={run.engine.kind.name}"
         return f"{key}={value} is {only}. Set {remedy}, or engine=native."
 
     def value_rules(self) -> Iterable[Rule]:

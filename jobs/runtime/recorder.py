@@ -24,7 +24,7 @@ from jobs import metrics as m
 from jobs.data.batches import Work
 from jobs.failure_causes import STOPS
 from jobs.lease import Lease
-from jobs.loss_band import Gate, recorded_losses
+from jobs.loss_band import gate_of
 from jobs.metrics import Metric, StoragePhase
 from jobs.output import NO_SPACE
 from jobs.plan.rules.values import finetunes_nothing
@@ -79,8 +79,7 @@ class Recorder:
         self.last_line = 0.0
         self.bar: Progress | None = None
         self.load = NodeLoad(run.ranks_per_node) if self.writes else None
-        band = run.job.loss_band
-        self.gate = Gate(band, recorded_losses(Path(band.reference))) if band.reference else None
+        self.gate = gate_of(run)
 
     def started(self, device: torch.device, data: str, loaded: Mapping[Metric, int] | None = None, **more: str) -> None:
         """Record the start, after all ranks have met and before the first step. All ranks call it."""

@@ -258,7 +258,7 @@ class LikeTraining:
     scaling: dict[str, str] = field(default_factory=dict)
     """Keys of `scaling`, such as global_batch_size; -N is N micro-batches of each data-parallel rank."""
     rollouts: Rollouts | None = None
-    """What a step generates before it trains; null: nothing."""
+    """Completions that a step generates before it trains; null: no generation."""
 
 
 class StopSignal(Enum):

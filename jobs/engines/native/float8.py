@@ -76,9 +76,9 @@ def refuse_float8(device: torch.device, run: Run) -> None:
     found = torch.cuda.get_device_capability(device) if device.type == "cuda" and not torch.version.hip else (0, 0)
     if not has_units(needs_of(run), found):
         words = f"compute capability {found[0]}.{found[1]}" if any(found) else "no NVIDIA GPU"
-        raise ConfigError(f"{asked(run)} needs {described(needs_of(run))}, and this rank has {words}. {off(run)}.")
+        raise ConfigError(f"{asked(run)} needs {described(needs_of(run))}, and this rank has {words}. Set {off(run)}.")
     if find_spec("torchao") is None:
         raise ConfigError(
             f"{asked(run)} needs torchao on the nodes. Run pip install --editable '.[float8]' in the checkout, "
-            f"or s{off(run).removeprefix('S')}."
+            f"or set {off(run)}."
         )

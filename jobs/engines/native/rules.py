@@ -472,17 +472,17 @@ def float8_has_its_hardware(run: Run) -> str | None:
     if not run.engine.compile:
         return (
             f"{asked} without engine.compile=true is slower than bfloat16: every cast and scale is a kernel "
-            f"of its own. {off}, or engine.compile=true."
+            f"of its own. Set {off}, or engine.compile=true."
         )
     if run.parallelism.tensor > 1:
         return (
             f"{asked} multiplies whole matrices, and parallelism.tensor={run.parallelism.tensor} shards "
-            f"them. {off}, or parallelism.tensor=1."
+            f"them. Set {off}, or parallelism.tensor=1."
         )
     if (wrong := float8.model_is_suitable(run)) is not None:
         return wrong
     if run.model.experts:
-        return f"{asked} does not run with experts ({run.model.name}). {off}, or choose a dense model."
+        return f"{asked} does not run with experts ({run.model.name}). Set {off}, or choose a dense model."
     return float8.all_weights_train(run) or float8.gpu_is_suitable(run)
 
 

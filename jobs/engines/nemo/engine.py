@@ -47,9 +47,9 @@ class NeMo(Engine):
     @property
     def not_read(self) -> Mapping[str, str]:
         """Return the native engine's keys but two, and TF32: Transformer Engine always multiplies float32 so."""
-        from jobs.plan.rules.native_only import ALSO_NEMO, native_settings
+        from jobs.plan.rules.native_only import OF_SEVERAL, native_settings
 
-        own = {key: value for key, value in native_settings().items() if key not in ALSO_NEMO}
+        own = {key: value for key, value in native_settings().items() if key not in OF_SEVERAL}
         return own | {"engine.tf32": "true"}
 
     def states(self, run: Run) -> States:

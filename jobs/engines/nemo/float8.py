@@ -54,7 +54,7 @@ def float8(run: Run, version: str | None) -> Keywords:
         found = "" if version is None else f", and these have {version}"
         raise ConfigError(
             f"{asked(run)} needs Transformer Engine{wanted} on the nodes{found}. Use NVIDIA's NeMo container "
-            f"(cluster.container), or s{off(run).removeprefix('S')}."
+            f"(cluster.container), or set {off(run)}."
         )
     owned = recipe is Float8Recipe.mxfp8 and run.engine.distributed_optimizer
     return FLOAT8[recipe] | (MXFP8_WEIGHTS if owned else {})

@@ -217,7 +217,7 @@ def tokens_fill_float8(run: Run) -> str | None:
     return (
         f"{float8.asked(run)} requires a multiple of {rows} tokens on a rank, and job.micro_batch_size="
         f"{job.micro_batch_size} x {job.sequence_length}{parts} = {tokens:g}. Set job.sequence_length={near}, or "
-        f"{float8.off(run).removeprefix('Set ')}."
+        f"{float8.off(run)}."
     )
 
 

@@ -57,8 +57,8 @@ def asked(run: Run) -> str:
 
 
 def off(run: Run) -> str:
-    """Return what to set for products in bfloat16."""
-    return f"Set {'' if run.engine.float8_recipe is None else 'engine.float8_recipe=null '}engine.float8=false"
+    """Return the settings of products in bfloat16."""
+    return f"{'' if run.engine.float8_recipe is None else 'engine.float8_recipe=null '}engine.float8=false"
 
 
 def recipe_is_the_engines(run: Run) -> str | None:
@@ -88,7 +88,7 @@ def model_is_suitable(run: Run) -> str | None:
     if run.job.precision is not Precision.bfloat16:
         return (
             f"{asked(run)} replaces bfloat16 matrix products, and job.precision={run.job.precision.name}. "
-            f"{off(run)}, or job.precision=bfloat16."
+            f"Set {off(run)}, or job.precision=bfloat16."
         )
     sizes = {
         "hidden_size": (model.hidden_size, 1),
@@ -101,7 +101,7 @@ def model_is_suitable(run: Run) -> str | None:
             parts = f" of each of {divided} ranks of TP" if divided > 1 else ""
             return (
                 f"{asked(run)} requires matrices whose sides{parts} are multiples of {unit}, but model "
-                f"{key}={size} ({model.name}) is not. {off(run)}."
+                f"{key}={size} ({model.name}) is not. Set {off(run)}."
             )
     return None
 
@@ -110,22 +110,21 @@ def all_weights_train(run: Run) -> str | None:
     """Refuse frozen weights."""
     if run.job.trains_all_weights:
         return None
-    return f"{asked(run)} does not run with frozen weights (job={run.job.name}). {off(run)}, or job=finetune_full."
+    return f"{asked(run)} does not run with frozen weights (job={run.job.name}). Set {off(run)}, or job=finetune_full."
 
 
 def gpu_is_suitable(run: Run) -> str | None:
     """Require NVIDIA GPUs with the recipe's matrix units."""
     gpu = run.gpu
     if not has_gpus(run):
-        return f"{asked(run)} needs GPUs, and cluster={run.cluster.name} has none. {off(run)}; {GPU_OF_THIS_MACHINE}."
+        none = f"{asked(run)} needs GPUs, and cluster={run.cluster.name} has none."
+        return f"{none} Set {off(run)}; {GPU_OF_THIS_MACHINE}."
     found = capability(gpu.compute_capability)
     if gpu.device_name is None or has_units(needs_of(run), found):
         return None
     others = [each for each in engine_of(run).float8_recipes if has_units(NEEDS[each], found)]
-    remedy = off(run)
-    if others:
-        remedy = f"Set engine.float8_recipe={others[0].name}, or {remedy.removeprefix('Set ')}"
-    return f"{asked(run)} needs {described(needs_of(run))}, which {gpu.name} is not. {remedy}."
+    other = f"engine.float8_recipe={others[0].name}, or " if others else ""
+    return f"{asked(run)} needs {described(needs_of(run))}, which {gpu.name} is not. Set {other}{off(run)}."
 
 
 def capability(number: float | None) -> tuple[int, int]:

@@ -15,8 +15,14 @@ NEMO_ONLY = {
     "engine.overlap_communication": "true",
 }
 """Keys that only engine=nemo reads, with the only values that they may have elsewhere."""
-ALSO_NEMO = {"engine.float8", "engine.float8_recipe", "engine.gradients", "job.loss_band.reference"}
-"""Keys that only the native engine and engine=nemo read."""
+NATIVE_AND_NEMO = "native and nemo"
+OF_SEVERAL = {
+    "engine.float8": NATIVE_AND_NEMO,
+    "engine.float8_recipe": NATIVE_AND_NEMO,
+    "engine.gradients": NATIVE_AND_NEMO,
+    "job.loss_band.reference": "native, nemo and deepspeed",
+}
+"""Keys that several engines read and others do not, with these engines."""
 OF_EVERY_ENGINE = {"kind", "activation_checkpointing", "compile", "parameters",
                    "tf32", "hang_timeout_s", "startup_limit_s", "cpu_threads_per_rank", "deepspeed", "profile",
                    "server", *(key.removeprefix("engine.") for key in NEMO_ONLY)}  # fmt: skip

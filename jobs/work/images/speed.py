@@ -63,7 +63,7 @@ class ImageSpeed:
 
     step_time_s: Interval
     images_per_s: Interval
-    """Of all ranks."""
+    """Rate of all ranks together."""
     hours: Interval | None
     limited_by: str
 

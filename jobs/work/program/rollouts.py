@@ -37,7 +37,7 @@ class RolloutSpeed:
     step_time_s: Interval
     generation_s: Interval
     completions_per_s: Interval
-    """Of all ranks, over the whole step."""
+    """Rate of all ranks together, over the whole step."""
     memory: Prediction
     """Memory of a GPU, with what the server reserves."""
 

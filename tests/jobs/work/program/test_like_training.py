@@ -135,7 +135,7 @@ def test_a_step_of_reinforcement_learning_is_generation_and_training(capsys: pyt
     assert "speed" not in kept
     assert kept["program"]["completions_per_s"]["point"] == pytest.approx(64 / plain.step_time_s.point, rel=1e-3)
     # All wait for the longest completion, and the weights are read for each of its tokens.
-    longer = rollouts("program.params.longest=2048")
+    longer = rollouts("program.params.longest_tokens=2048")
     assert longer.generation_s.point == pytest.approx(2 * plain.generation_s.point, rel=0.15)
     # More completions at once read the weights no more often.
     more = rollouts("program.params.accumulation=4")
@@ -144,8 +144,8 @@ def test_a_step_of_reinforcement_learning_is_generation_and_training(capsys: pyt
 
 
 def test_completions_that_the_cache_does_not_hold_are_generated_in_waves() -> None:
-    whole = rollouts("program.params.longest=8192", "program.params.mean=8192")
-    cramped = rollouts("program.params.longest=8192", "program.params.mean=8192", "program.params.memory_fraction=0.06")
+    long_ones = ("program.params.longest_tokens=8192", "program.params.completion_tokens=8192")
+    whole, cramped = rollouts(*long_ones), rollouts(*long_ones, "program.params.memory_fraction=0.06")
     assert cramped.generation_s.point > 1.8 * whole.generation_s.point
 
 
@@ -159,7 +159,7 @@ def test_a_server_that_leaves_no_memory_for_training_does_not_fit(capsys: pytest
 @pytest.mark.parametrize(
     ("override", "reason"),
     [
-        ("program.params.mean=2000", "longest_tokens=1024 is less than the mean of 2000"),
+        ("program.params.completion_tokens=2000", "longest_tokens=1024 is less than the mean of 2000"),
         ("program.params.tensor=3", "tensor=3 does not divide the 16 ranks"),
         ("program.params.memory_fraction=1", "memory_fraction=1 must be below 1"),
         ("program.predicted.rollouts.forward_passes=-1", "forward_passes=-1 must be 0 or more"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,18 @@ def test_a_run_inside_the_band_ends_as_any_other(trusted: RunDir, tmp_path: Path
     run = make_run(tmp_path, *COMMON, "job.precision=bfloat16", *band(trusted.path, 1))
     assert train(run) == [0, 0], printed(run)
     assert losses(run) != losses(trusted)
+
+
+@pytest.mark.slow
+def test_a_node_that_does_not_see_the_reference_ends_the_run_with_the_reason(trusted: RunDir, tmp_path: Path) -> None:
+    reference = RunDir(shutil.copytree(trusted.path, tmp_path / "reference"))
+    run = make_run(tmp_path, *COMMON, *band(reference.path, 1))
+    reference.metrics.unlink()
+    assert train(run) == [1, 1], printed(run)
+    assert {str(event["error"]).partition(": ")[2] for event in events(run, "failed")} == {
+        f"job.loss_band.reference={reference.path} has the losses of 0 steps on this node, and job.loss_band.steps=3. "
+        "Set it to a directory that all nodes see, or null."
+    }
 
 
 def test_means_of_steps_are_compared_with_those_that_the_reference_has() -> None:
