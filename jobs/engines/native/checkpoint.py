@@ -42,7 +42,6 @@ from torch.futures import Future as TorchFuture
 from torch.optim import Optimizer
 
 from jobs.engines.litgpt.names import litgpt_fields
-from jobs.engines.native.average import averages, key_of_average
 from jobs.engines.native.customization.lora import ADAPTER, merged_weights
 from jobs.engines.native.customization.lora_files import LITGPT_FILE, write_adapters
 from jobs.engines.native.customization.prompt_files import write_prompt
@@ -50,6 +49,7 @@ from jobs.engines.native.customization.prompt_tuning import trained_embeddings
 from jobs.engines.native.float8 import plain
 from jobs.engines.native.load_sharded import shard_of
 from jobs.engines.native.tensor_parallel import as_in_litgpt, grouped_by_rank, layout_rows
+from jobs.engines.native.updates.average import averages, key_of_average
 from jobs.errors import CheckpointError, before_torch_archive
 from jobs.lease import Lease
 from jobs.metrics import Metric

@@ -16,7 +16,6 @@ from jobs import metrics as m
 from jobs.data.batches import StepBatch
 from jobs.data.dataset import Tokens
 from jobs.engines.native import checkpoint
-from jobs.engines.native.average import keep_average
 from jobs.engines.native.customization.lora import seed_dropout
 from jobs.engines.native.experts.balance import imbalance, shift_bias, summed_loads
 from jobs.engines.native.experts.mixture import Mixture, experts_of
@@ -29,7 +28,8 @@ from jobs.engines.native.model import layers
 from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.engines.native.traffic import parameters_held
-from jobs.engines.native.weight_decay import decay_groups
+from jobs.engines.native.updates.average import keep_average
+from jobs.engines.native.updates.weight_decay import decay_groups
 from jobs.engines.trainer import Trains
 from jobs.layout import layout_of
 from jobs.lease import Lease

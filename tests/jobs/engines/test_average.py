@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from jobs.engines.native.average import AVERAGE, keep_average
 from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.engines.native.states import states
+from jobs.engines.native.updates.average import AVERAGE, keep_average
 from jobs.rundir import RunDir
 from tests.support.composing import one
 from tests.support.real_run import evaluate, events, make_run, printed, train

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from jobs.engines.native.eight_bit_adamw import decoded, encode, mean_code, square_code
 from jobs.engines.native.model import empty_model
 from jobs.engines.native.optimizers.adamw_8bit import block_of
 from jobs.engines.native.optimizers.optimizer import optimizer_of
+from jobs.engines.native.updates.eight_bit_adamw import decoded, encode, mean_code, square_code
 from jobs.plan.predict.states import states
 from tests.support.composing import one
 from tests.support.real_run import losses, make_run, printed, train

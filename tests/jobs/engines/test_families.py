@@ -82,15 +82,19 @@ class Family:
         return layout not in self.without and ("EP" not in layout or any("experts" in key for key in self.settings))
 
 
+ENDS = {
+    "lm_head.weight": "lm_head.weight",
+    "transformer.wte.weight": "model.embed_tokens.weight",
+    "transformer.ln_f.weight": "model.norm.weight",
+}
+"""LitGPT's names of the weights outside of layers, and Hugging Face's."""
+
+
 def copy_weights_of_gpt_oss(
     _config: Config, _shards: object, found: dict[str, Tensor], named: dict[str, Tensor]
 ) -> None:
     """Rename weights, which LitGPT has no function for."""
-    found |= {
-        "lm_head.weight": named["lm_head.weight"],
-        "transformer.wte.weight": named["model.embed_tokens.weight"],
-        "transformer.ln_f.weight": named["model.norm.weight"],
-    }
+    found |= {ours: named[theirs] for ours, theirs in ENDS.items()}
     for i in range(2):
         theirs, ours = f"model.layers.{i}.", f"transformer.h.{i}."
         found[f"{ours}attn.sinks"] = named[f"{theirs}self_attn.sinks"]
@@ -117,11 +121,7 @@ def copy_weights_of_llama4(
     _config: Config, _shards: object, found: dict[str, Tensor], named: dict[str, Tensor]
 ) -> None:
     """Rename weights, which LitGPT has no function for; the first layer has no experts."""
-    found |= {
-        "lm_head.weight": named["lm_head.weight"],
-        "transformer.wte.weight": named["model.embed_tokens.weight"],
-        "transformer.ln_f.weight": named["model.norm.weight"],
-    }
+    found |= {ours: named[theirs] for ours, theirs in ENDS.items()}
 
     def halves(weight: Tensor) -> Tensor:
         """Rows 0, 2, 4 ... of each head of 16, then 1, 3, 5 ..."""

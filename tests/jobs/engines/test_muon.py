@@ -11,8 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from jobs.engines.native.load_sharded import load_sharded
 from jobs.engines.native.model import empty_model
-from jobs.engines.native.muon import orthogonal
 from jobs.engines.native.optimizers.optimizer import optimizer_of
+from jobs.engines.native.updates.muon import orthogonal
 from jobs.engines.native.weights import values_of
 from jobs.plan.predict.states import states
 from jobs.plan.predict.weights import Weight

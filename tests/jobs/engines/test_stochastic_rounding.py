@@ -16,7 +16,7 @@ from jobs.data import open_dataset
 from jobs.engines.native.load_sharded import local_shard
 from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.engines.native.parallelize import device_mesh, parallel_model
-from jobs.engines.native.rounded_adamw import RoundedAdamW, pieces
+from jobs.engines.native.updates.rounded_adamw import RoundedAdamW, pieces
 from jobs.layout import layout_of
 from jobs.plan.predict.states import states
 from jobs.runtime.steps import batches_of, samples_of

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from jobs.engines.native.weight_decay import decay_groups
+from jobs.engines.native.updates.weight_decay import decay_groups
 from jobs.plan.compose import compose
 
 EVERY = {"embedding.weight", "norm.weight", "norm.bias", "matrix.weight", "matrix.bias", "head.weight"}

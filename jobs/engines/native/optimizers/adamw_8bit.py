@@ -43,7 +43,7 @@ class AdamW8bit(AdamW):
         return self.moments(run) * total / sum(count * size([each]) for count, each in weights)
 
     def update_bytes(self, run: Run) -> float:
-        """Return those of separate kernels, as torch runs jobs.engines.native.eight_bit_adamw."""
+        """Return those of separate kernels, as torch runs jobs.engines.native.updates.eight_bit_adamw."""
         del run
         # Decode both moments (code, index, look-up, scale: 21 each), the update in float32 (80), and encode both
         # (magnitude, largest, quotient, search, code: 33 each).
@@ -51,7 +51,7 @@ class AdamW8bit(AdamW):
 
     def build(self, parameters: Iterable[Any], run: Run, device: torch.device) -> torch.optim.Optimizer:
         """Return the optimizer."""
-        from jobs.engines.native.eight_bit_adamw import EightBitAdamW
+        from jobs.engines.native.updates.eight_bit_adamw import EightBitAdamW
 
         del device
         job = run.job

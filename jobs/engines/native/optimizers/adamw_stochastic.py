@@ -22,7 +22,7 @@ class AdamWStochastic(AdamW):
 
     def build(self, parameters: Iterable[Any], run: Run, device: torch.device) -> torch.optim.Optimizer:
         """Return the optimizer."""
-        from jobs.engines.native.rounded_adamw import RoundedAdamW
+        from jobs.engines.native.updates.rounded_adamw import RoundedAdamW
 
         job = run.job
         return RoundedAdamW(

@@ -56,7 +56,7 @@ class Muon(Optimizer):
         """Return the optimizer of groups that are divided."""
         import torch
 
-        from jobs.engines.native import muon
+        from jobs.engines.native.updates import muon
 
         del device
         job = run.job

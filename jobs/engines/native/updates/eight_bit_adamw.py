@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from jobs.engines.native.optimizers.adamw_8bit import block_of
-from jobs.engines.native.rounded_adamw import EPSILON, pieces, sharded_gradient
+from jobs.engines.native.updates.rounded_adamw import EPSILON, pieces, sharded_gradient
 
 DECADES = 7
 IN_FLOAT32 = "exp_avg", "exp_avg_sq"

@@ -26,7 +26,7 @@ from torch.optim.adamw import adamw
 
 from jobs.engines.native.load_sharded import full, local_shard, shard_of
 from jobs.engines.native.optimizers.muon import ITERATIONS
-from jobs.engines.native.rounded_adamw import EPSILON
+from jobs.engines.native.updates.rounded_adamw import EPSILON
 
 MOMENTUM = 0.95
 COEFFICIENTS = 3.4445, -4.775, 2.0315
