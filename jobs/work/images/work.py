@@ -109,14 +109,17 @@ class Images(Work):
 
     def notes(self, run: Run) -> Iterable[tuple[str, str]]:
         """Yield the source of the images, and what the predicted rate leaves out."""
-        from jobs.work.images.speed import decoding_note
+        from jobs.work.images.speed import decoding_note, image_speed
 
         assert run.images is not None
         where = f"read from {run.images.path}"
         if run.images.path is None:
             size_gb = made_bytes(run) / 1e9
             where = f"{run.images.count:,} random ones, {size_gb:,.3g} GB, are made unless images.path is set"
-        yield "images", f"{where}; predictions suppose that storage is fast enough, and leave out validation"
+        left_out = "predictions suppose that storage is fast enough, and leave out validation"
+        if image_speed(run) is None:
+            left_out = "memory and speed are not predicted without a GPU whose rates are known"
+        yield "images", f"{where}; {left_out}"
         if (note := decoding_note(run)) is not None:
             yield "speed", note
 
