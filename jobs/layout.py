@@ -184,9 +184,10 @@ def uses_fsdp(run: Run) -> bool:
 
 def layout_of(run: Run) -> Layout:
     """Return the rank grid of a run that jobs.plan.legality has passed."""
-    shard = shard_degree(run)
     degrees = {axis.name: degree_of(run, axis) for axis in SET_AXES}
     parts = degree_product(run, SHARD_PARTS)
+    # Megatron's EP ranks shard nothing else.
+    shard = max(shard_degree(run), parts)
     degrees |= {DP_REPLICATE.name: data_degree(run) // shard, DP_SHARD.name: shard // parts}
     return Layout.by_name(run.nodes, run.ranks_per_node, degrees)
 

@@ -125,8 +125,9 @@ class Parallelism:
     context: Count = 1
     """Ranks that share each sequence (CP)."""
     expert: Count = field(default=1, metadata=NATIVE_ONLY)
-    """Ranks of an FSDP shard group that share the experts of every layer (EP, native): each has its own part of them,
-    whole, and tokens travel to their experts."""
+    """Data-parallel ranks that share the experts of every layer (EP): each has its own part of them, whole, and tokens
+    travel to their experts. They are ranks of an FSDP shard group (native) or hold equal copies of all other weights
+    (nemo)."""
 
 
 # --- axes ----------------------------------------------------------------------------------------------------
@@ -189,7 +190,7 @@ DP_SHARD = Axis(
     averages_gradients=True,
     is_data=True,
 )
-# Inside FSDP's shard group: its ranks have different experts, and a part of each other weight.
+# Its ranks have different experts, and a part of each other weight (FSDP) or a copy (Megatron).
 EP = Axis(
     name="ep",
     heading="EP",

@@ -100,6 +100,9 @@ class Engine(ABC):
     activations or gradients moves, beside what the kernels around it move anyway."""
     float8_package = ""
     """The package that computes them, with the versions known to have them."""
+    divides_experts_of_replicas = False
+    """True if ranks that hold equal copies of all other weights divide the experts (Megatron), and not those of a shard
+    group (FSDP)."""
     is_named = True
     """True if names of runs contain it."""
     evaluated_from: str | None = None

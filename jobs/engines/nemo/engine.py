@@ -30,6 +30,7 @@ class NeMo(Engine):
     rules = "jobs.engines.nemo.rules"
     package, extra = "nemo", "nemo"
     fuses_adapters = has_distributed_optimizer = has_whole_rows = needs_gpus = True
+    divides_experts_of_replicas = True
     profiles_steps = False
     float8_recipes: ClassVar[Mapping[Float8Recipe, float]] = {
         Float8Recipe.delayed: 0.0,

@@ -136,11 +136,6 @@ def model_is_dense_and_serial(run: Run) -> str | None:
             f"engine=nemo has no layers with attention and feed-forward side by side (model.parallel_residual, "
             f"{run.model.name}). Choose another model, or set engine=native."
         )
-    if run.model.experts:
-        return (
-            f"engine=nemo does not train mixtures of experts yet ({run.model.name} has {run.model.experts} experts). "
-            "Choose a dense model, or set engine=native."
-        )
     model, scaling = run.model, run.model.rope_scaling
     others = {
         f"norm_place={model.norm_place.name}": model.norm_place is not NormPlace.before,
@@ -157,11 +152,6 @@ def model_is_dense_and_serial(run: Run) -> str | None:
         return (
             f"engine=nemo does not have {', '.join(found)} yet ({model.name}). Choose another model, or set "
             "engine=native."
-        )
-    if run.model.norm_qk:
-        return (
-            f"engine=nemo does not normalize queries and keys yet (model.norm_qk, {run.model.name}). Choose another "
-            "model, or set engine=native."
         )
     return None
 

@@ -21,6 +21,7 @@ OF_SEVERAL = {
     "engine.float8_recipe": NATIVE_AND_NEMO,
     "engine.gradients": NATIVE_AND_NEMO,
     "job.loss_band.reference": "native, nemo and deepspeed",
+    "parallelism.expert": NATIVE_AND_NEMO,
 }
 """Keys that several engines read and others do not, with these engines."""
 OF_EVERY_ENGINE = {"kind", "activation_checkpointing", "compile", "parameters",

@@ -132,9 +132,13 @@ def context_needs_gpus(run: Run) -> str | None:
 
 
 def parts_divide_shard_groups(run: Run) -> str | None:
-    """Require that each part of FSDP's shard group (EP) divides its ranks, and what it divides of the model."""
+    """Require that EP divides FSDP's shard group, or Megatron's replicas, and the experts of the model."""
     degrees, model = {axis: degree_of(run, axis) for axis in SHARD_PARTS}, run.model
-    shard = shard_degree(run) if max(degrees.values()) > 1 else 1
+    of_replicas, shard, group = engine_of(run).divides_experts_of_replicas, 1, "shard group"
+    if max(degrees.values()) > 1:
+        shard = data_degree(run) if of_replicas else shard_degree(run)
+    if of_replicas:
+        group = "data-parallel group"
     for axis, degree in degrees.items():
         given, count = f"{axis.key}={degree}", getattr(model, axis.divides)
         if degree == 1:
@@ -144,19 +148,24 @@ def parts_divide_shard_groups(run: Run) -> str | None:
                 f"{given} divides {axis.divides}, and model={model.name} has none. Set {axis.key}=1, or choose a model "
                 f"with {axis.divides} (model={axis.example})."
             )
-        if run.parallelism.strategy is not Strategy.fsdp or run.parallelism.sharding is Sharding.NO_SHARD:
+        if not of_replicas and not is_sharded(run):
             return (
                 f"{given} divides {axis.divides} inside FSDP's shard group, and parallelism={run.parallelism.name} has "
                 "none. Set parallelism.strategy=fsdp parallelism.sharding=FULL_SHARD."
             )
         if count % degree or shard % degree:
             return (
-                f"{given} does not divide model.{axis.divides}={count} ({model.name}) and the shard group of {shard} "
+                f"{given} does not divide model.{axis.divides}={count} ({model.name}) and the {group} of {shard} "
                 f"ranks. Set {axis.key}={either(divisors(math.gcd(count, shard)))}."
             )
         # The next part divides what this one leaves.
         shard //= degree
     return None
+
+
+def is_sharded(run: Run) -> bool:
+    """Return whether FSDP shards the weights."""
+    return run.parallelism.strategy is Strategy.fsdp and run.parallelism.sharding is not Sharding.NO_SHARD
 
 
 def pipeline_settings_have_a_pipeline(run: Run) -> str | None:
