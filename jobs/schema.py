@@ -714,7 +714,7 @@ class Job:
     beta2: Annotated[float, Range(0, 0.99999, usual=0.95)]
     """AdamW's decay of the mean of squared gradients."""
     expert_balance_loss: Annotated[float, Range(0, 1e3, usual=0.001)] = field(default=0.0, metadata=NATIVE_ONLY)
-    """Weight of a loss that balances the load of experts (native); 0: none. The recorded loss is without it."""
+    """Weight of a loss that balances the load of experts (native, nemo); 0: none. The recorded loss is without it."""
     expert_bias_speed: Annotated[float, Range(0, 1, usual=0.001)] = field(default=0.0, metadata=NATIVE_ONLY)
     """Change of the bias by which an expert is chosen, after each step, by its load (native; DeepSeek-V3); 0: none."""
     z_loss: Annotated[float, Range(0, 1e3, usual=1e-4)] = field(default=0.0, metadata=NATIVE_ONLY)

@@ -5,6 +5,7 @@ With LoRA a checkpoint contains the adapters only: the base weights come from jo
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Iterator
 from functools import partial
@@ -16,6 +17,7 @@ import torch.distributed as dist
 import yaml
 from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.core import CheckpointingException
+from megatron.core.dist_checkpointing.dict_utils import merge
 from megatron.core.models.gpt.gpt_model import GPTModel
 from nemo.lightning.pytorch.strategies import MegatronStrategy
 from nemo.utils.model_utils import unwrap_model
@@ -85,7 +87,30 @@ def load(run: Run, path: Path, strategy: MegatronStrategy) -> None:
         raise CheckpointError(f"Checkpoint {path} cannot be read: {met_by_ranks(error)}.") from error
     strategy.load_model_state_dict(state, strict=run.job.lora is None)
     (optimizer,) = strategy.optimizers
-    optimizer.load_state_dict(state["optimizer"])
+    optimizer.load_state_dict(by_optimizer(run, state["optimizer"]))
+
+
+def by_optimizer(run: Run, state: dict[str | int, Any]) -> dict[str | int, Any]:
+    """Return a loaded state in the structure of this run, whatever the EP of the run that saved it.
+
+    With EP Megatron has an optimizer of the experts, number 1, after that of all other parameters, and else one of
+    all. Tensors are loaded by name; what they have in common, as the number of the step, lies where it was saved.
+    """
+    others = {name: part for name, part in state.items() if not isinstance(name, int)}
+    if run.parallelism.expert == 1:
+        return merge(others, state[0]) if 0 in state else state
+    if not others:
+        return state
+    found: dict[str | int, Any] = {number: merge(state[number], copy.deepcopy(others)) for number in (0, 1)}
+    for group in groups_of(found[1]):
+        group["is_expert_parallel"] = True
+    return found
+
+
+def groups_of(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the groups of parameters in the state of an optimizer."""
+    found: list[dict[str, Any]] = state.get("optimizer", state)["param_groups"]
+    return found
 
 
 def reasons_of_first_rank(error: CheckpointException) -> str:
@@ -122,18 +147,20 @@ def export(run: Run, lease: Lease, strategy: MegatronStrategy, tokenizer_files: 
         strategy.megatron_parallel.force_param_sync()
     group = group_of_files(run, 3 * weights_bytes(run))
     with written_aside(lease.run.export, lease, group) as writing:
-        # One replica gathers over TP. Each of its pipeline stages writes its layers to a file, which rank 0 merges.
-        writes = parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0
+        # One replica gathers over TP. Each of its pipeline stages writes its layers to a file, and each EP rank its
+        # experts; rank 0 merges them.
+        writes = parallel_state.get_expert_data_parallel_rank() == 0
         together(partial(write_pipeline_stage, strategy, writing) if writes else None, group)
         first = dist.get_rank() == 0
         together(partial(merge_pipeline_stages, run, writing, tokenizer_files) if first else None, group)
 
 
 def write_pipeline_stage(strategy: MegatronStrategy, writing: Path) -> None:
-    """Write the weights of this pipeline rank to a file of its own; all TP ranks of the stage call it."""
+    """Write the weights of this pipeline and EP rank to a file of its own; all TP ranks of the stage call it."""
     state = dict(pipeline_stage_weights(strategy))
     if parallel_state.get_tensor_model_parallel_rank() == 0:
-        save_archive(state, writing / f"stage{parallel_state.get_pipeline_model_parallel_rank()}.pth")
+        stage = parallel_state.get_pipeline_model_parallel_rank()
+        save_archive(state, writing / f"stage{stage}-{parallel_state.get_expert_model_parallel_rank()}.pth")
 
 
 def merge_pipeline_stages(run: Run, writing: Path, tokenizer_files: list[Path]) -> None:

@@ -6,7 +6,10 @@ build the optimizer only after the first step has started: all jobs have one ord
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import nemo.lightning as nl
 import nemo_run
@@ -14,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from megatron.core.distributed import DistributedDataParallelConfig
+from megatron.core.fusions.fused_bias_geglu import quick_gelu
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import OptimizerConfig
 from megatron.core.utils import get_te_version
@@ -31,7 +35,7 @@ from jobs.engines.nemo.rules import ADAPTED
 from jobs.engines.nemo.weights import load_sharded
 from jobs.layout import pipeline_stages_per_rank, sequence_parallel
 from jobs.plan.pipeline_stages import layer_counts
-from jobs.schema import ActivationCheckpointing, Mlp, Precision, Run
+from jobs.schema import ActivationCheckpointing, Mlp, Model, Precision, Run
 
 RECOMPUTE: dict[ActivationCheckpointing, dict[str, str | int]] = {
     ActivationCheckpointing.none: {},
@@ -53,6 +57,14 @@ class ModelConfig(llm.GPTConfig):  # type: ignore[misc]  # NeMo has no types
     init_seed: int = 0
     rope_scaling: dict[str, float | None] | None = None
     """Keywords of NeMo's apply_rope_scaling (Llama 3.1)."""
+    yarn_rotary_scaling_factor: float = 1.0
+    yarn_original_max_position_embeddings: int = 4096
+    yarn_beta_fast: float = 32.0
+    yarn_beta_slow: float = 1.0
+    yarn_correction_range_round_to_int: bool = True
+    yarn_mscale: float = 1.0
+    yarn_mscale_all_dim: float = 0.0
+    """What Megatron reads for position_embedding_type="yarn", by its names."""
     lora: llm.peft.LoRA | None = None
 
     def configure_model(self, *arguments: object, **keywords: object) -> GPTModel:
@@ -120,11 +132,16 @@ def model_config(run: Run) -> nemo_run.Config:
         add_bias_linear=model.bias,
         add_qkv_bias=model.bias or model.attention_bias,
         gated_linear_unit=gated,
-        activation_func=F.silu if gated else F.gelu,
-        position_embedding_type="rope",
+        activation_func=activation(model),
         rotary_base=model.rope_base,
         rotary_percent=model.rope_fraction,
-        rope_scaling=model.rope_scaling and rope_scaling(run),
+        **positions(run),
+        qk_layernorm=model.norm_qk,
+        # Megatron counts the keys to the left of a token, and `sliding_window` the token too.
+        window_size=model.sliding_window and (model.sliding_window - 1, 0),
+        window_attn_skip_freq=model.full_attention_every or None,
+        softmax_type="learnable" if model.attention_sinks else "vanilla",
+        **(mixture(run, fused=fused) if model.experts else {}),
         share_embeddings_and_output_weights=model.tie_embeddings,
         # LitGPT's model has no dropout.
         hidden_dropout=0.0,
@@ -144,7 +161,8 @@ def model_config(run: Run) -> nemo_run.Config:
         bias_dropout_fusion=fused,
         masked_softmax_fusion=fused,
         persist_layer_norm=fused,
-        apply_rope_fusion=fused,
+        # The fused kernel leaves YaRN's factor of cosines and sines out.
+        apply_rope_fusion=fused and (model.rope_scaling is None or model.rope_scaling.attention_factor == 1),
         cross_entropy_loss_fusion=fused,
         deallocate_pipeline_outputs=on_gpu,
         init_from=run.job.init_from,
@@ -160,15 +178,54 @@ def model_config(run: Run) -> nemo_run.Config:
     )
 
 
-def rope_scaling(run: Run) -> dict[str, float | None]:
-    """Return Llama 3.1's rotary scaling under NeMo's names; model_is_dense_and_serial refuses all others."""
+def activation(model: Model) -> Callable[..., torch.Tensor]:
+    """Return the activation function: of experts with limited SwiGLU g sigmoid(1.702 g)."""
+    if model.swiglu_limit is not None:
+        limited: Callable[..., torch.Tensor] = quick_gelu
+        return limited
+    return F.gelu if model.mlp is Mlp.GptNeoxMLP else F.silu
+
+
+def positions(run: Run) -> dict[str, Any]:
+    """Return the kind of rotary positions: plain, Llama 3.1's scaling by NeMo's names, or YaRN by Megatron's."""
     scaling = run.model.rope_scaling
-    assert scaling is not None
+    if scaling is None:
+        return {"position_embedding_type": "rope"}
+    if not scaling.is_yarn:
+        keywords = {
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low_freq_factor,
+            "high_freq_factor": scaling.high_freq_factor,
+            "old_context_len": scaling.original_max_sequence_length,
+        }
+        return {"position_embedding_type": "rope", "rope_scaling": keywords}
+    # Megatron multiplies cosines and sines by (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1).
     return {
-        "factor": scaling.factor,
-        "low_freq_factor": scaling.low_freq_factor,
-        "high_freq_factor": scaling.high_freq_factor,
-        "old_context_len": scaling.original_max_sequence_length,
+        "position_embedding_type": "yarn",
+        "yarn_rotary_scaling_factor": scaling.factor,
+        "yarn_original_max_position_embeddings": scaling.original_max_sequence_length,
+        "yarn_beta_fast": scaling.beta_fast,
+        "yarn_beta_slow": scaling.beta_slow,
+        "yarn_correction_range_round_to_int": scaling.round_limits,
+        "yarn_mscale": (scaling.attention_factor - 1) / (0.1 * math.log(scaling.factor)),
+    }
+
+
+def mixture(run: Run, *, fused: bool) -> dict[str, Any]:
+    """Return the settings of experts: no token is dropped, and softmax is over the products of the chosen ones."""
+    model, weight = run.model, run.job.expert_balance_loss
+    return {
+        "num_moe_experts": model.experts,
+        "moe_router_topk": model.experts_per_token,
+        "moe_ffn_hidden_size": model.inner_size,
+        "moe_token_dispatcher_type": "alltoall",
+        # Of each sequence, as the native engine's.
+        "moe_router_load_balancing_type": "seq_aux_loss" if weight else "none",
+        "moe_aux_loss_coeff": weight,
+        "moe_grouped_gemm": fused,
+        "moe_permute_fusion": fused,
+        "activation_func_clamp_value": model.swiglu_limit,
+        "glu_linear_offset": 0.0 if model.swiglu_limit is None else 1.0,
     }
 
 
@@ -182,6 +239,7 @@ def strategy(run: Run) -> nemo_run.Config:
         virtual_pipeline_model_parallel_size=stages if stages > 1 else None,
         pipeline_model_parallel_layout=unequal_stages(run),
         context_parallel_size=p.context,
+        expert_model_parallel_size=p.expert,
         sequence_parallel=sequence_parallel(run),
         pipeline_dtype=DTYPES[run.job.precision],
         ddp=nemo_run.Config(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
-from jobs.engines.litgpt.rules import arithmetic_is_litgpts
+from jobs.engines.native.rules import balance_has_experts
 from jobs.layout import accumulation, pipeline_stages_per_rank, sequence_parallel
 from jobs.parallelism import Schedule, Strategy
 from jobs.plan.rules import float8
 from jobs.plan.rules.batch import batch_to_set, one_stage_a_rank
 from jobs.plan.rules.native_only import prompts_are_native, quantized_bases_are_native
 from jobs.plan.rules.rule import Rule, divisors, either, multiples_near
-from jobs.schema import QKV, LoraTarget, Mlp, NormPlace, Precision, Run
+from jobs.schema import INSTRUCTIONS, QKV, LoraTarget, Mlp, NormPlace, Precision, Run
 
 ADAPTED = {
     "linear_qkv": QKV,
@@ -129,24 +129,30 @@ def float16_is_not_scaled(run: Run) -> str | None:
     return None
 
 
-def model_is_dense_and_serial(run: Run) -> str | None:
-    """Refuse parallel residuals, experts, and what else Qwen 3 and Gemma 3 have."""
-    if run.model.parallel_residual:
-        return (
-            f"engine=nemo has no layers with attention and feed-forward side by side (model.parallel_residual, "
-            f"{run.model.name}). Choose another model, or set engine=native."
-        )
+def model_is_megatrons(run: Run) -> str | None:
+    """Refuse what Megatron does not have, or what the recipe does not set."""
     model, scaling = run.model, run.model.rope_scaling
     others = {
+        "parallel_residual": model.parallel_residual,
         f"norm_place={model.norm_place.name}": model.norm_place is not NormPlace.before,
         "norm_unit_offset": model.norm_unit_offset,
+        "norm_qk_whole": model.norm_qk_whole,
+        "norm_rotated": model.norm_rotated,
         f"mlp={model.mlp.name}": model.mlp is Mlp.GemmaMLP,
         "attention_scores_scalar": model.attention_scores_scalar is not None,
-        "sliding_window": model.sliding_window is not None,
+        "chunked_window": model.chunked_window,
+        "rope_local_base": model.rope_local_base is not None,
+        "rope_in_windows": model.rope_in_windows,
         "scale_embeddings": model.scale_embeddings,
         "attention_softcap": model.attention_softcap is not None,
         "logits_softcap": model.logits_softcap is not None,
-        "rope_scaling without low_freq_factor": scaling is not None and scaling.low_freq_factor is None,
+        "rope_scaling without low_freq_factor": scaling is not None and scaling.is_linear,
+        "query_temperature": model.query_temperature is not None,
+        "latent": model.latent is not None,
+        "router": model.router is not None,
+        "shared_experts": model.shared_experts > 0,
+        "dense_layers": model.dense_layers > 0,
+        "experts_every": model.experts_every > 1,
     }
     if found := [f"model.{key}" for key, is_so in others.items() if is_so]:
         return (
@@ -154,6 +160,68 @@ def model_is_dense_and_serial(run: Run) -> str | None:
             "engine=native."
         )
     return None
+
+
+def windows_are_whole(run: Run) -> str | None:
+    """Refuse windows and sinks of attention with context parallelism, whose ring in Transformer Engine has neither."""
+    model, context = run.model, run.parallelism.context
+    found = [f"model.{key}" for key in ("sliding_window", "attention_sinks") if getattr(model, key)]
+    if context == 1 or not found:
+        return None
+    return (
+        f"engine=nemo has no {' and '.join(found)} with parallelism.context={context} ({model.name}). Set "
+        "parallelism.context=1, or engine=native."
+    )
+
+
+def experts_have_their_layout(run: Run) -> str | None:
+    """Require of experts what Megatron does: no CP beside EP, biases that no rank divides, sequence parallelism."""
+    model, p = run.model, run.parallelism
+    if not model.experts:
+        return None
+    if p.expert > 1 and p.context > 1:
+        return (
+            f"engine=nemo divides experts over context-parallel ranks first, and parallelism.expert={p.expert} x "
+            f"parallelism.context={p.context} are other ranks here. Set parallelism.context=1, or parallelism.expert=1."
+        )
+    if model.bias and p.tensor > 1:
+        return (
+            f"engine=nemo does not divide experts that have biases (model.bias, {model.name}), and parallelism.tensor="
+            f"{p.tensor} would. Set parallelism.tensor=1, or engine=native."
+        )
+    if p.tensor > 1 and not sequence_parallel(run):
+        return (
+            f"engine=nemo trains experts under parallelism.tensor={p.tensor} with sequence parallelism only. Set "
+            f"parallelism.{'sequence_parallel=true' if run.cluster.gpus else 'tensor=1'}, or engine=native."
+        )
+    return None
+
+
+def balance_counts_whole_sequences(run: Run) -> str | None:
+    """Require of a balance loss what the native engine does, and rows that are labels throughout.
+
+    Megatron multiplies the loss by the tokens of a micro-batch, and divides all gradients by the labels of the batch.
+    """
+    if (wrong := balance_has_experts(run)) is not None or run.job.expert_balance_loss == 0:
+        return wrong
+    if run.data.source not in INSTRUCTIONS:
+        return None
+    return (
+        f"job.expert_balance_loss={run.job.expert_balance_loss:g} with engine=nemo needs rows of text, and data.source="
+        f"{run.data.source.name} has labels in a part of each. Set job.expert_balance_loss=0, or engine=native."
+    )
+
+
+def adapters_are_not_of_experts(run: Run) -> str | None:
+    """Refuse adapters of experts."""
+    lora = run.job.lora
+    if not run.model.experts or lora is None or LoraTarget.mlp not in lora.targets:
+        return None
+    others = ",".join(target.name for target in lora.targets if target is not LoraTarget.mlp)
+    return (
+        f"engine=nemo has no adapters of experts (job.lora.targets has mlp, {run.model.name}). Set job.lora.targets="
+        f"[{others or 'query,key,value'}], or engine=native."
+    )
 
 
 def tensor_divides_adapters(run: Run) -> str | None:
@@ -212,7 +280,6 @@ def tokens_fill_float8(run: Run) -> str | None:
 
 
 RULES: tuple[Rule, ...] = (
-    arithmetic_is_litgpts,
     weights_are_replicated,
     schedule_is_megatrons,
     micro_batches_make_whole_rounds,
@@ -224,8 +291,12 @@ RULES: tuple[Rule, ...] = (
     types_follow_the_arithmetic,
     gradients_are_wide_or_the_arithmetics,
     float16_is_not_scaled,
-    model_is_dense_and_serial,
+    model_is_megatrons,
+    windows_are_whole,
+    experts_have_their_layout,
+    balance_counts_whole_sequences,
     float8_is_possible,
     tensor_divides_adapters,
     adapters_are_of_whole_matrices,
+    adapters_are_not_of_experts,
 )

@@ -3,9 +3,11 @@
     attn.qkv          rows [all q | all k | all v]   linear_qkv   rows [q k v of group 1 | q k v of group 2 | ...]
     mlp.fc_1, fc_2    gate and up                    linear_fc1   rows of a rank [its gate | its up]
     norm_1, norm_2                                   norms of their own, or a part of the matrix after them
+    mlp.experts.5                   with EP the second expert of a rank that has four, a module (local_experts.1) or
+                                    a part of a grouped product (linear_fc1.weight1)
 
 TP shards rows of qkv, fc1, embedding and head, and columns of the output projections; norms are replicated.
-Layers carry their number in the whole model, so virtual pipeline stages need no arithmetic here.
+Layers carry their number in the whole model, so virtual pipeline stages need no arithmetic here; experts do not.
 """
 
 from __future__ import annotations
@@ -55,7 +57,12 @@ IN_LAYER = {
     "pre_mlp_layernorm": Source(("norm_2",), Cut.whole),
     "mlp.linear_fc1": Source(("mlp.fc",), Cut.rows),
     "mlp.linear_fc2": Source(("mlp.proj",), Cut.columns),
+    "mlp.router": Source(("mlp.gate",), Cut.whole),
+    "self_attention.q_layernorm": Source(("attn.norm_q",), Cut.whole),
+    "self_attention.k_layernorm": Source(("attn.norm_k",), Cut.whole),
 }
+SINKS = "self_attention.core_attention.softmax_offset"
+EXPERT = re.compile(r"mlp\.experts\.(?:local_experts\.(\d+)\.)?(linear_fc[12])\.(weight|bias)(\d*)")
 # Transformer Engine's layers contain the norm before their matrix.
 FUSED_NORMS = {
     "self_attention.linear_qkv": "input_layernorm",
@@ -76,14 +83,29 @@ def source_of(name: str, model: GPTModel) -> Source:
             source = ENDS["output_layer"]  # LitGPT's name of the shared weight
     else:
         layer, module = model.decoder.layers[int(match[1])], match[2]
+        prefix = f"transformer.h.{layer.layer_number - 1}."
+        if f"{module}.{kind}" == SINKS:
+            return Source((f"{prefix}attn.sinks",), Cut.rows)
+        expert = EXPERT.fullmatch(f"{module}.{kind}")
+        if expert is not None:
+            module, kind = f"mlp.{expert[2]}", expert[3]
+            of_expert = f"mlp.experts.{first_expert(model.config) + int(expert[1] or expert[4])}."
         if kind.startswith("layer_norm_"):
             module, kind = FUSED_NORMS[module], kind.removeprefix("layer_norm_")
-        source, prefix = IN_LAYER[module], f"transformer.h.{layer.layer_number - 1}."
+        source = IN_LAYER[module]
         if module == "mlp.linear_fc1" and model.config.gated_linear_unit:
             source = Source(("mlp.fc_1", "mlp.fc_2"), Cut.rows)
+        if expert is not None:
+            source = Source(tuple(part.replace("mlp.", of_expert) for part in source.names), source.cut)
     # The bias of a column-sharded matrix is added once, after the sum over ranks.
     cut = Cut.whole if source.cut is Cut.columns and kind == "bias" else source.cut
     return Source(tuple(f"{prefix}{part}.{kind}" for part in source.names), cut)
+
+
+def first_expert(config: TransformerConfig) -> int:
+    """Return the number of this EP rank's first expert."""
+    ranks = parallel_state.get_expert_model_parallel_world_size()
+    return int(parallel_state.get_expert_model_parallel_rank() * config.num_moe_experts // ranks)
 
 
 # --- one parameter -------------------------------------------------------------------------------------------
@@ -181,10 +203,14 @@ def adapter_value(name: str, model: GPTModel, seed: int, part: Sequence[int], de
 
 @torch.no_grad()
 def litgpt_weights(model: GPTModel) -> Iterator[tuple[str, Tensor]]:
-    """Yield full weights by LitGPT's names on the CPU, adapters merged; all TP ranks of the stage call it."""
+    """Yield full weights by LitGPT's names on the CPU, adapters merged; all TP ranks of the stage call it.
+
+    Those of the experts that this EP rank has; all other weights on the first one.
+    """
     adapters = {name: parameter for name, parameter in model.named_parameters() if ADAPTER in name}
+    elsewhere = parallel_state.get_expert_model_parallel_rank() > 0
     for name, parameter in model.named_parameters():
-        if name in adapters:
+        if name in adapters or (elsewhere and ".experts." not in name):
             continue
         parts = gathered(parameter)
         source = source_of(name, model)

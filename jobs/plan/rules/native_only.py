@@ -20,6 +20,7 @@ OF_SEVERAL = {
     "engine.float8": NATIVE_AND_NEMO,
     "engine.float8_recipe": NATIVE_AND_NEMO,
     "engine.gradients": NATIVE_AND_NEMO,
+    "job.expert_balance_loss": NATIVE_AND_NEMO,
     "job.loss_band.reference": "native, nemo and deepspeed",
     "parallelism.expert": NATIVE_AND_NEMO,
 }

@@ -134,8 +134,9 @@ def test_losses_and_gradients_equal_the_native_engines(
         long(("model.bias=true",), TP),
         (("model=llama31_8b", "model.rope_scaling.original_max_sequence_length=16"), PP),
         long(("model.tie_embeddings=true",), TP),
+        long(("model.norm_qk=true", "model.sliding_window=8"), TP),
     ],
-    ids=["LayerNorm GptNeoxMLP bias", "bias", "rope_scaling", "tie_embeddings"],
+    ids=["LayerNorm GptNeoxMLP bias", "bias", "rope_scaling", "tie_embeddings", "norm_qk, sliding_window"],
 )
 def test_other_architectures_are_the_native_engines_too(
     model: tuple[str, ...], layout: tuple[str, ...], nemo: Nemo, tmp_path: Path
@@ -147,6 +148,73 @@ def test_other_architectures_are_the_native_engines_too(
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
         torch.testing.assert_close(tensor, theirs[name], atol=1e-4, rtol=1e-3, msg=name)
+
+
+# As Qwen3's mixtures, with a loss that balances the load of experts.
+QWEN3 = ("model.mlp=LLaMAMoE", "model.experts=4", "model.experts_per_token=2", "model.moe_intermediate_size=40",
+         "model.norm_qk=true", "job.expert_balance_loss=0.5")  # fmt: skip
+# Windows, sinks, YaRN, biases of router and experts, and limited SwiGLU, whose limit some values reach.
+GPT_OSS = ("model=gpt_oss_20b", "model.layers=4", "model.hidden_size=32", "model.heads=4", "model.kv_heads=2",
+           "model.head_size=8", "model.intermediate_size=48", "model.vocab_size=64", "model.max_sequence_length=64",
+           "model.experts=4", "model.experts_per_token=2", "model.sliding_window=8", "model.swiglu_limit=0.02",
+           "model.rope_scaling.original_max_sequence_length=16")  # fmt: skip
+EP = "parallelism.expert=2"
+EVERY_STEP = ("job.checkpoint_every_steps=1", "job.keep_checkpoints=9")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        (QWEN3, (*DP, CUT_OPTIMIZER, EP)),
+        long(QWEN3, ONE),
+        long(QWEN3, (*DP, EP)),
+        long(QWEN3, ("parallelism=ddp", "ranks_per_node=4", CUT_OPTIMIZER, EP)),
+        long(QWEN3, ("parallelism=pp", "parallelism.schedule=Interleaved1F1B", "ranks_per_node=4", EP)),
+        long(GPT_OSS, ("parallelism=ddp", "ranks_per_node=4", CUT_OPTIMIZER, "parallelism.expert=4")),
+        long(GPT_OSS, PP),
+    ],
+    ids=str,
+)
+def test_mixtures_of_experts_are_the_native_engines_with_experts_on_any_ranks(
+    model: tuple[str, ...], layout: tuple[str, ...], nemo: Nemo, tmp_path: Path
+) -> None:
+    run = done(nemo, tmp_path, *layout, *model, "job.export=true")
+    reference = native(tmp_path, *model, "job.export=true")
+    assert_equal(run, steps(reference))
+    ours, theirs = weights(run), weights(reference)
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], atol=1e-4, rtol=1e-3, msg=name)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", [CUT_OPTIMIZER, "engine.distributed_optimizer=false"])
+def test_experts_resume_on_any_division(optimizer: str, nemo: Nemo, tmp_path: Path) -> None:
+    layouts = ((*DP, EP), ONE, ("parallelism=ddp", "ranks_per_node=4", "parallelism.expert=4"))
+    saved = done(nemo, tmp_path / "0", *layouts[-1], optimizer, *QWEN3, *EVERY_STEP)
+    reference = steps(saved)
+    for step, layout in enumerate(layouts, 2):
+        run = make_run(tmp_path / f"{step}", *NEMO, *layout, optimizer, *QWEN3, *EVERY_STEP)
+        name = f"step-{step:08d}"
+        shutil.copytree(saved.checkpoints / name, run.checkpoints / name)
+        run.metrics.write_text("".join(saved.metrics.read_text().splitlines(keepends=True)[: step + 1]))
+        assert_equal(finished(nemo, run), reference)
+        assert events(run, "started")[-1]["from_step"] == step
+        saved = run
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_adapters_of_attention_train_in_a_mixture(nemo: Nemo, tmp_path: Path) -> None:
+    start = native(tmp_path / "start", *QWEN3, "job.export=true")
+    attention = ("job.lora.targets=[query,key,value,projection]", *QWEN3[:-1])
+    one = done(nemo, tmp_path / "one", *ONE, *adapting(start), *attention, "job.export=true")
+    run = done(nemo, tmp_path / "divided", *DP, CUT_OPTIMIZER, EP, *adapting(start), *attention, "job.export=true")
+    assert_equal(run, steps(one))
+    for name, tensor in weights(run).items():
+        torch.testing.assert_close(tensor, weights(one)[name], atol=1e-5, rtol=1e-4, msg=name)
 
 
 @pytest.mark.long

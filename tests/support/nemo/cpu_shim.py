@@ -30,6 +30,9 @@ class NoStream:
     def __exit__(self, *_error: object) -> None:
         pass
 
+    def record_event(self) -> NoStream:
+        return self
+
     def __getattr__(self, name: str) -> Any:
         return lambda *_arguments, **_keywords: True
 
@@ -89,7 +92,16 @@ def shim_torch() -> None:
 def shim_megatron() -> None:
     """Megatron-core's random states, and its distributed optimizer where torch's AdamW stands in for the GPU's."""
     from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
-    from megatron.core.tensor_parallel import random
+    from megatron.core.tensor_parallel import layers, random
+    from megatron.core.transformer.moe import moe_utils, token_dispatcher
+
+    # The router's product, which Megatron does not define without Transformer Engine.
+    moe_utils.te_general_gemm = None
+    # Numbers of tokens for the host, which Megatron would read from a GPU.
+    token_dispatcher.maybe_move_tensor_to_cpu = on_host
+    # The result of a matrix without TP is a view, to which Megatron's experts would add their bias in place.
+    reduced = layers.reduce_from_tensor_model_parallel_region
+    layers.reduce_from_tensor_model_parallel_region = lambda *given, **named: reduced(*given, **named).clone()
 
     random.CudaRNGStatesTracker.fork = lambda *_: contextlib.nullcontext()
     random._set_cuda_rng_state = lambda *_, **__: None
@@ -115,6 +127,11 @@ def shim_megatron() -> None:
 
     DistributedOptimizer.state_dict = state_dict_of_any_step
     DistributedOptimizer._set_main_param_and_optimizer_states = set_states_but_step
+
+
+def on_host(tensor: torch.Tensor | None, *, as_numpy: bool = False, **_ignored: object) -> Any:
+    """What the host reads of a tensor."""
+    return tensor if tensor is None or not as_numpy else tensor.numpy()
 
 
 def shim_nemo() -> None:
