@@ -36,6 +36,12 @@ CASES = {
         ("model=mistral_7b", "parallelism=ddp", "parallelism.tensor=4", "parallelism.context=2", "engine=nemo",
          "scaling.global_batch_size=128", "job.micro_batch_size=1"),
     ),
+    "Megatron-Bridge divides experts": (
+        ("job=program", "program=megatron_bridge", *MACHINE, "job.sequence_length=4096",
+         "program.params.model=qwen3_30b_a3b", "program.params.expert=8", "job.micro_batch_size=1"),
+        ("model=qwen3_30b_a3b", "parallelism=ddp", "parallelism.expert=8", "engine=nemo", "scaling.global_batch_size=128",
+         "job.micro_batch_size=1"),
+    ),
 }  # fmt: skip
 
 
