@@ -32,8 +32,7 @@ def attempt_name(candidate: Candidate) -> str:
 def pairs_to_run(space: Space, best: Candidate) -> list[Point]:
     """Return the runs of the confirming campaign that are not on disk: the baseline once, then the missing pairs.
 
-    They have the steps of the longest rung; under the rules of a contest they are whole. Raises ConfigError if the
-    two cannot take turns, as jobs of a Slurm array with different resources.
+    They have the steps of the longest rung; under the rules of a contest they are whole.
     """
     sweep = space.folder.confirmation
     base = space.baseline.point

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import venv
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,26 @@ def test_a_sweep_over_products_and_both_engines_ends_in_one_report(
     page = (sweep.path / "report.html").read_text()
     assert "Layouts side by side" in page
     assert "Memory and communication per rank" in page
+
+
+def test_a_pair_of_unequal_resources_takes_turns_as_jobs_that_wait_for_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As an A/B of placements (cluster.sbatch.segment), which this release of Slurm does not have.
+    later = "cluster.sbatch={begin: now+1hour}"
+    baseline = [*SMALL, "cluster=generic_slurm", f"data.cache_dir={tmp_path}/cache", "job.steps=4", later]
+    campaign = str(tmp_path / "c")
+    assert main(["attempt", "baseline", *baseline, "--campaign", campaign, "--repeats", "1"]) == 0, printed(capsys)
+    assert main(["attempt", "wide", "cluster.cpus_per_rank=2", "--campaign", campaign, "--repeats", "2"]) == 0
+    jobs = job_ids(SweepDir(tmp_path / "c"))
+    turns = ["wide-baseline-r1", "wide-r1", "wide-r2", "wide-baseline-r2"]
+    queue = subprocess.run(["squeue", "--noheader", "--format=%i %C %E"], capture_output=True, text=True, check=True)
+    asked = {line.split()[0]: line.split()[1:] for line in queue.stdout.splitlines()}
+    assert [asked[jobs[name]][0] for name in turns] == ["1", "2", "2", "1"]
+    assert "(null)" in asked[jobs[turns[0]]][1]
+    for earlier, name in pairwise(turns):
+        assert asked[jobs[name]][1] == f"afterany:{jobs[earlier]}(unfulfilled)"
+    assert main(["cancel", campaign]) == 0
 
 
 def test_the_demo_sweep_goes_through_slurm_as_it_is(tmp_path: Path) -> None:

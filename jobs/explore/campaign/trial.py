@@ -41,7 +41,6 @@ from jobs.explore.campaign.trial_checks import (
     refuse_other_terms,
     refuse_over_budget,
     refuse_repeats,
-    refuse_two_arrays,
 )
 from jobs.plan.compose import Point, compose
 from jobs.rundir import BASELINE, SweepDir
@@ -214,7 +213,6 @@ def trial_points(
     # The baseline's overrides contain its global batch, which would otherwise follow a change of the micro-batch.
     tried = compose_one([*baseline.overrides, *changes], name, received=received)
     refuse_another_task(name, tried.run, baseline.run)
-    refuse_two_arrays(name, tried.run, baseline.run, campaign.code)
     beside = campaign.first(f"{name}-{BASELINE}")
     replaced = campaign.is_replaced_by(tried.run.launcher.kind)
     if not replaced:

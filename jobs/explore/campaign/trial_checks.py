@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
-from pathlib import Path
 from typing import Any
 
 from analysis.compare.campaign import part_of, was_previewed
@@ -17,12 +16,10 @@ from analysis.load.discover import read_runs
 from jobs.console import shell_line
 from jobs.errors import ConfigError, RunDirError
 from jobs.explore.campaign.campaign import Campaign, recorded
-from jobs.explore.campaign.code_snapshot import Snapshot
 from jobs.plan.compose import Point
 from jobs.plan.keys import key_of
 from jobs.rundir import BASELINE, NOISE_FLOOR, SweepDir, is_reserved
 from jobs.schema import Run
-from jobs.submit.slurm.resources import shared_resources
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,80}")
 # Keys that the campaign sets for its runs.
@@ -123,20 +120,6 @@ def refuse_changed_code(*, changed_code: bool) -> None:
         raise ConfigError(
             "--changed-code compares an attempt with a baseline that ran before, but here the baseline itself is "
             "submitted. Leave --changed-code out, and add it to the attempts after the change of the code."
-        )
-
-
-def refuse_two_arrays(name: str, tried: Run, baseline: Run, code: Snapshot | None) -> None:
-    """Raise ConfigError if Slurm would not run a pair in turns: only jobs with equal resources share an array."""
-    if not tried.launcher.kind.has_arrays:
-        return
-    here = Path("code")
-    own, beside = shared_resources(tried, here), shared_resources(baseline, code.path if code else here)
-    if differing := sorted(key for key in own.keys() | beside.keys() if own.get(key) != beside.get(key)):
-        raise ConfigError(
-            f"{name} cannot take turns with its baseline in a job array, whose jobs have equal resources: they differ "
-            f"in {', '.join(differing)}. Set launcher=pilot launcher.pilot_nodes={tried.nodes}, which runs them one "
-            "after the other in one allocation."
         )
 
 

@@ -599,14 +599,6 @@ def test_a_trial_keeps_its_name_and_gets_more_repeats_by_the_same_words(
     assert leaderboards(read_runs([campaign])) == []
 
 
-def test_only_jobs_of_equal_resources_take_turns_in_a_job_array(campaign: Path) -> None:
-    more = ["cluster=generic_slurm", "launcher=slurm", "cluster.cpus_per_rank=3"]
-    with pytest.raises(ConfigError, match="cannot take turns with its baseline in a job array") as refused:
-        trial_points("x", more, opened(campaign), 1)
-    assert "they differ in cpus_per_task" in str(refused.value)
-    assert "Set launcher=pilot launcher.pilot_nodes=1," in str(refused.value)
-
-
 @pytest.mark.parametrize("launcher", ["slurm", "pilot"])
 def test_a_trial_takes_turns_with_the_baseline_one_run_at_a_time_on_slurm_too(launcher: str, campaign: Path) -> None:
     cluster = ["cluster=generic_slurm"] if launcher == "slurm" else []
