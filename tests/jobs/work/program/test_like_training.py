@@ -39,8 +39,8 @@ CASES = {
     "Megatron-Bridge divides experts": (
         ("job=program", "program=megatron_bridge", *MACHINE, "job.sequence_length=4096",
          "program.params.model=qwen3_30b_a3b", "program.params.expert=8", "job.micro_batch_size=1"),
-        ("model=qwen3_30b_a3b", "parallelism=ddp", "parallelism.expert=8", "engine=nemo", "scaling.global_batch_size=128",
-         "job.micro_batch_size=1"),
+        ("model=qwen3_30b_a3b", "parallelism=ddp", "parallelism.expert=8", "engine=nemo",
+         "scaling.global_batch_size=128", "job.micro_batch_size=1"),
     ),
 }  # fmt: skip
 
