@@ -158,7 +158,8 @@ def model_config(run: Run) -> nemo_run.Config:
         # Fused kernels come from Transformer Engine, on GPUs. Its fused GELU is the tanh approximation: not used.
         use_cpu_initialization=not on_gpu,
         bias_activation_fusion=fused and gated,
-        bias_dropout_fusion=fused,
+        # Megatron's grouped experts add their biases themselves.
+        bias_dropout_fusion=fused and not (model.experts and model.bias),
         masked_softmax_fusion=fused,
         persist_layer_norm=fused,
         # The fused kernel leaves YaRN's factor of cosines and sines out.

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -490,16 +490,20 @@ def test_the_record_states_what_ran_where_and_what_a_rank_held(nemo: Nemo, tmp_p
 RECIPE = """
 import json, sys, torch
 from nemo.collections import llm  # what it imports must not look for a GPU
-from jobs.engines.nemo.recipe import overlaps, strategy
+from jobs.engines.nemo import recipe
+from jobs.engines.nemo.recipe import model_config, overlaps, strategy
 from jobs.plan.compose import compose
 torch.cuda.is_available, torch.cuda.get_device_capability = lambda: True, lambda: (9, 0)
+recipe.HAVE_TE = True
 nodes = ["engine=nemo", "cluster=xe9680_h100", "nodes=2", "gpu.memory_gb=null"]
 for overrides in json.loads(sys.argv[1]):
     run = compose([*nodes, *overrides], multirun=False)[0].run
     callback, ddp = overlaps(run), strategy(run).ddp
     gather = ddp.overlap_param_gather and ddp.overlap_grad_reduce
     overlapped = [callback.tp_comm_overlap, callback.tp_comm_overlap_cfg is not None, gather]
-    print(json.dumps({"overlapped": overlapped}))
+    config = model_config(run)
+    fused = [config.bias_dropout_fusion, config.apply_rope_fusion, getattr(config, "moe_grouped_gemm", None)]
+    print(json.dumps({"overlapped": overlapped, "fused": fused}))
 """
 
 
@@ -514,12 +518,29 @@ def test_the_recipe_overlaps_communication_as_nvidias_own_recipes_do() -> None:
         ([*tp, "parallelism.sequence_parallel=false"], [False, True, True]),
         (["parallelism=ddp", "model=llama3_8b", "job.micro_batch_size=1"], [False, False, True]),
     ]
-    command = [sys.executable, "-c", RECIPE, json.dumps([overrides for overrides, _ in cases])]
+    assert [each["overlapped"] for each in on_gpus(overrides for overrides, _ in cases)] == [
+        found for _, found in cases
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_no_fused_kernel_is_asked_for_what_it_leaves_out() -> None:
+    experts = ["parallelism=ddp", "parallelism.expert=8", "job.micro_batch_size=1", "scaling.global_batch_size=16"]
+    # Grouped experts refuse the fused addition of biases, and the fused rotation has no factor of YaRN.
+    cases = {"llama31_8b": [True, True, None], "qwen3_30b_a3b": [True, True, True], "gpt_oss_20b": [False, False, True]}
+    asked = [[*experts[:1], *experts[2:]] if model == "llama31_8b" else experts for model in cases]
+    found = on_gpus([f"model={model}", *overrides] for model, overrides in zip(cases, asked, strict=True))
+    assert [each["fused"] for each in found] == list(cases.values())
+
+
+def on_gpus(cases: Iterable[list[str]]) -> list[dict[str, list[object]]]:
+    """Return what the recipe of each case asks for where there are GPUs and Transformer Engine."""
+    command = [sys.executable, "-c", RECIPE, json.dumps(list(cases))]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
     # DeepSpeed, where it is installed, prints lines of its own.
-    found = [json.loads(line)["overlapped"] for line in answer.stdout.splitlines() if line.startswith("{")]
-    assert found == [expected for _, expected in cases]
+    return [json.loads(line) for line in answer.stdout.splitlines() if line.startswith("{")]
 
 
 # --- where it cannot run -------------------------------------------------------------------------------------
