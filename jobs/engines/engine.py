@@ -100,6 +100,8 @@ class Engine(ABC):
     activations or gradients moves, beside what the kernels around it move anyway."""
     float8_package = ""
     """The package that computes them, with the versions known to have them."""
+    fuses_limited_swiglu = False
+    """True if limited SwiGLU (model.swiglu_limit) is one kernel, where the engine fuses any."""
     divides_experts_of_replicas = False
     """True if ranks that hold equal copies of all other weights divide the experts (Megatron), and not those of a shard
     group (FSDP)."""

@@ -213,6 +213,8 @@ def judged_sources(measured_rows: Iterable[Measurement], wanted: str = "") -> It
             continue
         work = step_work(measured.run)
         assert work is not None, "the readers know the GPU's rates"
+        if measured.balanced:
+            work = replace(work, imbalance=1.0)
         by_source[measured.source].append(Row(measured, work, *memory_works(measured)))
     for source, rows in by_source.items():
         yield source, judged(rows)

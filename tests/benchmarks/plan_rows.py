@@ -45,6 +45,8 @@ class Measurement:
     """True if this may be the memory of the device, which includes memory beside tensors."""
     parameter_bytes: int = 0
     """Bytes of a parameter's states beside those of engine=nemo."""
+    balanced: bool = False
+    """True if the source made all experts equally busy."""
     faulty: bool = False
     """True if other rows of the source show that this run was disturbed, which its configuration cannot foretell."""
 
@@ -81,8 +83,8 @@ def model(name: str, layers: int, hidden: int, heads: int, inner: int, vocabular
 
 
 def run(shape: Model, device: str, *, ranks: int, micro_batch: int, batch: int, sequence: int, tp: int = 1, pp: int = 1,
-        cp: int = 1, virtual: int = 1, per_node: int = 8, kind: EngineKind = EngineKind.nemo, distributed: bool = False,
-        sharding: Sharding | None = None, checkpointing: bool = False, float8: bool = False,
+        cp: int = 1, expert: int = 1, virtual: int = 1, per_node: int = 8, kind: EngineKind = EngineKind.nemo,
+        distributed: bool = False, sharding: Sharding | None = None, checkpointing: bool = False, float8: bool = False,
         recipe: Float8Recipe | None = None, compiled: bool = False, lora: bool = False, overlapped: bool = False,
         narrow_gradients: bool = False) -> Run | None:  # fmt: skip
     """Return the run of a row; None if its batch does not divide among its ranks."""
@@ -100,6 +102,7 @@ def run(shape: Model, device: str, *, ranks: int, micro_batch: int, batch: int, 
         tensor=tp,
         pipeline=pp,
         context=cp,
+        expert=expert,
         data_shard=None,
         data_replicate=None,
         sequence_parallel=tp > 1,
@@ -128,7 +131,7 @@ def run(shape: Model, device: str, *, ranks: int, micro_batch: int, batch: int, 
         lora=Lora(rank=8, alpha=16) if lora else None,
     )
     made.scaling = replace(made.scaling, global_batch_size=batch)
-    if ranks % (tp * pp * cp) or batch % (micro_batch * data_degree(made)):
+    if ranks % (tp * pp * cp * expert) or batch % (micro_batch * data_degree(made)):
         return None
     return made
 

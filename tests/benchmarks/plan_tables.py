@@ -17,6 +17,7 @@ from jobs.plan.cost import embedding_parameters, layer_parameters
 from jobs.plan.rules.memory import GIB
 from jobs.schema import ActivationCheckpointing, EngineKind, Float8Recipe, Loss, Run
 from tests.benchmarks.plan_rows import GPUS, Measurement, Row, gib, model, number, run, whole
+from tests.support.composing import one
 
 MLPERF = Path(__file__).with_name("mlperf_rows.csv")
 
@@ -256,8 +257,53 @@ def nemo_24_07(rows: list[Row]) -> Iterator[Measurement]:
 
 
 def bridge(rows: list[Row]) -> Iterator[Measurement]:
-    """Yield the dense models of Megatron-Bridge's tables but those of NVFP4."""
-    return recipes("nemo_megatron_bridge_perf", rows, lambda row: "lora" in row["task"].lower())
+    """Yield the models of Megatron-Bridge's tables but those of NVFP4: dense ones, and mixtures of experts."""
+    yield from recipes("nemo_megatron_bridge_perf", rows, lambda row: "lora" in row["task"].lower())
+    yield from mixtures(rows)
+
+
+MIXTURES = {"Qwen3_30B_a3B": "qwen3_30b_a3b", "GPT OSS 120B": "gpt_oss_120b"}
+"""Mixtures of experts of Megatron-Bridge's tables, and their model files. Of rows that drop tokens (25.09) it is not
+known how many."""
+NEWER = "26.06"
+"""The first container of the newer of two sources: from 26.04 to 26.06 layouts became up to 1.8 times as fast."""
+
+
+def mixtures(rows: list[Row]) -> Iterator[Measurement]:
+    """Yield the mixtures of experts of Megatron-Bridge's tables."""
+    seen = set()
+    for row in rows:
+        if row["model"] not in MIXTURES:
+            continue
+        made = run(
+            one(f"model={MIXTURES[row['model']]}").run.model,
+            GPUS[row["gpu"]],
+            ranks=whole(row, "n_gpus"),
+            micro_batch=whole(row, "mbs"),
+            batch=whole(row, "gbs"),
+            sequence=whole(row, "seq_len"),
+            tp=whole(row, "tp"),
+            pp=whole(row, "pp"),
+            expert=whole(row, "ep"),
+            virtual=whole(row, "vp", 1) if whole(row, "pp") > 1 else 1,
+            distributed=True,
+            float8=row["precision"] != "BF16",
+            recipe=recipe_of(row),
+            overlapped=True,
+            narrow_gradients=True,
+        )
+        rate = number(row, "tokens_per_s_per_gpu")
+        period = "from 26.06" if row["container"] >= NEWER else "to 26.04"
+        if made is None or rate is None:
+            continue
+        # Two containers may print one result, or two of one layout.
+        if (same := (period, made.model.name, row["gpu"], str(made.parallelism), rate)) in seen:
+            continue
+        seen.add(same)
+        cell = f"{made.model.name} on {row['n_gpus']} GPUs, batch {row['gbs']}"
+        source = f"nemo_megatron_bridge_perf experts {period}/{made.gpu.name}"
+        # NVIDIA's recipes set moe_router_force_load_balancing.
+        yield Measurement(source, cell, made, rate * made.ranks, balanced=True)
 
 
 def recipes(source: str, rows: list[Row], is_lora: Callable[[Row], bool]) -> Iterator[Measurement]:

@@ -30,7 +30,7 @@ class NeMo(Engine):
     rules = "jobs.engines.nemo.rules"
     package, extra = "nemo", "nemo"
     fuses_adapters = has_distributed_optimizer = has_whole_rows = needs_gpus = True
-    divides_experts_of_replicas = True
+    divides_experts_of_replicas = fuses_limited_swiglu = True
     profiles_steps = False
     float8_recipes: ClassVar[Mapping[Float8Recipe, float]] = {
         Float8Recipe.delayed: 0.0,
@@ -62,14 +62,17 @@ class NeMo(Engine):
         from jobs.plan.predict.activations import WIDTHS
         from jobs.plan.predict.states import States, matrices_held, parameters_held
 
-        held, width = parameters_held(run), WIDTHS[run.job.precision]
+        held, width, p = parameters_held(run), WIDTHS[run.job.precision], run.parallelism
         trained = held.trained(run)
-        ranks = data_degree(run) * run.parallelism.context if run.engine.distributed_optimizer else 1
+        ranks = data_degree(run) * p.context if run.engine.distributed_optimizer else 1
+        # Only the ranks with the same experts shard their optimizer.
+        experts = matrices_held(run, of_experts=True) if p.expert > 1 and run.job.trains_all_weights else 0
+        updated = -(-(trained - experts) // ranks) + -(-experts * min(ranks, p.expert) // ranks)
         copies = round(optimizer_of(run).moments(run)) + (1 if width < 4 else 0)
         return States(
             weights=width * held.total + round(self.rounded_bytes(run) * matrices_held(run)),
             gradients=self.gradient_bytes(run) * trained,
-            optimizer=-(-4 * copies * trained // ranks),
+            optimizer=4 * copies * updated,
         )
 
     def rounded_bytes(self, run: Run) -> float:
@@ -128,17 +131,28 @@ class NeMo(Engine):
         )
 
     def layer_bytes(self, run: Run, x: Tokens) -> int:
-        """Return those of the formula, less what Megatron divides and fuses.
+        """Return those of the formula, less what Megatron divides, fuses and rounds.
 
-        The inputs of the two opening matrices are divided; the activation function is one kernel.
+        The inputs of the two opening matrices are divided; the activation function is one kernel, which also weights
+        the results of experts. In few bits matrices keep their inputs so, of attention's result beside itself.
         """
-        from jobs.plan.predict.activations import operands
+        from jobs.plan.predict.activations import operands, rows_of_experts
+        from jobs.plan.predict.matrix_products import NUMBER_BYTES
 
-        inputs = (operands(run, x, run.model.hidden_size, targets) for targets in (QKV, (LoraTarget.mlp,)))
-        gathered = (x.count - x.between) * sum(inputs)
-        gated = 0 if run.model.mlp is Mlp.GptNeoxMLP else 1
-        fused = gated * x.count * x.width * run.model.intermediate_size // run.parallelism.tensor
-        return super().layer_bytes(run, x) - gathered - fused
+        model, recipe, tensor = run.model, self.float8_recipe(run), run.parallelism.tensor
+        inputs = [operands(run, x, model.hidden_size, targets) for targets in (QKV, (LoraTarget.mlp,))]
+        gathered = (x.count - x.between) * sum(inputs[:1] if model.experts else inputs)
+        rows = rows_of_experts(run, x) if model.experts else x.count
+        inner = model.inner_size // tensor
+        gated = model.mlp is not Mlp.GptNeoxMLP and model.swiglu_limit is None
+        fused = rows * x.width * (gated * inner + (model.hidden_size if model.experts else 0))
+        rounded = 0
+        if recipe is not None:
+            narrow, opening = NUMBER_BYTES[recipe], rows if model.experts else x.between
+            numbers = x.between * model.hidden_size + opening * model.hidden_size + rows * inner
+            beside = x.count * model.heads * model.head_size // tensor
+            rounded = round((x.width - narrow) * numbers - narrow * beside)
+        return super().layer_bytes(run, x) - gathered - fused - rounded
 
 
 ENGINE = NeMo()

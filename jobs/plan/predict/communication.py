@@ -238,8 +238,8 @@ def copied_bytes(run: Run, layout: Layout, parameters: float, in_layers: float) 
     return 2 * width * gathered + (width + engine_of(run).gradient_bytes(run)) * reduced
 
 
-def replica_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
-    """Return the traffic of a step that keeps data-parallel replicas equal: an all-reduce of gradients.
+def replica_exchange(run: Run, layout: Layout, parameters: float, axes: Sequence[Axis] = DATA_AXES) -> Exchange:
+    """Return the traffic of a step that keeps replicas along some axes equal: an all-reduce of gradients.
 
     It sends 2 (n - 1) / n of a gradient's bytes for each weight on the rank. A distributed optimizer (ZeRO 1 and 2)
     scatters gradients and gathers weights instead.
@@ -253,7 +253,7 @@ def replica_exchange(run: Run, layout: Layout, parameters: float) -> Exchange:
         group = group_of(run, layout, (DP_REPLICATE,))
         sent = 2 * engine_of(run).gradient_bytes(run)
         return Exchange(group, sent * group.share * parameters / layout.product(SHARD_GROUP_AXES), 1)
-    group = group_of(run, layout, DATA_AXES)
+    group = group_of(run, layout, axes)
     if shards_optimizer(run):
         sent = engine_of(run).gradient_bytes(run) + WIDTHS[run.job.precision]
         return Exchange(group, sent * group.share * parameters, 2)

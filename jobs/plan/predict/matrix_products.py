@@ -159,11 +159,23 @@ def element_bytes(run: Run) -> float:
     # GELU reads and writes. Gate and up are read and their product is written; without fusion silu(gate) is written and
     # read again. Limited SwiGLU has seven kernels, three of them with two inputs.
     opening = 2 if model.mlp is Mlp.GptNeoxMLP else 3 if fused else 5
-    if model.swiglu_limit is not None:
+    if model.swiglu_limit is not None and not (fused and engine_of(run).fuses_limited_swiglu):
         opening = 17
     activation = opening * (model.inner_size * max(1, model.experts_per_token) + model.shared_size) / p.tensor
     moved = repeats * WIDTHS[run.job.precision] * tokens_of(run).count * (residual + rotary + activation)
-    return moved + unpacked_bytes(run) + stacked_bytes(run) + scores_bytes(run)
+    return moved + permuted_bytes(run) + unpacked_bytes(run) + stacked_bytes(run) + scores_bytes(run)
+
+
+def permuted_bytes(run: Run) -> float:
+    """Return the bytes to bring copies of tokens into the order of their experts and back, read and written.
+
+    A token is read once for all of its copies. With EP they are ordered again by the experts of the rank that they come
+    to, and back. Backward does the same with gradients.
+    """
+    model, copies = run.model, run.model.experts_per_token
+    rows = 2 * (1 + copies) + (4 * copies if run.parallelism.expert > 1 else 0) if copies else 0
+    numbers = rows * tokens_of(run).count * model.hidden_size
+    return (2 + checkpointed_share(run)) * WIDTHS[run.job.precision] * numbers
 
 
 def scores_bytes(run: Run) -> float:

@@ -166,16 +166,16 @@ def parameters_by_place(run: Run, *, sharded: bool = True, stored: bool = False)
     return found
 
 
-def matrices_held(run: Run) -> int:
-    """Return the numbers in matrices of layers on the rank that holds the most of them, before FSDP."""
+def matrices_held(run: Run, *, of_experts: bool = False) -> int:
+    """Return the numbers in matrices of layers, or of experts, on the rank that holds the most of them, before FSDP."""
     stages = pipeline_stage_layers(run)
+
+    def chosen(kind: Run) -> Iterable[Weight]:
+        return (w for w in layer_weights(kind.model) if (w.of_expert if of_experts else w.columns > 1))
 
     def held(place: int) -> int:
         layers = [layer for stage in pipeline_stages_of(run, place) for layer in stages[stage]]
-        return sum(
-            count * held_by_rank((w for w in layer_weights(kind.model) if w.columns > 1), run.parallelism, 1)
-            for count, kind in kinds_of_run(run, layers)
-        )
+        return sum(count * held_by_rank(chosen(kind), run.parallelism, 1) for count, kind in kinds_of_run(run, layers))
 
     return max(map(held, range(run.parallelism.pipeline)))
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from jobs.engines.engine import Overlap, engine_of
 from jobs.engines.native.optimizers.optimizer import moved_bytes, optimizer_of
 from jobs.layout import Layout, accumulation, layout_of, linked_ranks, pipeline_stages_of, pipeline_stages_per_rank
-from jobs.parallelism import DP_SHARD, PP, Schedule
+from jobs.parallelism import DP_REPLICATE, DP_SHARD, PP, Schedule
 from jobs.plan.cost import embedding_parameters
 from jobs.plan.pipeline_stages import pipeline_stage_layers
 from jobs.plan.predict import communication as c
@@ -36,6 +36,10 @@ BACKWARD, FORWARD = 2 / 3, 1 / 3
 IMBALANCE = Interval(1.1, 1.0, 1.5)
 """Tokens of the busiest rank of an EP group over the mean, of routers that are trained to balance: an estimate without
 a published value. A rank with several experts is closer to the mean than its busiest expert."""
+HOST_OF_EXPERTS = 2.5
+"""Host's time for a layer with experts over that for a dense one: router, permutations and all-to-alls are kernels too,
+and it waits for numbers of tokens. One micro-batch of Qwen3-30B-A3B takes 8.8 and 9.2 ms for each layer on B200 and
+9.4 ms on H100, whatever the layout (Megatron-Bridge 25.11 to 26.02, docs/performance-summary-archive.md)."""
 SHARPNESS = 4
 """Exponent of the smooth maximum of device and host time, which differ from layer to layer."""
 
@@ -58,6 +62,7 @@ class StageWork:
     ranks: int
     """Pipeline ranks with this work."""
     layers: float
+    """One with experts counts as HOST_OF_EXPERTS, since the host launches as many kernels."""
     passes: float
     """Forward and backward passes of each layer that the host launches: 4/3 with full recomputation."""
     matrix_s: float
@@ -78,6 +83,8 @@ class StageWork:
     """Traffic of FSDP for the experts that EP divides: only the ranks with the same experts shard them."""
     replica: c.Exchange
     """Once per step."""
+    expert_replica: c.Exchange
+    """The same for experts that replicas divide (Megatron's EP)."""
     overlap: Overlap
 
 
@@ -224,6 +231,12 @@ def stage_work(
     divided = divided if run.parallelism.expert > 1 else 0
     of_experts = divided / run.parallelism.expert / tensor
     others = in_layers - divided / tensor
+    # What the rank trains beside its divided experts, and how many of the ranks that share an update have these.
+    of_replicas = divided > 0 and engine_of(run).divides_experts_of_replicas and run.job.trains_all_weights
+    reduced = trained - divided / tensor if of_replicas else trained
+    shards = update_shards(run, layout)
+    updated = reduced + of_experts * min(shards, run.parallelism.expert) if of_replicas else trained
+    alone = c.Exchange(c.Group(1, 1))
     count, optimizer = dense + layers, optimizer_of(run)
     update_flops = sum(
         count * w.copies / (run.parallelism.expert if w.of_expert else 1) * optimizer.update_flops(w)
@@ -232,7 +245,7 @@ def stage_work(
     )
     return StageWork(
         ranks=ranks,
-        layers=count,
+        layers=dense + layers * (HOST_OF_EXPERTS if run.model.experts else 1),
         passes=1 + m.recomputed_share(run) / 3,
         matrix_s=matrix_s,
         expert_s=repeats * expert_flops / in_layers_rate,
@@ -244,8 +257,8 @@ def stage_work(
             + c.copied_bytes(run, layout, others + of_experts + in_ends, others + of_experts)
         )
         / memory_bytes_per_s,
-        optimizer_s=moved_bytes(run) * trained / update_shards(run, layout) / memory_bytes_per_s
-        + update_flops / max(run.parallelism.tensor, update_shards(run, layout)) / rate,
+        optimizer_s=moved_bytes(run) * updated / shards / memory_bytes_per_s
+        + update_flops / max(run.parallelism.tensor, shards) / rate,
         # The head gathers its input and reduces that input's gradient: one pair of collectives, where a layer has two.
         tensor=c.tensor_exchange(run, layout, count + has_head / 2),
         context=c.context_exchange(run, layout, count),
@@ -253,7 +266,8 @@ def stage_work(
         pipeline=c.pipeline_exchange(run, layout, pipeline_stages_per_rank(run)),
         shard=c.shard_exchange(run, layout, others + in_ends, others),
         expert_shard=c.shard_exchange(run, layout, of_experts, of_experts, axes=(DP_SHARD,)),
-        replica=c.replica_exchange(run, layout, trained),
+        replica=c.replica_exchange(run, layout, reduced),
+        expert_replica=c.replica_exchange(run, layout, of_experts, (DP_REPLICATE,)) if of_replicas else alone,
         overlap=engine_of(run).overlap(run),
     )
 
@@ -383,7 +397,8 @@ def replica_s(stage: StageWork, work: StepWork, slot: StepTime, k: StepTimeConst
     """
     computation = slot.matrices + slot.attention + slot.element_wise
     behind = work.last_micro_batches * (BACKWARD * stage.overlap.gradients + FORWARD * stage.overlap.weights)
-    return exposed(c.seconds(stage.replica, work.links, k), behind * computation, k)
+    sent_s = sum(c.seconds(each, work.links, k) for each in (stage.replica, stage.expert_replica))
+    return exposed(sent_s, behind * computation, k)
 
 
 def exposed(sent_s: float, computation_s: float, k: StepTimeConstants) -> float:
