@@ -200,7 +200,9 @@ def positions(run: Run) -> dict[str, Any]:
             "old_context_len": scaling.original_max_sequence_length,
         }
         return {"position_embedding_type": "rope", "rope_scaling": keywords}
-    # Megatron multiplies cosines and sines by (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1).
+    # Megatron multiplies cosines and sines by (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1), and by
+    # 1 where the factor is at most 1.
+    mscale = (scaling.attention_factor - 1) / (0.1 * math.log(scaling.factor)) if scaling.factor > 1 else 0.0
     return {
         "position_embedding_type": "yarn",
         "yarn_rotary_scaling_factor": scaling.factor,
@@ -208,7 +210,7 @@ def positions(run: Run) -> dict[str, Any]:
         "yarn_beta_fast": scaling.beta_fast,
         "yarn_beta_slow": scaling.beta_slow,
         "yarn_correction_range_round_to_int": scaling.round_limits,
-        "yarn_mscale": (scaling.attention_factor - 1) / (0.1 * math.log(scaling.factor)),
+        "yarn_mscale": mscale,
     }
 
 

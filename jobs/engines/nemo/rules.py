@@ -132,6 +132,7 @@ def float16_is_not_scaled(run: Run) -> str | None:
 def model_is_megatrons(run: Run) -> str | None:
     """Refuse what Megatron does not have, or what the recipe does not set."""
     model, scaling = run.model, run.model.rope_scaling
+    short = scaling is not None and scaling.is_yarn and scaling.factor <= 1 and scaling.attention_factor != 1
     others = {
         "parallel_residual": model.parallel_residual,
         f"norm_place={model.norm_place.name}": model.norm_place is not NormPlace.before,
@@ -147,6 +148,7 @@ def model_is_megatrons(run: Run) -> str | None:
         "attention_softcap": model.attention_softcap is not None,
         "logits_softcap": model.logits_softcap is not None,
         "rope_scaling without low_freq_factor": scaling is not None and scaling.is_linear,
+        "rope_scaling.attention_factor with a factor of at most 1": short,
         "query_temperature": model.query_temperature is not None,
         "latent": model.latent is not None,
         "router": model.router is not None,

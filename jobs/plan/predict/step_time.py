@@ -62,7 +62,7 @@ class StageWork:
     ranks: int
     """Pipeline ranks with this work."""
     layers: float
-    """One with experts counts as HOST_OF_EXPERTS, since the host launches as many kernels."""
+    """Those that the host launches: one with experts counts as HOST_OF_EXPERTS dense ones."""
     passes: float
     """Forward and backward passes of each layer that the host launches: 4/3 with full recomputation."""
     matrix_s: float
