@@ -126,12 +126,13 @@ def written_aside(final: Path, lease: Lease, group: dist.ProcessGroup | None = N
         together(begin if first else None, group)
         try:
             yield writing
+            dist.barrier(group)
+            together(end if first else None, group)
         except BaseException:
+            # Also of a start that has lost the run: the other may have cleaned up just before this began to write.
             if first:
                 shutil.rmtree(writing, ignore_errors=True)
             raise
-        dist.barrier(group)
-        together(end if first else None, group)
 
 
 def together(action: Callable[[], None] | None, group: dist.ProcessGroup | None) -> None:

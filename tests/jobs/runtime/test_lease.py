@@ -88,6 +88,19 @@ def interrupted(final: Path, old: Lease, *, by: Lease) -> None:
 
 
 @pytest.mark.usefixtures("alone")
+def test_what_a_start_began_to_write_after_the_other_had_cleaned_up_is_removed(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    final = run.checkpoints / "step-00000005"
+    old, new = Lease(run), Lease(run)
+    take_over(old, FIRST)
+    with pytest.raises(CheckpointError, match="has taken over this run"), written_aside(final, old) as writing:
+        (writing / "part").write_text("old")
+        # As if the other's look for what is left over had been before this directory was made.
+        new.number = new.take()
+    assert not list(run.checkpoints.iterdir())
+
+
+@pytest.mark.usefixtures("alone")
 def test_a_checkpoint_of_a_superseded_start_never_replaces_that_of_the_owner(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     final = run.checkpoints / "step-00000005"
