@@ -87,16 +87,21 @@ def interrupted(final: Path, old: Lease, *, by: Lease) -> None:
             (other / "part").write_text("new")
 
 
+def overtaken(final: Path, old: Lease, *, by: Lease) -> None:
+    """Write a checkpoint, while another start takes the run over, whose look for what is left over was just before."""
+    with written_aside(final, old) as writing:
+        (writing / "part").write_text("old")
+        by.number = by.take()
+
+
 @pytest.mark.usefixtures("alone")
 def test_what_a_start_began_to_write_after_the_other_had_cleaned_up_is_removed(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     final = run.checkpoints / "step-00000005"
     old, new = Lease(run), Lease(run)
     take_over(old, FIRST)
-    with pytest.raises(CheckpointError, match="has taken over this run"), written_aside(final, old) as writing:
-        (writing / "part").write_text("old")
-        # As if the other's look for what is left over had been before this directory was made.
-        new.number = new.take()
+    with pytest.raises(CheckpointError, match="has taken over this run"):
+        overtaken(final, old, by=new)
     assert not list(run.checkpoints.iterdir())
 
 
