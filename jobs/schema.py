@@ -1175,7 +1175,7 @@ class Launcher:
     kind: LauncherKind
     """Scheduler or program that starts the ranks."""
     max_running: Count | None = None
-    """Most array tasks, or points of a pilot or of launcher=here, that run at once; null: no limit."""
+    """Most runs of a submission that run at once; null: no limit."""
     requeues: NoneOrMore = 3
     """Most restarts of a run after a fault of the machine, or at its time limit from a checkpoint; 0: none."""
     requeue_pause_s: NoneOrMore = 30

@@ -264,8 +264,8 @@ def bridge(rows: list[Row]) -> Iterator[Measurement]:
 
 
 MIXTURES = {"Qwen3_30B_a3B": "qwen3_30b_a3b", "GPT OSS 120B": "gpt_oss_120b"}
-"""Mixtures of experts of Megatron-Bridge's tables, and their model files. Of rows that drop tokens (25.09) it is not
-known how many."""
+"""Mixtures of experts of Megatron-Bridge's tables, and their model files. The rows of 25.09 drop tokens, and the source
+does not say how many: they are left out."""
 NEWER = "26.06"
 """The first container of the newer of two sources: from 26.04 to 26.06 layouts became up to 1.8 times as fast."""
 

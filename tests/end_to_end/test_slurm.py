@@ -166,13 +166,30 @@ def test_a_pair_of_unequal_resources_takes_turns_as_jobs_that_wait_for_each_othe
     assert main(["attempt", "wide", "cluster.cpus_per_rank=2", "--campaign", campaign, "--repeats", "2"]) == 0
     jobs = job_ids(SweepDir(tmp_path / "c"))
     turns = ["wide-baseline-r1", "wide-r1", "wide-r2", "wide-baseline-r2"]
-    queue = subprocess.run(["squeue", "--noheader", "--format=%i %C %E"], capture_output=True, text=True, check=True)
-    asked = {line.split()[0]: line.split()[1:] for line in queue.stdout.splitlines()}
+    asked = queued("%C", "%E")
     assert [asked[jobs[name]][0] for name in turns] == ["1", "2", "2", "1"]
     assert "(null)" in asked[jobs[turns[0]]][1]
     for earlier, name in pairwise(turns):
         assert asked[jobs[name]][1] == f"afterany:{jobs[earlier]}(unfulfilled)"
     assert main(["cancel", campaign]) == 0
+
+
+def queued(*fields: str) -> dict[str, list[str]]:
+    """These fields of squeue for each job."""
+    command = ["squeue", "--noheader", f"--format=%i {' '.join(fields)}"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return {job: values for job, *values in map(str.split, lines)}
+
+
+def test_no_more_runs_than_wanted_start_at_once_whatever_they_ask_for(tmp_path: Path) -> None:
+    later = "cluster.sbatch={begin: now+1hour}"
+    sweep = ["nodes=1,2", "repeat=1,2", "launcher.max_running=2", later]
+    assert main(["submit", "-m", *small(tmp_path), *sweep]) == 0
+    jobs = sorted(job_ids(SweepDir(tmp_path / "s")).values(), key=int)
+    waits = {job: depends for job, (depends,) in queued("%E").items()}
+    # Two arrays of two would be four at once.
+    assert [waits[job] for job in jobs[2:]] == [f"afterany:{job}(unfulfilled)" for job in jobs[:2]]
+    assert {waits[job] for job in jobs[:2]} == {"(null)"}
 
 
 def test_the_demo_sweep_goes_through_slurm_as_it_is(tmp_path: Path) -> None:

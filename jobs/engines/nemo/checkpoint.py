@@ -102,14 +102,9 @@ def by_optimizer(run: Run, state: dict[str | int, Any]) -> dict[str | int, Any]:
     if not others:
         return state
     found: dict[str | int, Any] = {number: merge(state[number], copy.deepcopy(others)) for number in (0, 1)}
-    for group in groups_of(found[1]):
+    # A distributed optimizer has its groups of parameters one level deeper.
+    for group in found[1].get("optimizer", found[1])["param_groups"]:
         group["is_expert_parallel"] = True
-    return found
-
-
-def groups_of(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the groups of parameters in the state of an optimizer."""
-    found: list[dict[str, Any]] = state.get("optimizer", state)["param_groups"]
     return found
 
 

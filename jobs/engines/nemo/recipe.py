@@ -64,7 +64,7 @@ class ModelConfig(llm.GPTConfig):  # type: ignore[misc]  # NeMo has no types
     yarn_correction_range_round_to_int: bool = True
     yarn_mscale: float = 1.0
     yarn_mscale_all_dim: float = 0.0
-    """What Megatron reads for position_embedding_type="yarn", by its names."""
+    """Megatron's settings of YaRN (position_embedding_type="yarn"), under the names that it looks for."""
     lora: llm.peft.LoRA | None = None
 
     def configure_model(self, *arguments: object, **keywords: object) -> GPTModel:

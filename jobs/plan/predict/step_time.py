@@ -231,7 +231,7 @@ def stage_work(
     divided = divided if run.parallelism.expert > 1 else 0
     of_experts = divided / run.parallelism.expert / tensor
     others = in_layers - divided / tensor
-    # What the rank trains beside its divided experts, and how many of the ranks that share an update have these.
+    # All replicas reduce and update what each of them holds; divided experts only the ranks that have the same ones.
     of_replicas = divided > 0 and engine_of(run).divides_experts_of_replicas and run.job.trains_all_weights
     reduced = trained - divided / tensor if of_replicas else trained
     shards = update_shards(run, layout)

@@ -45,10 +45,15 @@ def sharding_goes_with_fsdp(run: Run) -> str | None:
     return None
 
 
+def is_sharded(run: Run) -> bool:
+    """Return whether FSDP shards the weights."""
+    return run.parallelism.strategy is Strategy.fsdp and run.parallelism.sharding is not Sharding.NO_SHARD
+
+
 def gathering_ahead_needs_shards(run: Run) -> str | None:
     """Refuse to prefetch weights that FSDP does not shard."""
     p = run.parallelism
-    if p.prefetch is not None and (p.strategy is not Strategy.fsdp or p.sharding is Sharding.NO_SHARD):
+    if p.prefetch is not None and not is_sharded(run):
         return (
             f"parallelism.prefetch={p.prefetch} gathers FSDP's weights ahead, and parallelism={p.name} shards none. "
             "Set parallelism.prefetch=null, or parallelism=fsdp_full."
@@ -61,7 +66,7 @@ def reducing_once_needs_shards(run: Run) -> str | None:
     p = run.parallelism
     if p.reduce_each is ReduceEach.micro_batch:
         return None
-    if p.strategy is not Strategy.fsdp or p.sharding is Sharding.NO_SHARD or p.pipeline > 1:
+    if not is_sharded(run) or p.pipeline > 1:
         return (
             f"parallelism.reduce_each={p.reduce_each.name} is for FSDP's shards without a pipeline; "
             f"parallelism={p.name} reduces gradients once per step in any case. Set "
@@ -134,11 +139,9 @@ def context_needs_gpus(run: Run) -> str | None:
 def parts_divide_shard_groups(run: Run) -> str | None:
     """Require that EP divides FSDP's shard group, or Megatron's replicas, and the experts of the model."""
     degrees, model = {axis: degree_of(run, axis) for axis in SHARD_PARTS}, run.model
-    of_replicas, shard, group = engine_of(run).divides_experts_of_replicas, 1, "shard group"
-    if max(degrees.values()) > 1:
-        shard = data_degree(run) if of_replicas else shard_degree(run)
-    if of_replicas:
-        group = "data-parallel group"
+    of_replicas = engine_of(run).divides_experts_of_replicas
+    group = "data-parallel group" if of_replicas else "shard group"
+    shard = 1 if max(degrees.values()) == 1 else data_degree(run) if of_replicas else shard_degree(run)
     for axis, degree in degrees.items():
         given, count = f"{axis.key}={degree}", getattr(model, axis.divides)
         if degree == 1:
@@ -161,11 +164,6 @@ def parts_divide_shard_groups(run: Run) -> str | None:
         # The next part divides what this one leaves.
         shard //= degree
     return None
-
-
-def is_sharded(run: Run) -> bool:
-    """Return whether FSDP shards the weights."""
-    return run.parallelism.strategy is Strategy.fsdp and run.parallelism.sharding is not Sharding.NO_SHARD
 
 
 def pipeline_settings_have_a_pipeline(run: Run) -> str | None:

@@ -68,27 +68,18 @@ class Slurm(Launcher):
         sweep = what.sweep
         slurm_commands.require()
         most = slurm_commands.most_tasks()
-        if most == 1 and len(what.runs) > 1 and any(run.launcher.max_running for run, _ in what.runs):
-            raise SubmitError(
-                "launcher.max_running needs job arrays, which this Slurm does not have (MaxArraySize). Nothing was "
-                "submitted. Set launcher.max_running=null, or launcher=pilot."
-            )
-        groups, one_by_one = arrays(what.runs, most), take_turns(what.runs)
+        groups = arrays(what.runs, most)
         # Everything that sbatch can refuse is tested before the first job exists: taking jobs back may fail, too.
         chain = stages.Chain(STAGES, sweep, what.runs, what.missing_stages, most)
         slurm_stages.try_out(chain)
         lines = expected_starts(sweep, groups)
         submitted: list[str] = []
-        without_array: list[str] = []
         left: list[tuple[RunDir, str]] = []
         try:
             chain.prepare()
             for group in groups:
-                alone = one_by_one or is_heterogeneous(group[0][0])
-                turn = turn_after(group, without_array) if alone else None
-                job_ids, limit = submit_what_fits(sweep, group, chain, turn)
+                job_ids, limit = submit_what_fits(sweep, group, chain, turn_after(group, submitted))
                 submitted += job_ids
-                without_array += job_ids if alone else []
                 if job_ids:
                     chain.follow(group[: len(job_ids)], job_ids)
                 left += [(directory, limit) for _, directory in group[len(job_ids) :]]
@@ -187,24 +178,19 @@ def described(group: Runs) -> str:
 
 
 def arrays(runs: Runs, most: int) -> list[Runs]:
-    """Group the runs by equal resources and code; no group has more than `most` runs, the site's limit of an array."""
-    one_by_one = take_turns(runs)
+    """Group the runs by equal resources and code; no group has more than `most` runs, the site's limit of an array.
+
+    With launcher.max_running all share one array, or each is a job alone (turn_after): arrays would run side by side.
+    """
+    # All that is equal in this text can be one script, hence one array: one sbatch for hundreds of runs.
+    scripts = [json.dumps(shared_resources(run, where.code_snapshot), sort_keys=True) for run, where in runs]
+    take_turns = runs[0][0].launcher.max_running is not None and (len(set(scripts)) > 1 or len(runs) > most)
     groups: dict[str, Runs] = {}
-    for run, directory in runs:
+    for script, (run, directory) in zip(scripts, runs, strict=True):
         # Slurm has no arrays of heterogeneous jobs.
-        alone = f" of {directory.path}" if one_by_one or is_heterogeneous(run) else ""
-        groups.setdefault(script_key(run, directory) + alone, []).append((run, directory))
+        alone = f" of {directory.path}" if take_turns or is_heterogeneous(run) else ""
+        groups.setdefault(script + alone, []).append((run, directory))
     return [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]
-
-
-def script_key(run: Run, directory: RunDir) -> str:
-    """Return a text that runs of one array share: one script, so one sbatch for hundreds of them."""
-    return json.dumps(shared_resources(run, directory.code_snapshot), sort_keys=True)
-
-
-def take_turns(runs: Runs) -> bool:
-    """Return True if runs that start one at a time differ in resources: several arrays would run side by side."""
-    return runs[0][0].launcher.max_running == 1 and len({script_key(*each) for each in runs}) > 1
 
 
 def is_heterogeneous(run: Run) -> bool:
@@ -213,7 +199,7 @@ def is_heterogeneous(run: Run) -> bool:
 
 
 def turn_after(group: Runs, earlier: list[str]) -> str | None:
-    """Return the earlier job without an array whose end this one waits for: only launcher.max_running run at once."""
+    """Return the earlier job whose end a job waits for, so that only launcher.max_running run at once."""
     most = group[0][0].launcher.max_running
     return earlier[-most] if most and len(earlier) >= most else None
 

@@ -130,7 +130,7 @@ def shim_megatron() -> None:
 
 
 def on_host(tensor: torch.Tensor | None, *, as_numpy: bool = False, **_ignored: object) -> Any:
-    """What the host reads of a tensor."""
+    """The tensor, or its numbers as the array that Megatron copies from a GPU."""
     return tensor if tensor is None or not as_numpy else tensor.numpy()
 
 
