@@ -473,6 +473,15 @@ class Float8Recipe(Enum):
     """4-bit numbers with a scale of 8 bits for every 16, and one for the tensor (NVFP4)."""
 
 
+class ExpertDispatcher(Enum):
+    """The way of tokens to the experts of other ranks, and back."""
+
+    all_to_all = "all_to_all"
+    """A copy for each chosen expert, by NCCL."""
+    deepep = "deepep"
+    """A copy for each rank that has a chosen expert, and across the network one for each node, by DeepEP."""
+
+
 @dataclass(kw_only=True)
 class Engine:
     """The code that executes a training step."""
@@ -497,6 +506,8 @@ class Engine:
     overlap_communication: bool = True
     """Send at the same time as computing: for TP, between pipeline stages, and for gradients and weights of replicas
     (nemo). False only to measure what that gains, or where Transformer Engine's buffers for TP do not start."""
+    expert_dispatcher: ExpertDispatcher = ExpertDispatcher.all_to_all
+    """The way of tokens to the experts of other ranks (nemo)."""
     tf32: bool = True
     """Let products of float32 matrices round their operands to TF32 (10 bits of mantissa) on NVIDIA GPUs since Ampere,
     which are several times faster; LitGPT's command does so too. False: all 23 bits

@@ -11,7 +11,19 @@ import yaml
 from jobs.layout import data_degree
 from jobs.parallelism import Schedule, Sharding, StageSplit, Strategy
 from jobs.plan.rules.memory import GIB
-from jobs.schema import ActivationCheckpointing, EngineKind, Float8Recipe, Gpu, Lora, Mlp, Model, Norm, Precision, Run
+from jobs.schema import (
+    ActivationCheckpointing,
+    EngineKind,
+    ExpertDispatcher,
+    Float8Recipe,
+    Gpu,
+    Lora,
+    Mlp,
+    Model,
+    Norm,
+    Precision,
+    Run,
+)
 from tests.support.composing import CONF, one
 
 Row = dict[str, str]
@@ -86,7 +98,8 @@ def run(shape: Model, device: str, *, ranks: int, micro_batch: int, batch: int, 
         cp: int = 1, expert: int = 1, virtual: int = 1, per_node: int = 8, kind: EngineKind = EngineKind.nemo,
         distributed: bool = False, sharding: Sharding | None = None, checkpointing: bool = False, float8: bool = False,
         recipe: Float8Recipe | None = None, compiled: bool = False, lora: bool = False, overlapped: bool = False,
-        narrow_gradients: bool = False) -> Run | None:  # fmt: skip
+        narrow_gradients: bool = False, dispatcher: ExpertDispatcher = ExpertDispatcher.all_to_all,
+        ) -> Run | None:  # fmt: skip
     """Return the run of a row; None if its batch does not divide among its ranks."""
     per_node = min(per_node, ranks)
     made = deepcopy(base())
@@ -117,6 +130,7 @@ def run(shape: Model, device: str, *, ranks: int, micro_batch: int, batch: int, 
         kind=kind,
         distributed_optimizer=distributed,
         overlap_communication=overlapped,
+        expert_dispatcher=dispatcher,
         gradients=Precision.bfloat16 if narrow_gradients else Precision.float32,
         float8=float8,
         float8_recipe=recipe if float8 else None,

@@ -16,7 +16,7 @@ from jobs.layout import accumulation
 from jobs.parallelism import Sharding
 from jobs.plan.cost import embedding_parameters, layer_parameters
 from jobs.plan.rules.memory import GIB
-from jobs.schema import ActivationCheckpointing, EngineKind, Float8Recipe, Loss, Run
+from jobs.schema import ActivationCheckpointing, EngineKind, ExpertDispatcher, Float8Recipe, Loss, Mlp, Run
 from tests.benchmarks.plan_rows import GPUS, Measurement, Row, gib, model, number, run, whole
 from tests.support.composing import one
 
@@ -191,13 +191,11 @@ def dgxc(rows: list[Row]) -> Iterator[Measurement]:
     seen = set()
     for row in rows:
         text = f"{row['file']} {row['table']}".lower()
+        if "grok" in text:
+            continue
         size = re.search(r"\b(\d+)b\b", text)
         family = "megatron" if "megatron" in text else "nemotron" if "nemotron" in text else "llama3.1"
-        known = (
-            NEMO.get(f"{family} {size[1] if size else '175'}b")
-            if "grok" not in text and "maxtext" not in text
-            else None
-        )
+        known = None if "maxtext" in text else NEMO.get(f"{family} {size[1] if size else '175'}b")
         rate, step, batch = number(row, "tokens_per_s"), number(row, "step_time_s"), number(row, "gbs")
         tp, pp = number(row, "tp"), number(row, "pp")
         if known is None or not all((rate, step, batch, tp)) or row["gpu"] not in GPUS or pp == 41:
@@ -231,6 +229,49 @@ def dgxc(rows: list[Row]) -> Iterator[Measurement]:
             continue
         seen.add(same)
         yield Measurement("dgxc_benchmarking_scaling/" + made.gpu.name, text + row["n_gpus"], made, rate)
+    yield from grok(rows)
+
+
+def grok(rows: list[Row]) -> Iterator[Measurement]:
+    """Yield Grok-1 by Megatron: 8 experts, 2 for each token, which TP and EP divide.
+
+    Model and settings: NVIDIA/dgxc-benchmarking, grok1/grok1_314b.yaml at 35a9aec. It pads and cuts the tokens of each
+    expert to their mean number (moe_expert_capacity_factor 1), so all are equally busy; GB200's recipe is assumed to do
+    so. EP: grok1/README_314b.md at 35a9aec, whose data parallelism is that of experts, and grok1/README.md at 68eaf7e.
+    """
+    seen = set()
+    for row in rows:
+        rate, step = number(row, "tokens_per_s"), number(row, "step_time_s")
+        if "grok" not in row["file"] or not row["tp"] or rate is None or step is None:
+            continue
+        ranks, layers = whole(row, "n_gpus"), whole(row, "layers")
+        others = whole(row, "tp") * whole(row, "pp") * whole(row, "cp")
+        shape = model(f"grok1_{layers}", layers, 6144, 48, 32768, 128256, kv_heads=8)
+        made = run(
+            replace(shape, mlp=Mlp.LLaMAMoE, experts=8, experts_per_token=2),
+            GPUS[row["gpu"]],
+            ranks=ranks,
+            micro_batch=whole(row, "mbs"),
+            batch=whole(row, "gbs"),
+            sequence=whole(row, "seq"),
+            tp=whole(row, "tp"),
+            pp=whole(row, "pp"),
+            cp=whole(row, "cp"),
+            expert=ranks // others // whole(row, "dp") if "314b" in row["file"] else 8,
+            virtual=whole(row, "vp", 1) if whole(row, "pp") > 1 else 1,
+            per_node=4 if row["gpu"] == "GB200" else 8,
+            distributed=True,
+            float8=row["precision"] == "FP8",
+            overlapped=True,
+            narrow_gradients=True,
+        )
+        # Two rows of GB200 print the rate of half of their batch. A release repeats rows of the one before.
+        tokens = whole(row, "gbs") * whole(row, "seq")
+        if made is None or abs(rate * step / tokens - 1) > 0.05 or (same := (ranks, row["precision"], rate)) in seen:
+            continue
+        seen.add(same)
+        cell = f"{made.model.name} on {ranks} GPUs, batch {row['gbs']}"
+        yield Measurement(f"dgxc_benchmarking_scaling experts/{made.gpu.name}", cell, made, rate, balanced=True)
 
 
 # Layers, hidden, heads, inner, vocabulary, key-value heads, gated. GPT-3: NVIDIA/NeMo-Framework-Launcher,
@@ -270,6 +311,19 @@ NEWER = "26.06"
 """The first container of the newer of two sources: from 26.04 to 26.06 layouts became up to 1.8 times as fast."""
 
 
+def dispatcher_of(row: Row) -> ExpertDispatcher:
+    """Return DeepEP for rows by HybridEP, which sends what it sends: once to each rank, and to each node.
+
+    On H100 the layout with EP over two nodes came with it (NVIDIA-NeMo/Megatron-Bridge, pull request 2477 of February
+    2026). From 26.06 on so are all rows but those of B200 (scripts/performance/configs: qwen/
+    qwen3_workload_base_configs.py at 01b2977, gpt_oss/gpt_oss_workload_base_configs.py at 07eea52). What the others of
+    26.02 to 26.04 had is not stored: plain all-to-alls here.
+    """
+    across = row["gpu"] == "H100" and whole(row, "ep") > 8
+    newer = row["container"] >= NEWER and row["gpu"] != "B200"
+    return ExpertDispatcher.deepep if across or newer else ExpertDispatcher.all_to_all
+
+
 def mixtures(rows: list[Row]) -> Iterator[Measurement]:
     """Yield the mixtures of experts of Megatron-Bridge's tables."""
     seen = set()
@@ -292,6 +346,7 @@ def mixtures(rows: list[Row]) -> Iterator[Measurement]:
             recipe=recipe_of(row),
             overlapped=True,
             narrow_gradients=True,
+            dispatcher=dispatcher_of(row),
         )
         rate = number(row, "tokens_per_s_per_gpu")
         period = "from 26.06" if row["container"] >= NEWER else "to 26.04"

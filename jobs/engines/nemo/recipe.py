@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import nemo.lightning as nl
@@ -33,9 +34,10 @@ from jobs.engines.nemo.engine import ENGINE
 from jobs.engines.nemo.float8 import float8
 from jobs.engines.nemo.rules import ADAPTED
 from jobs.engines.nemo.weights import load_sharded
+from jobs.errors import ConfigError
 from jobs.layout import pipeline_stages_per_rank, sequence_parallel
 from jobs.plan.pipeline_stages import layer_counts
-from jobs.schema import ActivationCheckpointing, Mlp, Model, Precision, Run
+from jobs.schema import ActivationCheckpointing, ExpertDispatcher, Mlp, Model, Precision, Run
 
 RECOMPUTE: dict[ActivationCheckpointing, dict[str, str | int]] = {
     ActivationCheckpointing.none: {},
@@ -221,7 +223,7 @@ def mixture(run: Run, *, fused: bool) -> dict[str, Any]:
         "num_moe_experts": model.experts,
         "moe_router_topk": model.experts_per_token,
         "moe_ffn_hidden_size": model.inner_size,
-        "moe_token_dispatcher_type": "alltoall",
+        **dispatcher(run),
         # Of each sequence, as the native engine's.
         "moe_router_load_balancing_type": "seq_aux_loss" if weight else "none",
         "moe_aux_loss_coeff": weight,
@@ -230,6 +232,19 @@ def mixture(run: Run, *, fused: bool) -> dict[str, Any]:
         "activation_func_clamp_value": model.swiglu_limit,
         "glu_linear_offset": 0.0 if model.swiglu_limit is None else 1.0,
     }
+
+
+def dispatcher(run: Run) -> dict[str, Any]:
+    """Return the way of tokens to experts; raise ConfigError without its package."""
+    if run.engine.expert_dispatcher is ExpertDispatcher.all_to_all:
+        return {"moe_token_dispatcher_type": "alltoall"}
+    if find_spec("deep_ep") is None:
+        raise ConfigError(
+            "engine.expert_dispatcher=deepep needs the package deep_ep on the nodes, and Python has none here. Use "
+            "NVIDIA's NeMo container (cluster.container), or set engine.expert_dispatcher=all_to_all."
+        )
+    # It takes shares of experts in float32 only.
+    return {"moe_token_dispatcher_type": "flex", "moe_enable_deepep": True, "moe_router_dtype": "fp32"}
 
 
 def strategy(run: Run) -> nemo_run.Config:

@@ -11,7 +11,7 @@ from jobs.plan.rules import float8
 from jobs.plan.rules.batch import batch_to_set, one_stage_a_rank
 from jobs.plan.rules.native_only import prompts_are_native, quantized_bases_are_native
 from jobs.plan.rules.rule import Rule, divisors, either, multiples_near
-from jobs.schema import INSTRUCTIONS, QKV, LoraTarget, Mlp, NormPlace, Precision, Run
+from jobs.schema import INSTRUCTIONS, QKV, ExpertDispatcher, LoraTarget, Mlp, NormPlace, Precision, Run
 
 ADAPTED = {
     "linear_qkv": QKV,
@@ -199,6 +199,27 @@ def experts_have_their_layout(run: Run) -> str | None:
     return None
 
 
+def dispatcher_has_its_place(run: Run) -> str | None:
+    """Require for DeepEP whole experts on several ranks, GPUs, and bfloat16, which GPUs have that it runs on.
+
+    With TP Megatron would send a token to all ranks that have a part of its experts, which is not predicted here.
+    """
+    if run.engine.expert_dispatcher is ExpertDispatcher.all_to_all:
+        return None
+    p, job = run.parallelism, run.job
+    asked, off = "engine.expert_dispatcher=deepep", "engine.expert_dispatcher=all_to_all"
+    if p.expert == 1:
+        divided = "parallelism.expert above 1" if run.model.experts else f"experts, and {run.model.name} has none"
+        return f"{asked} needs {divided}. Set {off}."
+    if p.tensor > 1:
+        return f"{asked} needs whole experts, and parallelism.tensor={p.tensor} divides them. Set {off}."
+    if job.precision is not Precision.bfloat16:
+        return f"{asked} sends bfloat16, not job.precision={job.precision.name}. Set job.precision=bfloat16, or {off}."
+    if not run.cluster.gpus:
+        return f"{asked} needs NVIDIA GPUs, and cluster={run.cluster.name} has none. Set {off}."
+    return None
+
+
 def balance_counts_whole_sequences(run: Run) -> str | None:
     """Require of a balance loss what the native engine does, and rows that are labels throughout.
 
@@ -296,6 +317,7 @@ RULES: tuple[Rule, ...] = (
     model_is_megatrons,
     windows_are_whole,
     experts_have_their_layout,
+    dispatcher_has_its_place,
     balance_counts_whole_sequences,
     float8_is_possible,
     tensor_divides_adapters,

@@ -274,6 +274,24 @@ def rows_of_experts(run: Run, x: Tokens) -> int:
     return x.count * run.model.experts_per_token + between
 
 
+def dispatches_parts(run: Run) -> bool:
+    """Return whether each rank of a TP group sends its own part of the tokens to the experts.
+
+    Megatron does so under sequence parallelism (megatron/core/transformer/moe/token_dispatcher.py at 0.15.3).
+    """
+    return engine_of(run).divides_experts_of_replicas and sequence_parallel(run)
+
+
+def chance_of_ranks(run: Run, ranks: int) -> float:
+    """Return the chance that a token has one of its experts on some ranks of an EP group, if all are as likely.
+
+    1 - C(experts elsewhere, chosen) / C(experts, chosen).
+    """
+    model = run.model
+    elsewhere = model.experts - model.experts * ranks // run.parallelism.expert
+    return 1 - math.comb(elsewhere, model.experts_per_token) / math.comb(model.experts, model.experts_per_token)
+
+
 def has_grouped_products(run: Run) -> bool:
     """Return whether one product of the native engine multiplies the rows of all experts."""
     model, lora = run.model, run.job.lora

@@ -14,12 +14,12 @@ from jobs.engines.engine import engine_of
 from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.layout import Layout, accumulation, frees_weights, layout_of, linked_ranks, sequence_parallel
 from jobs.parallelism import AXES, CP, DP_REPLICATE, EP, PP, SHARD_GROUP_AXES, TP, Axis, ReduceEach, Strategy
-from jobs.plan.predict.activations import WIDTHS, tokens_of
+from jobs.plan.predict.activations import WIDTHS, chance_of_ranks, dispatches_parts, tokens_of
 from jobs.plan.predict.arrays import larger, smaller
 from jobs.plan.predict.constants import NETWORK_GB_PER_S, StepTimeConstants
 from jobs.plan.predict.matrix_products import recomputed_share
 from jobs.plan.predict.once import once
-from jobs.schema import Run
+from jobs.schema import ExpertDispatcher, Run
 
 DATA_AXES = (DP_REPLICATE, *SHARD_GROUP_AXES)
 """Adjacent axes whose ranks have equal weights, but for the experts that EP divides, and different tokens."""
@@ -111,49 +111,79 @@ def seconds(exchange: Exchange, links: Links, constants: StepTimeConstants) -> f
     return exchange.collectives * latency + exchange.wire_bytes / bytes_per_s(exchange.group, links, constants)
 
 
-def all_to_all_s(exchange: Exchange, links: Links, constants: StepTimeConstants) -> float:
-    """Return the time of all-to-alls: what a rank sends within its domain and to others goes at the same time.
+@dataclass(frozen=True)
+class Dispatch:
+    """Traffic of a rank to all others of a group, in a number of exchanges."""
+
+    group: Group
+    inside_bytes: float = 0
+    """Bytes to ranks of its domain."""
+    outside_bytes: float = 0
+    """Bytes to those of others."""
+    exchanges: float = 0
+
+
+def dispatch_s(sent: Dispatch, links: Links, constants: StepTimeConstants) -> float:
+    """Return the time of exchanges: what a rank sends within its domain and to others goes at the same time.
 
     Unlike a ring, each rank sends to other domains by its own adapters.
     """
-    group = exchange.group
-    if group.ranks == 1:
-        return 0.0
-    inside = exchange.wire_bytes * (group.local - 1) / (group.ranks - 1)
-    inside_s = inside / (links.link_bytes_per_s * constants.link_efficiency)
+    group = sent.group
+    inside_s = sent.inside_bytes / (links.link_bytes_per_s * constants.link_efficiency)
     if group.domains == 1:
         return inside_s
     decay = (group.domains / 2) ** -constants.network_decay
-    outside_s = (exchange.wire_bytes - inside) / (links.network_bytes_per_s * constants.network_efficiency * decay)
-    latency = exchange.collectives * constants.peer_latency_s * (group.ranks - 1)
+    outside_s = sent.outside_bytes / (links.network_bytes_per_s * constants.network_efficiency * decay)
+    latency = sent.exchanges * constants.peer_latency_s * (group.ranks - 1)
     return latency + larger(inside_s, outside_s)
 
 
-def expert_exchange(run: Run, layout: Layout, layers: float) -> Exchange:
+def expert_dispatch(run: Run, layout: Layout, layers: float) -> Dispatch:
     """Return the traffic of EP for a micro-batch: the copies of tokens to their experts, and the results back.
 
     Backward sends the gradients of both the other way, and recomputation repeats the forward's two.
     """
     group = group_of(run, layout, (EP,))
-    times = 4 + 2 * recomputed_share(run)
-    rows = tokens_of(run).count * run.model.experts_per_token
-    sent = group.share * rows * run.model.hidden_size * WIDTHS[run.job.precision]
-    return Exchange(group, times * layers * sent, times * layers)
+    times = (4 + 2 * recomputed_share(run)) * layers
+    x = tokens_of(run)
+    rows = x.between if dispatches_parts(run) else x.count
+    sent = times * rows * run.model.hidden_size * WIDTHS[run.job.precision]
+    if run.engine.expert_dispatcher is ExpertDispatcher.all_to_all:
+        each = run.model.experts_per_token / group.ranks
+        inside, outside = each * (group.local - 1), each * (group.ranks - group.local)
+    else:
+        # To each rank once; to another domain once, from where it goes on inside, and the sum of its results comes
+        # back (github.com/deepseek-ai/DeepEP).
+        inside = group.domains * (group.local - 1) * chance_of_ranks(run, 1)
+        outside = (group.domains - 1) * chance_of_ranks(run, group.local)
+    return Dispatch(group, inside * sent, outside * sent, times)
 
 
-def tensor_exchange(run: Run, layout: Layout, layers: float) -> Exchange:
-    """Return the traffic of TP for a micro-batch: two all-reduces of the activations of a layer in each direction.
+def tensor_exchange(run: Run, layout: Layout, pairs: float) -> Exchange:
+    """Return the traffic of TP for a micro-batch: `pairs` of matrices, each with an all-reduce in each direction.
 
-    With sequence parallelism each is a scatter and a gather, and the backward pass gathers its inputs again
+    With sequence parallelism each is a scatter and a gather, and the backward pass gathers the pair's input again
     (arXiv:2205.05198, section 4.2.2). Half an all-reduce among n ranks sends (n - 1) / n of tokens x hidden numbers.
     """
     group = group_of(run, layout, (TP,))
     split = sequence_parallel(run)
-    # Halves of an all-reduce, a scatter or a gather each: forward two all-reduces, so 4; backward 4, and with sequence
-    # parallelism 2 more, to gather the inputs of both opening matrices again; recomputation repeats the forward 4.
-    halves = 4 + (4 + (2 if split else 0)) + 4 * recomputed_share(run)
+    # Halves of an all-reduce, a scatter or a gather each: forward 2; backward 2, and with sequence parallelism 1 more,
+    # to gather the input of the opening matrix again; recomputation repeats the forward 2.
+    halves = 2 + (2 + split) + 2 * recomputed_share(run)
     whole = tokens_of(run).count * run.model.hidden_size * WIDTHS[run.job.precision]
-    return Exchange(group, halves * layers * group.share * whole, layers * halves / (1 if split else 2))
+    return Exchange(group, halves * pairs * group.share * whole, pairs * halves / (1 if split else 2))
+
+
+def expert_tensor_exchange(run: Run, layout: Layout, layers: float) -> Exchange:
+    """Return the traffic of TP for a micro-batch where its ranks dispatch different tokens (dispatches_parts).
+
+    They gather the rows that reach each of them, and scatter the results of their parts of the experts, which keep the
+    gathered rows for backward.
+    """
+    group = group_of(run, layout, (TP,))
+    halves = 4 + 2 * recomputed_share(run)
+    rows = tokens_of(run).count * run.model.experts_per_token * run.model.hidden_size * WIDTHS[run.job.precision]
+    return Exchange(group, halves * layers * group.share * rows, halves * layers)
 
 
 def context_exchange(run: Run, layout: Layout, layers: float) -> Exchange:

@@ -11,10 +11,18 @@ from dataclasses import dataclass
 from jobs.engines.engine import engine_of
 from jobs.layout import sequence_parallel
 from jobs.plan.pipeline_stages import checkpointed_layers
-from jobs.plan.predict.activations import WIDTHS, has_grouped_products, has_wide_weights, in_autocast, tokens_of
+from jobs.plan.predict.activations import (
+    WIDTHS,
+    chance_of_ranks,
+    dispatches_parts,
+    has_grouped_products,
+    has_wide_weights,
+    in_autocast,
+    tokens_of,
+)
 from jobs.plan.predict.flops import attended
 from jobs.plan.predict.weights import layer_weights, norms_of_layer, size
-from jobs.schema import ActivationCheckpointing, Float8Recipe, Mlp, Norm, Run
+from jobs.schema import ActivationCheckpointing, ExpertDispatcher, Float8Recipe, Mlp, Norm, Run
 
 NUMBER_BYTES = {
     Float8Recipe.tensorwise: 1.0,
@@ -170,12 +178,19 @@ def permuted_bytes(run: Run) -> float:
     """Return the bytes to bring copies of tokens into the order of their experts and back, read and written.
 
     A token is read once for all of its copies. With EP they are ordered again by the experts of the rank that they come
-    to, and back. Backward does the same with gradients.
+    to, if it has several, and back; DeepEP brings tokens that are copied there only. Backward does the same with
+    gradients.
     """
-    model, copies = run.model, run.model.experts_per_token
-    rows = 2 * (1 + copies) + (4 * copies if run.parallelism.expert > 1 else 0) if copies else 0
-    numbers = rows * tokens_of(run).count * model.hidden_size
-    return (2 + checkpointed_share(run)) * WIDTHS[run.job.precision] * numbers
+    model, x, expert = run.model, tokens_of(run), run.parallelism.expert
+    copies = model.experts_per_token
+    if not copies:
+        return 0.0
+    if run.engine.expert_dispatcher is ExpertDispatcher.deepep:
+        rows = 2 * (expert * chance_of_ranks(run, 1) + copies) * x.count
+    else:
+        own = x.between if dispatches_parts(run) else x.count
+        rows = 2 * (1 + copies) * own + (4 * copies * x.count if 1 < expert < model.experts else 0)
+    return (2 + checkpointed_share(run)) * WIDTHS[run.job.precision] * rows * model.hidden_size
 
 
 def scores_bytes(run: Run) -> float:

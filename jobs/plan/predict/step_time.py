@@ -21,7 +21,7 @@ from jobs.plan.cost import embedding_parameters
 from jobs.plan.pipeline_stages import pipeline_stage_layers
 from jobs.plan.predict import communication as c
 from jobs.plan.predict import matrix_products as m
-from jobs.plan.predict.activations import WIDTHS
+from jobs.plan.predict.activations import WIDTHS, dispatches_parts
 from jobs.plan.predict.arrays import larger, smaller
 from jobs.plan.predict.constants import FLOAT8_SPEEDUP, NVFP4_SPEEDUP, REACHABLE, StepTimeConstants
 from jobs.plan.predict.interval import Interval
@@ -75,8 +75,10 @@ class StageWork:
     optimizer_s: float
     """Update of its weights, once per step."""
     tensor: c.Exchange
+    expert_tensor: c.Exchange
+    """Traffic of TP in experts, which no engine hides."""
     context: c.Exchange
-    expert: c.Exchange
+    expert: c.Dispatch
     pipeline: c.Exchange
     shard: c.ShardExchange
     expert_shard: c.ShardExchange
@@ -238,6 +240,7 @@ def stage_work(
     updated = reduced + of_experts * min(shards, run.parallelism.expert) if of_replicas else trained
     alone = c.Exchange(c.Group(1, 1))
     count, optimizer = dense + layers, optimizer_of(run)
+    parts = run.model.experts > 0 and dispatches_parts(run)
     update_flops = sum(
         count * w.copies / (run.parallelism.expert if w.of_expert else 1) * optimizer.update_flops(w)
         for count, each in weights
@@ -259,10 +262,11 @@ def stage_work(
         / memory_bytes_per_s,
         optimizer_s=moved_bytes(run) * updated / shards / memory_bytes_per_s
         + update_flops / max(run.parallelism.tensor, shards) / rate,
-        # The head gathers its input and reduces that input's gradient: one pair of collectives, where a layer has two.
-        tensor=c.tensor_exchange(run, layout, count + has_head / 2),
+        # Attention, feed-forward, and the head, which gathers its input and reduces that input's gradient.
+        tensor=c.tensor_exchange(run, layout, 2 * count + has_head - (layers if parts else 0)),
+        expert_tensor=c.expert_tensor_exchange(run, layout, layers) if parts else alone,
         context=c.context_exchange(run, layout, count),
-        expert=c.expert_exchange(run, layout, layers),
+        expert=c.expert_dispatch(run, layout, layers),
         pipeline=c.pipeline_exchange(run, layout, pipeline_stages_per_rank(run)),
         shard=c.shard_exchange(run, layout, others + in_ends, others),
         expert_shard=c.shard_exchange(run, layout, of_experts, of_experts, axes=(DP_SHARD,)),
@@ -363,12 +367,13 @@ def slot_time(stage: StageWork, work: StepWork, k: StepTimeConstants, *, once: b
     computation = matrices + attention + element_wise
     # Without overlap a layer waits for TP's and CP's traffic, because it needs its result.
     tensor = exposed(c.seconds(stage.tensor, work.links, k), stage.overlap.tensor * matrices, k)
+    tensor += work.imbalance * c.seconds(stage.expert_tensor, work.links, k)
     context = exposed(c.seconds(stage.context, work.links, k), stage.overlap.context * attention, k)
     # FSDP gathers the next layer during this one.
     sharded = (each.one if once else each.each for each in (stage.shard, stage.expert_shard))
     shard = exposed(sum(c.seconds(each, work.links, k) for each in sharded), computation, k)
     # A layer waits for its tokens, and for the rank that receives the most.
-    expert = work.imbalance * c.all_to_all_s(stage.expert, work.links, k)
+    expert = work.imbalance * c.dispatch_s(stage.expert, work.links, k)
     device = computation + tensor + context + expert + shard
     # A fit to a published sweep, not a mechanism that is understood (constants.pipeline_peer_latency_s).
     waits = (stage.tensor.group.ranks - 1) * k.pipeline_peer_latency_s if work.pipeline_domains > 1 else 0.0

@@ -13,6 +13,7 @@ from jobs.schema import Engine, Job, Run
 NEMO_ONLY = {
     "engine.distributed_optimizer": "false",
     "engine.overlap_communication": "true",
+    "engine.expert_dispatcher": "all_to_all",
 }
 """Keys that only engine=nemo reads, with the only values that they may have elsewhere."""
 NATIVE_AND_NEMO = "native and nemo"

@@ -503,7 +503,8 @@ for overrides in json.loads(sys.argv[1]):
     overlapped = [callback.tp_comm_overlap, callback.tp_comm_overlap_cfg is not None, gather]
     config = model_config(run)
     fused = [config.bias_dropout_fusion, config.apply_rope_fusion, getattr(config, "moe_grouped_gemm", None)]
-    print(json.dumps({"overlapped": overlapped, "fused": fused}))
+    sent = [getattr(config, key, None) for key in ("moe_token_dispatcher_type", "moe_enable_deepep", "moe_router_dtype")]
+    print(json.dumps({"overlapped": overlapped, "fused": fused, "sent": sent}))
 """
 
 
@@ -532,10 +533,25 @@ def test_no_fused_kernel_is_asked_for_what_it_leaves_out() -> None:
     assert [each["fused"] for each in found] == list(cases.values())
 
 
-def on_gpus(cases: Iterable[list[str]]) -> list[dict[str, list[object]]]:
+@pytest.mark.slow
+@pytest.mark.long
+def test_tokens_go_to_their_experts_by_deepep_where_the_nodes_have_it(tmp_path: Path) -> None:
+    plain = ["model=qwen3_30b_a3b", "parallelism=ddp", "parallelism.expert=8", "job.micro_batch_size=1",
+             "scaling.global_batch_size=16", "job.precision=bfloat16"]  # fmt: skip
+    deepep = [*plain, "engine.expert_dispatcher=deepep"]
+    with pytest.raises(AssertionError, match="needs the package deep_ep on the nodes, and Python has none here"):
+        on_gpus([deepep])
+    (tmp_path / "deep_ep").mkdir()
+    (tmp_path / "deep_ep/__init__.py").touch()
+    found = on_gpus([plain, deepep], tmp_path)
+    assert [each["sent"] for each in found] == [["alltoall", False, None], ["flex", True, "fp32"]]
+
+
+def on_gpus(cases: Iterable[list[str]], *packages: Path) -> list[dict[str, list[object]]]:
     """Return what the recipe of each case asks for where there are GPUs and Transformer Engine."""
     command = [sys.executable, "-c", RECIPE, json.dumps(list(cases))]
-    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    added = {"PYTHONPATH": os.pathsep.join(map(str, packages))} if packages else {}
+    answer = subprocess.run(command, cwd=ROOT, env={**os.environ, **added}, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
     # DeepSpeed, where it is installed, prints lines of its own.
     return [json.loads(line) for line in answer.stdout.splitlines() if line.startswith("{")]

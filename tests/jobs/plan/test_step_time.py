@@ -14,7 +14,7 @@ from jobs.layout import Layout, layout_of
 from jobs.parallelism import CP, DP_REPLICATE, DP_SHARD, EP, PP, TP
 from jobs.plan.cost import embedding_parameters, parameters
 from jobs.plan.predict.calibration import STEP_TIME_PRIOR
-from jobs.plan.predict.communication import all_to_all_s, group_of, seconds
+from jobs.plan.predict.communication import dispatch_s, group_of, seconds
 from jobs.plan.predict.constants import StepTimeConstants
 from jobs.plan.predict.speed import model_flops, speed
 from jobs.plan.predict.step_time import StepTime, StepWork, peak_flops_per_s, step_time, step_time_s, step_work
@@ -139,18 +139,16 @@ MOE = ("model=qwen3_30b_a3b", "parallelism=fsdp_full", "nodes=2", "job.micro_bat
 def test_expert_parallelism_sends_the_copies_of_tokens_four_times_and_gathers_a_part_of_the_experts() -> None:
     without, inside, across = (work(*MOE, f"parallelism.expert={expert}") for expert in (1, 8, 16))
     (stage,), (divided,), (spread,) = (each.stages for each in (without, inside, across))
-    assert stage.expert.wire_bytes == 0
+    assert stage.expert.inside_bytes == stage.expert.outside_bytes == 0
     # 48 layers; 8 experts for each of 2 x 4,096 tokens of 2,048 numbers in bfloat16; 7 of 8 leave their rank.
     rows = 48 * 8 * 2 * 4_096 * 2_048 * 2
-    assert divided.expert.wire_bytes == pytest.approx(4 * 7 / 8 * rows)
+    assert divided.expert.inside_bytes == pytest.approx(4 * 7 / 8 * rows)
     assert (divided.expert.group.domains, spread.expert.group.domains) == (1, 2)
     # Only what goes to the other node, 8 of 16 ranks, takes its time.
     link, network = (without.links.link_bytes_per_s, without.links.network_bytes_per_s)
-    assert all_to_all_s(divided.expert, inside.links, DEFAULTS) == pytest.approx(4 * 7 / 8 * rows / (0.7 * link))
+    assert dispatch_s(divided.expert, inside.links, DEFAULTS) == pytest.approx(4 * 7 / 8 * rows / (0.7 * link))
     latency = 4 * 48 * 15 * DEFAULTS.peer_latency_s
-    assert all_to_all_s(spread.expert, across.links, DEFAULTS) == pytest.approx(
-        4 / 2 * rows / (0.7 * network) + latency
-    )
+    assert dispatch_s(spread.expert, across.links, DEFAULTS) == pytest.approx(4 / 2 * rows / (0.7 * network) + latency)
     # Gathered twice and reduced once: 128 experts of 3 x 2,048 x 768, of which a rank gathers those of its EP rank.
     experts = 48 * 128 * 3 * 2_048 * 768
     assert divided.expert_shard.each.group.ranks == 2

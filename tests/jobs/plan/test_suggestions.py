@@ -213,6 +213,8 @@ ILLEGAL = (
     "engine.distributed_optimizer=true",
     "engine.gradients=bfloat16",
     "engine.overlap_communication=false",
+    "engine.expert_dispatcher=deepep",
+    f"{NEMO} model=qwen3_30b_a3b parallelism=ddp engine.expert_dispatcher=deepep job.precision=bfloat16",
     f"{NEMO} engine.gradients=float16",
     "parallelism=pp_fsdp parallelism.sharding=FULL_SHARD parallelism.schedule=ZBVZeroBubble engine.compile=true "
     "engine.activation_checkpointing=full",
