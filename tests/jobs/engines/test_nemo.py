@@ -503,7 +503,7 @@ for overrides in json.loads(sys.argv[1]):
     overlapped = [callback.tp_comm_overlap, callback.tp_comm_overlap_cfg is not None, gather]
     config = model_config(run)
     fused = [config.bias_dropout_fusion, config.apply_rope_fusion, getattr(config, "moe_grouped_gemm", None)]
-    sent = [getattr(config, key, None) for key in ("moe_token_dispatcher_type", "moe_enable_deepep", "moe_router_dtype")]
+    sent = [getattr(config, f"moe_{key}", None) for key in ("token_dispatcher_type", "enable_deepep", "router_dtype")]
     print(json.dumps({"overlapped": overlapped, "fused": fused, "sent": sent}))
 """
 
