@@ -55,6 +55,8 @@ class Quantity(Generic[Counted, Constants]):
 
     predict: Callable[[Counted, Constants], float]
     prior: Fit[Constants]
+    knows_runs: bool = False
+    """True if runs that are composed unlike the fitted ones have wider intervals (Fit.distance)."""
 
     @property
     def deviations(self) -> Array:
@@ -102,7 +104,7 @@ class Quantity(Generic[Counted, Constants]):
         return np.asarray(np.linalg.inv(precision), dtype=np.float64)
 
 
-STEP_TIME: Quantity[StepWork, StepTimeConstants] = Quantity(step_time_s, STEP_TIME_PRIOR)
+STEP_TIME: Quantity[StepWork, StepTimeConstants] = Quantity(step_time_s, STEP_TIME_PRIOR, knows_runs=True)
 
 
 def memory_of(engine: EngineKind) -> Quantity[MemoryWork, MemoryConstants]:
@@ -125,6 +127,7 @@ def fitted(
     before = quantity.prior.noise
     squares = [left_out_residual(quantity, samples, place) ** 2 for place in range(len(samples))]
     noise = float(np.sqrt((FREEDOM + sum(squares)) / (FREEDOM + len(squares))) * before)
+    works = [sample.work for sample in samples]
     # Runs that agree better than expected weigh more against the prior. Larger residuals are more likely those of a run
     # far from all others, which must not weaken the evidence of the others.
     logs = shifts(of_noise(min(noise, before)), samples)
@@ -135,6 +138,7 @@ def fitted(
         noise,
         float(stdtrit(FREEDOM + len(squares), (1 + COVERAGE) / 2)),
         fitted_to,
+        tuple(tuple(map(float, row)) for row in quantity.derivatives(works, logs)) if quantity.knows_runs else (),
     )
 
 

@@ -17,7 +17,15 @@ from jobs.files import read_yaml
 from jobs.plan.calibrate import MeasuredRun, calibrate_on
 from jobs.plan.legality import warnings
 from jobs.plan.measured_table import read_table
-from jobs.plan.predict.calibration import STEP_TIME_PRIOR, Fit, calibration_of, memory_prior, read_calibration
+from jobs.plan.predict.calibration import (
+    STEP_TIME_PRIOR,
+    Fit,
+    calibration_of,
+    memory_prior,
+    parsed_fit,
+    read_calibration,
+    record,
+)
 from jobs.plan.predict.constants import MemoryConstants, StepTimeConstants
 from jobs.plan.predict.fit import MOST_RUNS, STEP_TIME, Candidates, Sample, choose, fitted, memory_of, shifts
 from jobs.plan.predict.interval import Interval
@@ -157,6 +165,24 @@ def test_one_run_far_from_all_others_does_not_weaken_what_these_say() -> None:
     found = fitted(STEP_TIME, [slow] * 4 + [fast], "five")
     assert step_time(work, found.constants).total == pytest.approx(slow.measured, rel=0.04)
     assert found.noise > STEP_TIME_PRIOR.noise
+
+
+def test_the_interval_is_wider_for_a_run_that_is_composed_unlike_the_fitted_ones_and_stays_so_in_the_file() -> None:
+    # One node, where matrices decide; on eight nodes most of the time is the network's.
+    near, far = works()[4], works()[-1]
+    samples = [Sample(work, step_time(work, DEFAULTS).total) for work in works()[:6]]
+    fit = fitted(STEP_TIME, samples, "six")
+    widths = {}
+    for name, each in (("with", fit), ("without", replace(fit, runs=()))):
+        widths[name] = [x.high / x.low for x in (step_interval(each, near), step_interval(each, far))]
+    assert widths["with"][0] == widths["without"][0], "it is one of the fitted ones"
+    assert widths["with"][1] > 1.1 * widths["without"][1]
+    kept = record(fit)
+    assert np.allclose(parsed_fit(kept, DEFAULTS).runs, fit.runs, rtol=1e-4)
+    del kept["runs"]
+    assert parsed_fit(kept, DEFAULTS).runs == (), "files of before have none"
+    with pytest.raises(ValueError, match="its runs do not have 12 numbers each"):
+        parsed_fit({**kept, "runs": [[1.0]]}, DEFAULTS)
 
 
 def test_a_run_far_off_its_prediction_narrows_no_interval() -> None:
