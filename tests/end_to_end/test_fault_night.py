@@ -20,6 +20,7 @@ def test_faults_are_drawn_by_the_shares_of_llama_3() -> None:
 @pytest.mark.slurm
 @pytest.mark.faults
 @pytest.mark.slow
+@pytest.mark.long
 def test_all_of_ten_faults_recover_and_nobody_acts(capsys: pytest.CaptureFixture[str]) -> None:
     # Of this seed all five kinds, at most three after each other.
     assert main(["--faults", "10", "--at-once", "4", "--seed", "51"]) == 0

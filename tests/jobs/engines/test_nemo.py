@@ -132,7 +132,7 @@ def test_losses_and_gradients_equal_the_native_engines(
     [
         long(("model.norm=LayerNorm", "model.mlp=GptNeoxMLP", "model.bias=true", "model.rope_fraction=0.5"), TP_PP),
         long(("model.bias=true",), TP),
-        (("model=llama31_8b", "model.rope_scaling.original_max_sequence_length=16"), PP),
+        long(("model=llama31_8b", "model.rope_scaling.original_max_sequence_length=16"), PP),
         long(("model.tie_embeddings=true",), TP),
         long(("model.norm_qk=true", "model.sliding_window=8"), TP),
     ],
