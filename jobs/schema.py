@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Annotated
 
 from jobs.parallelism import NATIVE_ONLY, Parallelism
@@ -254,7 +255,7 @@ class Model:
             self.sliding_window is not None and (not every or (layer + 1) % every > 0) for layer in range(self.layers)
         ]
 
-    @property
+    @cached_property
     def is_dense(self) -> list[bool]:
         """Return whether each layer of a mixture of experts has one feed-forward in place of experts."""
         every = self.experts_every

@@ -11,6 +11,7 @@ from jobs.plan.predict.once import once
 from jobs.schema import ActivationCheckpointing, Model, Run
 
 
+@once
 def pipeline_stage_layers(run: Run) -> list[range]:
     """Return the layers of each pipeline stage, first to last, of a run that jobs.plan.legality has passed."""
     counts = layer_counts(run)

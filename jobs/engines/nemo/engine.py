@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from jobs.engines.engine import BLACKWELL, BLACKWELL_ULTRA, MXFP8_BOTH_WAYS, OLDER_KERNEL, Engine, Overlap
 from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.layout import data_degree, pipeline_stages_per_rank, sequence_parallel
+from jobs.parallelism import Strategy
 from jobs.schema import QKV, Float8Recipe, LoraTarget, Mlp, Precision, Run
 
 if TYPE_CHECKING:
@@ -95,6 +96,17 @@ class NeMo(Engine):
     def shardings(self, run: Run) -> list[tuple[tuple[str, Any], ...]]:
         """Return the distributed optimizer."""
         return [(), (("engine.distributed_optimizer", True),)]
+
+    def sharding_refusal(self, run: Run) -> str | None:
+        """Refuse FSDP too: Megatron's data parallelism replicates weights and shards the optimizer's state."""
+        p = run.parallelism
+        if p.strategy is not Strategy.fsdp:
+            return super().sharding_refusal(run)
+        replicated = "_".join(name for name, degree in (("tp", p.tensor), ("pp", p.pipeline)) if degree > 1) or "ddp"
+        return (
+            f"engine=nemo replicates weights and parallelism={p.name} shards them; Megatron shards optimizer state "
+            f"instead (engine.distributed_optimizer=true). Set parallelism={replicated}, or engine=native."
+        )
 
     def sharding_like_zero(self, run: Run) -> str:
         """Return the distributed optimizer."""

@@ -6,7 +6,7 @@ import math
 
 from jobs.engines.native.rules import balance_has_experts
 from jobs.layout import accumulation, pipeline_stages_per_rank, sequence_parallel
-from jobs.parallelism import Schedule, Strategy
+from jobs.parallelism import Schedule
 from jobs.plan.rules import float8
 from jobs.plan.rules.batch import batch_to_set, one_stage_a_rank
 from jobs.plan.rules.native_only import prompts_are_native, quantized_bases_are_native
@@ -21,19 +21,6 @@ ADAPTED = {
 }
 """Megatron's matrices that NeMo adapts, and the targets that each is."""
 SCHEDULES = (Schedule["1F1B"], Schedule["Interleaved1F1B"])
-
-
-def weights_are_replicated(run: Run) -> str | None:
-    """Refuse FSDP: Megatron's data parallelism replicates weights and shards the optimizer state."""
-    p = run.parallelism
-    if p.strategy is Strategy.fsdp:
-        replicated = "_".join(name for name, degree in (("tp", p.tensor), ("pp", p.pipeline)) if degree > 1) or "ddp"
-        return (
-            f"engine=nemo replicates weights and parallelism={run.parallelism.name} shards them; Megatron shards "
-            f"optimizer state instead (engine.distributed_optimizer=true). Set parallelism={replicated}, or "
-            "engine=native."
-        )
-    return None
 
 
 def schedule_is_megatrons(run: Run) -> str | None:
@@ -303,7 +290,6 @@ def tokens_fill_float8(run: Run) -> str | None:
 
 
 RULES: tuple[Rule, ...] = (
-    weights_are_replicated,
     schedule_is_megatrons,
     micro_batches_make_whole_rounds,
     loss_stays_cut,

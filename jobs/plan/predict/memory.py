@@ -344,7 +344,7 @@ def native_moments(run: Run, place: int, x: Tokens, base: Terms) -> Iterator[Ter
         # Its gradient is computed next to the sum of those before it.
         # The oldest micro-batch has freed all its activations by then; the others in flight still wait.
         waiting = (count - 1) * sum(n * kept_by_layer(kind, x) for n, kind in kinds_of_kept(run, numbers))
-        found, buffers = result + end_of_backward(run, once=once), messages + tied_gathers(begin_run)
+        found, buffers = result + end_of_backward(run, single=once), messages + tied_gathers(begin_run)
         yield at_end | {"activations": waiting, "backward": found, "communication": buffers}
         if once:
             at_end = at_end | {"gathered": 0.0, "gradients": max(0.0, at_end["gradients"] - first_gradients(begin_run))}

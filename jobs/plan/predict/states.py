@@ -126,6 +126,7 @@ def layer_as_stored(run: Run) -> Sequence[Weight]:
     return in_4_bits(weights, WIDTHS[run.job.precision]) if run.job.quantizes_base else weights
 
 
+@once
 def parameters_by_place(run: Run, *, sharded: bool = True, stored: bool = False) -> list[Held]:
     """Return the parameters that a rank at each place of the pipeline keeps between steps (parameters_held)."""
     p, lora, prompt = run.parallelism, run.job.lora, run.job.prompt_tuning

@@ -275,6 +275,7 @@ def norms_of_layer(model: Model) -> int:
     return 4 if model.norm_place is NormPlace.around else 2
 
 
+@once
 def norm_weights(model: Model) -> list[Weight]:
     """Return the weights of one normalization: scale, and bias for LayerNorm."""
     return [Weight(model.hidden_size)] * (2 if model.norm is Norm.LayerNorm else 1)
@@ -288,6 +289,7 @@ def head_norm_weights(model: Model) -> list[Weight]:
     return [replace(weight, rows=size, split=Split.rows) for size in sizes for weight in norm_weights(model)]
 
 
+@once
 def embedding_weights(model: Model) -> list[Weight]:
     """Return the embedding, vocab x hidden; the output head has the same shape."""
     return [Weight(model.vocab_size, model.hidden_size, Split.rows)]

@@ -24,6 +24,7 @@ from jobs.plan.predict.activations import (
     layer_input,
     scored,
 )
+from jobs.plan.predict.once import once
 from jobs.plan.predict.states import layer_as_stored, shard_ranks, undivided_gradients
 from jobs.plan.predict.weights import (
     NF4_BLOCK,
@@ -101,12 +102,14 @@ def scores_of_layer(run: Run, x: Tokens) -> int:
     return 2 * 4 * scores - feed_forward(run, x)
 
 
+@once
 def in_layer(run: Run) -> int:
     """Return the weights of one layer on a TP rank, adapters included."""
     adapters = adapter_weights(run.model, run.job.lora) if run.job.lora else []
     return held(run, [*layer_as_stored(run), *adapters])
 
 
+@once
 def trained_in_layer(run: Run) -> int:
     """Return those weights of a layer that have gradients."""
     if run.job.trains_all_weights:
@@ -114,6 +117,7 @@ def trained_in_layer(run: Run) -> int:
     return held(run, adapter_weights(run.model, run.job.lora)) if run.job.lora else 0
 
 
+@once
 def in_head(run: Run) -> int:
     """Return the weights of head and last norm on a TP rank, which FSDP gathers at once."""
     return held(run, [*embedding_weights(run.model), *norm_weights(run.model)])
@@ -215,15 +219,15 @@ def tied_gradient(run: Run) -> int:
     return embedding_gradient(run) // p.tensor if run.model.tie_embeddings and p.pipeline == 1 else 0
 
 
-def end_of_backward(run: Run, *, once: bool) -> int:
+def end_of_backward(run: Run, *, single: bool) -> int:
     """Return the gradients of the embedding at the end of backward besides the ones of the step so far.
 
-    Its own is computed next to them; with one micro-batch (`once`) it is the one that stays. A tied embedding has the
+    Its own is computed next to them; with one micro-batch (`single`) it is the one that stays. A tied embedding has the
     head's next to its own, and their sum; under TP also the rows of this rank.
     """
     tied = tied_gradient(run)
     found = embedding_gradient(run) + (3 if run.parallelism.tensor > 1 else 2) * tied
-    if not once or (tied and uses_fsdp(run)):
+    if not single or (tied and uses_fsdp(run)):
         return found
     return found - tied if tied else 0
 
