@@ -1,8 +1,8 @@
 """`slurmscale calibrate --probes`: the few short runs that identify the constants of step time best.
 
-Each is the legal layout whose step time is least certain given the probes before it: the greedy choice of D-optimal
-design, as the determinant of the constants' precision grows by the variance of a prediction over that of a measurement
-(Fedorov, Theory of Optimal Experiments, 1972). Among layouts of nearly equal worth the cheapest is taken.
+Each is the legal layout that leaves the narrowest intervals of all layouts together, given the probes before it
+(Chaloner and Verdinelli, Statistical Science 10, 1995): it identifies constants, and layouts like it are no longer
+unlike all that is measured. Among layouts of nearly equal worth the cheapest is taken.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jobs.explore.propose.predicted import RankedLayout, ranked
 from jobs.fitted_table import FittedTable
 from jobs.plan.compose import Point, compose
 from jobs.plan.keys import key_of
-from jobs.plan.predict.calibration import STEP_TIME_PRIOR, Fit, calibration_of
+from jobs.plan.predict.calibration import STEP_TIME_PRIOR, Fit, calibration_of, with_unlike
 from jobs.plan.predict.constants import StepTimeConstants, deviations
 from jobs.plan.predict.fit import MOST_RUNS, Array, Quantity
 from jobs.plan.predict.speed import START_S
@@ -33,6 +33,8 @@ from jobs.schema import Run
 
 FEWEST, LEAST_GAIN = 3, 0.02
 """Probes after which one that narrows the interval by less is not worth its run."""
+MOST_CANDIDATES = 300
+"""Probes are chosen among so many layouts, evenly spaced."""
 STEADY_STEPS = 16
 LIKELY = 0.95
 """Least chance of fitting: a probe that runs out of memory measures nothing."""
@@ -69,7 +71,7 @@ def propose(order: Sequence[RankedLayout]) -> Proposal:
     """Return the probes among some layouts; raise ConfigError if none is short and likely to fit."""
     known: Fit[StepTimeConstants] = calibration_of(order[0].layout.run).step_time or STEP_TIME_PRIOR
     works = [work for each in order if (work := step_work(each.layout.run)) is not None]
-    names = list(deviations(StepTimeConstants))
+    names, spread = zip(*deviations(StepTimeConstants).items(), strict=True)
     slopes: Array = Quantity(step_time_s, known).derivatives(works, np.zeros(len(names)))
     usable = [place for place, each in enumerate(order) if each.chance >= LIKELY and duration_s(each) <= LONGEST_S]
     if not usable:
@@ -77,22 +79,40 @@ def propose(order: Sequence[RankedLayout]) -> Proposal:
             f"None of {len(order):,} layouts likely fits and takes {LONGEST_S // 60} minutes or less for "
             f"{steps_of(order[0].layout.run)} steps. Set a smaller scaling.global_batch_size, or more nodes."
         )
+    usable = usable[:: max(1, len(usable) // MOST_CANDIDATES)]
+    prior = (slopes**2) @ np.array(spread) ** 2
     covariance: Array = np.array(known.covariance)
+    distances: Array | None = None
+    if known.runs:
+        distances = np.min([np.linalg.norm(slopes - run, axis=1) for run in known.runs], axis=0)
+    to_usable = np.linalg.norm(slopes[:, None] - slopes[usable], axis=2)
+
+    def deviations_of(variance: Array, distance: Array | None) -> Array:
+        """Return the deviations of predictions, as Fit.interval has them: a row for each layout."""
+        if distance is not None:
+            before = prior if variance.ndim == 1 else prior[:, None]
+            variance = with_unlike(variance, before, distance)
+        return np.asarray(np.sqrt(variance + known.noise**2))
 
     def factor() -> float:
-        variances = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
-        return math.exp(known.quantile * float(np.median(np.sqrt(variances + known.noise**2))))
+        variance = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
+        return math.exp(known.quantile * float(np.median(deviations_of(variance, distances))))
 
     before, probes = factor(), list[Probe]()
     while len(probes) < MOST_RUNS:
-        worth = np.einsum("ij,jk,ik->i", slopes[usable], covariance, slopes[usable])
-        near = [place for place, value in zip(usable, worth, strict=True) if value >= NEARLY * worth.max()]
-        chosen = min(near, key=lambda place: order[place].layout.run.ranks * duration_s(order[place]))
+        joint = slopes @ covariance @ slopes[usable].T
+        variance = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
+        left = variance[:, None] - joint**2 / (variance[usable] + known.noise**2)
+        nearest = to_usable if distances is None else np.minimum(distances[:, None], to_usable)
+        worth = deviations_of(variance, distances).sum() - deviations_of(left, nearest).sum(axis=0)
+        near = [i for i in range(len(usable)) if worth[i] >= worth.max() - (1 - NEARLY) * abs(worth.max())]
+        place = min(near, key=lambda i: order[usable[i]].layout.run.ranks * duration_s(order[usable[i]]))
+        chosen = usable[place]
         row = covariance @ slopes[chosen]
         after = covariance - np.outer(row, row) / (slopes[chosen] @ row + known.noise**2)
         parts = np.sqrt(np.diag(after) / np.diag(covariance))
         identified = [names[i] for i in np.argsort(parts) if parts[i] <= IDENTIFIED] or [names[int(np.argmin(parts))]]
-        covariance, last = after, probes[-1].factor if probes else before
+        covariance, distances, last = after, nearest[:, place], probes[-1].factor if probes else before
         probes.append(Probe(order[chosen], identified, factor()))
         if len(probes) > FEWEST and last / probes[-1].factor < 1 + LEAST_GAIN:
             probes.pop()

@@ -19,6 +19,7 @@ from jobs.engines.engine import loaded
 from jobs.errors import ConfigError
 from jobs.files import read_yaml, reason
 from jobs.output import write_output
+from jobs.plan.predict.arrays import larger, smaller
 from jobs.plan.predict.constants import Constants, MemoryConstants, StepTimeConstants, deviations
 from jobs.plan.predict.interval import Interval
 from jobs.schema import EngineKind, Run
@@ -69,17 +70,30 @@ class Fit(Generic[Constants]):
     def interval(self, predict: Callable[[Constants], float]) -> Interval:
         """Return a prediction with its interval: of its logarithm, from the constants' uncertainty and the noise.
 
-        A constant stands for more than it counts, so what five runs say of it holds for runs that are like them.
+        A constant stands for more than it counts, so what five runs say of it holds for runs that are like them; one
+        that is not is at most as uncertain as without a fit.
         """
         point, names = predict(self.constants), asdict(self.constants)
         # First-order propagation: var(log p) = s' C s + noise^2, with s the derivatives of log p by the constants'
         # logarithms. In logarithms the interval is a ratio and never below 0.
         slopes = [math.log(predict(moved(self.constants, name)) / point) / STEP for name in names]
         rows = zip(slopes, self.covariance, strict=True)
-        variance = sum(slope * sum(a * b for a, b in zip(row, slopes, strict=True)) for slope, row in rows)
-        unlike = UNLIKE * self.distance(slopes)
-        factor = math.exp(self.quantile * math.sqrt(max(variance, 0.0) + self.noise**2 + unlike**2))
+        variance = max(0.0, sum(slope * sum(a * b for a, b in zip(row, slopes, strict=True)) for slope, row in rows))
+        if self.runs:
+            before = math.hypot(
+                *(a * b for a, b in zip(slopes, deviations(type(self.constants)).values(), strict=True))
+            )
+            variance = with_unlike(variance, before**2, self.distance(slopes))
+        factor = math.exp(self.quantile * math.sqrt(variance + self.noise**2))
         return Interval(point, point / factor, point * factor)
+
+
+def with_unlike(variance: Any, before: Any, distance: Any) -> Any:
+    """Return the variance of a prediction for a run at a distance from all that were fitted; numbers or arrays.
+
+    It is that by the fit, and with the distance at most the one before any measurement.
+    """
+    return larger(variance, smaller(variance + (UNLIKE * distance) ** 2, before))
 
 
 @dataclass(frozen=True)
