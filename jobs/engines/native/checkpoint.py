@@ -25,6 +25,7 @@ from litgpt.model import GPT
 from torch import Tensor
 from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
@@ -135,7 +136,7 @@ class Saver:
         final = self.directory / f"step-{step:08d}"
         try:
             with written_aside(final, self.lease, self.group) as writing:
-                write_sums(writing, save_sharded(state, writing, self.group), self.group)
+                write_sums(writing, save_sharded(state, writing, self.group, keeps_plans=True), self.group)
         except CheckpointException as error:
             return Saved(step, error=met_by_ranks(error))
         except CheckpointError as error:
@@ -272,14 +273,38 @@ class Writer(FileSystemWriter):
             raise before_torch_archive(error) from None
 
 
-def save_sharded(state: Mapping[str, Any], directory: Path, group: dist.ProcessGroup | None = None) -> dict[str, int]:
+def save_sharded(
+    state: Mapping[str, Any], directory: Path, group: dist.ProcessGroup | None = None, *, keeps_plans: bool = False
+) -> dict[str, int]:
     """Write a state, each rank its shards, and return the sums of this rank's files (checkpoint_sums).
 
+    With `keeps_plans` the ranks exchange only what has changed since the last such call: which rank writes what.
     Every rank of the group calls it, and raises the error of any rank.
     """
     writer = Writer(directory)
-    save_dcp(dict(state), storage_writer=writer, process_group=group)
+    planner = DefaultSavePlanner(enable_plan_caching=keeps_plans)
+    try:
+        save_dcp(dict(state), storage_writer=writer, planner=planner, process_group=group)
+    except BaseException:
+        forget_plans()
+        raise
     return writer.files.sums
+
+
+def forget_plans() -> None:
+    """Forget the plans of earlier checkpoints: after an error some ranks may have one that the first does not know.
+
+    torch 2.11 would write a checkpoint without the shards of these ranks then.
+    """
+    kept: tuple[dict[str, Any], ...] = (
+        SavePlanner._cached_save_plan,  # noqa: SLF001 (torch clears them nowhere)
+        SavePlanner._cached_final_save_plan,  # noqa: SLF001
+        SavePlanner._cached_all_plans,  # noqa: SLF001
+        SavePlanner._cached_global_plan,  # noqa: SLF001
+        SavePlanner._cached_metadata,  # noqa: SLF001
+    )
+    for plans in kept:
+        plans.clear()
 
 
 def options_of(run: Run) -> StateDictOptions:

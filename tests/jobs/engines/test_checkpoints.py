@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.planner import SavePlanner
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
 
-from jobs.engines.native.checkpoint import FLAT, Saver
+from jobs.engines.native.checkpoint import FLAT, Saver, read_into, save_sharded
 from jobs.engines.native.model import empty_model
 from jobs.failure_causes import end_of, latest_attempt
 from jobs.lease import Lease
@@ -189,6 +192,38 @@ def test_a_checkpoint_written_in_the_background_holds_the_state_of_its_step(para
     process.start()
     process.join(limit_s(120))
     assert process.exitcode == 0
+
+
+def save_after_a_failure(where: Path, number: int) -> None:
+    """One of two ranks: a checkpoint, one that rank 1 cannot begin, and two further ones of other numbers."""
+    dist.init_process_group("gloo", init_method=f"file://{where}/store", rank=number, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    (where / "file").touch()
+    for step in range(4):
+        values = torch.arange(40.0).view(10, 4) + step
+        state = {"model": {"sharded": distribute_tensor(values, mesh, [Shard(0)])}, f"of rank {number}": values}
+        directory = where / ("file/impossible" if step == 1 and number == 1 else str(step))
+        if step == 1:
+            with pytest.raises(CheckpointException):
+                save_sharded(state, directory, keeps_plans=True)
+            continue
+        save_sharded(state, directory, keeps_plans=True)
+        empty = {"model": {"sharded": distribute_tensor(torch.zeros(10, 4), mesh, [Shard(0)])}}
+        other = f"of rank {1 - number}"
+        read_into(found := empty | {other: torch.zeros(10, 4)}, directory)
+        assert torch.equal(found["model"]["sharded"].full_tensor(), values)
+        assert torch.equal(found[other], values)
+        kept = SavePlanner._cached_all_plans
+        assert bool(kept) == (number == 0), "the first rank keeps what all of them write"
+
+
+def test_plans_are_kept_from_one_checkpoint_to_the_next_and_forgotten_after_one_that_failed(tmp_path: Path) -> None:
+    ranks = [FORK.Process(target=save_after_a_failure, args=(tmp_path, number)) for number in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(limit_s(120))
+    assert [process.exitcode for process in ranks] == [0, 0]
 
 
 def limit_the_time_of_files(where: Path) -> None:
