@@ -530,6 +530,9 @@ class Engine:
     """Ranks that read the weights of `job.init_from` (native)."""
     prefetch_batches: NoneOrMore = 0
     """Batches that a thread of each rank prepares ahead of their step; 0: each is prepared in its step (native)."""
+    update_in_backward: bool = False
+    """Update each weight as soon as backward has its gradient, and free that (native): for one micro-batch in a step,
+    without clipping."""
     optimizer_loop: OptimizerLoop | None = None
     """Implementation of AdamW's update; null: fused on a GPU, single on a CPU (native)."""
     parameters: Precision = Precision.float32

@@ -242,6 +242,47 @@ def blocks_are_whole(run: Run) -> str | None:
     return None
 
 
+UPDATED_ALONE = (OptimizerKind.adamw, OptimizerKind.adamw_8bit, OptimizerKind.adamw_stochastic)
+"""Optimizers whose update of a weight needs no other one."""
+
+
+def update_finds_whole_gradients(run: Run) -> str | None:
+    """Refuse updates during backward where a gradient is not complete then, or the update needs more than it."""
+    job, p = run.job, run.parallelism
+    if not run.engine.update_in_backward:
+        return None
+    each = data_degree(run) * job.micro_batch_size
+    whys = {
+        f"parallelism.pipeline={p.pipeline} completes gradients at the end of a step. Set parallelism.pipeline=1": (
+            p.pipeline > 1
+        ),
+        f"the gradients of {run.global_batch_size // each} micro-batches add up. Set scaling.global_batch_size="
+        f"{each}": run.global_batch_size > each,
+        f"job.clip_norm={job.clip_norm} needs the norm of all gradients. Set job.clip_norm=null": (
+            job.clip_norm is not None
+        ),
+        "job.precision=float16 skips an update whose gradients overflow. Set job.precision=bfloat16": (
+            job.precision is Precision.float16
+        ),
+        f"parallelism={p.name} has DDP reduce gradients later. Set parallelism="
+        f"{'fsdp_no_shard' if run.ranks > 1 else 'single'}": uses_ddp(run),
+        f"parallelism.expert={p.expert} divides the gradients of experts after backward. Set parallelism.expert=1": (
+            p.expert > 1
+        ),
+        "job.ema_decay averages all weights at a time. Set job.ema_decay=null": job.ema_decay is not None,
+        f"job.optimizer_class={job.optimizer_class} may need all weights at a time. Set job.optimizer_class=null": (
+            job.optimizer_class is not None
+        ),
+        f"job.optimizer={job.optimizer.name} gathers matrices. Set job.optimizer=adamw": (
+            job.optimizer not in UPDATED_ALONE
+        ),
+    }
+    if (why := next((why for why, wrong in whys.items() if wrong), None)) is None:
+        return None
+    asked, off = "engine.update_in_backward=true", "engine.update_in_backward=false"
+    return f"{asked} updates a weight by its own gradient as soon as that is there, and {why}, or {off}."
+
+
 def average_is_of_all_weights(run: Run) -> str | None:
     """Refuse an average of adapters or virtual tokens, which an export adds to the weights as they are."""
     if run.job.ema_decay is None or run.job.trains_all_weights:
@@ -514,6 +555,7 @@ RULES: tuple[Rule, ...] = (
     narrow_weights_have_narrow_arithmetic,
     gradients_have_digits,
     optimizer_fits,
+    update_finds_whole_gradients,
     average_is_of_all_weights,
     z_loss_is_in_chunks,
     packed_rows_are_whole,

@@ -46,7 +46,9 @@ def states_at(run: Run, held: Held, whole: Held) -> States:
     trained, frozen = held.trained(run), held.total - held.trained(run)
     update = States(
         weights=width * trained + narrow * frozen + held.scale_bytes,
-        gradients=(4 if sums_in_float32(run) else width) * (trained + undivided_gradients(run)),
+        gradients=0
+        if run.engine.update_in_backward
+        else (4 if sums_in_float32(run) else width) * (trained + undivided_gradients(run)),
         optimizer=round(kept_bytes(run) * trained),
     )
     if p.strategy is not Strategy.fsdp or held == whole:

@@ -29,6 +29,7 @@ from jobs.engines.native.optimizers.optimizer import optimizer_of
 from jobs.engines.native.parallelize import ParallelModel, device_mesh, parallel_model
 from jobs.engines.native.traffic import parameters_held
 from jobs.engines.native.updates.average import keep_average
+from jobs.engines.native.updates.in_backward import norms_in_float32, update_in_backward
 from jobs.engines.native.updates.weight_decay import decay_groups
 from jobs.engines.trainer import Trains
 from jobs.layout import layout_of
@@ -110,6 +111,9 @@ class Trainer(Trains):
         self.optimizer = optimizer.build(optimizer.divided(groups, self.model.gpt), self.run, self.device)
         if job.ema_decay is not None:
             keep_average(self.optimizer, job.ema_decay)
+        self.norms: list[list[Tensor]] | None = None
+        if self.run.engine.update_in_backward:
+            self.norms = update_in_backward(self.parameters, self.optimizer)
 
     def step(self, step: int, batch: StepBatch) -> tuple[float, float | None, float]:
         """Run one optimizer update; return the global mean loss before it, the gradient norm and the learning rate.
@@ -134,21 +138,15 @@ class Trainer(Trains):
         self.begin_balance(scale)
         if self.z_loss:
             self.z_loss.squares = None
+        rate = learning_rate(job, step - (self.loss_scale.skipped if self.loss_scale else 0), self.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
         total = self.model.execution.forward_backward(micro_batches, scale * self.averaged / batch.labels)
         # An expert's is a sum over the tokens of its EP group, and FSDP averages it over the other ranks only.
         if found := gradients_of(self.of_experts):
             torch._foreach_div_(found, self.expert_ranks.size())
-        # 2. Clip by the global norm, then 3. update with this step's learning rate.
-        norm = clip(self.parameters, job.clip_norm, self.pipeline, scale, (self.of_experts, self.expert_ranks))
-        rate = learning_rate(job, step - (self.loss_scale.skipped if self.loss_scale else 0), self.steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        skipped = self.loss_scale is not None and self.loss_scale.overflows(norm)
-        if not skipped:
-            self.optimizer.step()
-            if sends_float8(self.run):
-                scale_weights(self.model.gpt)
-        self.optimizer.zero_grad(set_to_none=True)
+        # 2. Clip by the global norm, then 3. update with this step's learning rate, if backward has not done so.
+        norm, skipped = self.updated(scale)
         # 4. Sum the losses of all ranks; those without the model's head contribute 0.
         sums = [total]
         if self.z_loss:
@@ -162,6 +160,23 @@ class Trainer(Trains):
             self.z_numbers = {m.Z_LOSS: self.z_loss.weight * further.pop(0) / counted}
         self.imbalance = further
         return loss / counted, None if skipped else norm_found, rate
+
+    def updated(self, loss_scale: float) -> tuple[Tensor, bool]:
+        """Clip the gradients and update the weights; return the norm before, and whether float16 skips the update."""
+        divided, skipped = (self.of_experts, self.expert_ranks), False
+        if self.norms is not None:
+            norm = total_norm(self.parameters, self.norms, self.pipeline, divided)
+            for found in self.norms:
+                found.clear()
+        else:
+            norm = clip(self.parameters, self.run.job.clip_norm, self.pipeline, loss_scale, divided)
+            skipped = self.loss_scale is not None and self.loss_scale.overflows(norm)
+            if not skipped:
+                self.optimizer.step()
+        if sends_float8(self.run) and not skipped:
+            scale_weights(self.model.gpt)
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm, skipped
 
     def begin_balance(self, loss_scale: float) -> None:
         """Count the tokens of experts from 0, and set the weight of the balance loss of a sequence."""
@@ -229,13 +244,6 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     return list(groups.values()) or [[]]
 
 
-def norm_in_float32(gradients: list[Tensor]) -> Tensor:
-    """Return the norm of gradients of any type. torch's get_total_norm has theirs: 8 bits with bfloat16 weights."""
-    norms = torch._foreach_norm(gradients, 2, dtype=torch.float32)  # noqa: SLF001 (as get_total_norm does)
-    total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
-    return total
-
-
 Groups = list[list[nn.Parameter]]
 
 
@@ -252,17 +260,38 @@ def clip(
     loss_scale: float,
     divided: tuple[Groups, DeviceMesh] | None = None,
 ) -> Tensor:
-    """Divide gradients by the loss scale and limit their global norm to max_norm; return the norm before that limit.
+    """Divide gradients by the loss scale and limit their global norm to max_norm; return the norm before that limit."""
+    norms = [norms_in_float32(found) if (found := given(group)) else [] for group in groups]
+    norm = total_norm(groups, norms, pipeline, divided) / loss_scale
+    if (gradients := gradients_of(groups)) and (max_norm is not None or loss_scale != 1):
+        limit = torch.inf if max_norm is None else max_norm
+        factor = (limit / (norm + 1e-6)).clamp(max=1.0)  # as clip_grads_with_norm_ scales
+        torch._foreach_mul_(gradients, factor / loss_scale)
+    return norm
 
-    norm^2 = sum of squares over the groups of by_mesh (full_tensor sums over their shards), then over pipeline ranks.
-    Those of the groups in `divided`, experts, are summed over the ranks of its mesh too: each has other ones.
+
+def given(group: list[nn.Parameter]) -> list[Tensor]:
+    """Return the gradients that there are."""
+    return [p.grad for p in group if p.grad is not None]
+
+
+def total_norm(
+    groups: Groups,
+    norms: list[list[Tensor]],
+    pipeline: DeviceMesh,
+    divided: tuple[Groups, DeviceMesh] | None = None,
+) -> Tensor:
+    """Return the global norm of gradients from their norms, by the groups of by_mesh.
+
+    norm^2 = sum of squares over the groups (full_tensor sums over their shards), then over pipeline ranks. Those of the
+    groups in `divided`, experts, are summed over the ranks of its mesh too: each has other ones.
     """
     own, ranks = divided or ([], None)
     # A pipeline rank without trained parameters has no norm to add.
     squares = [torch.zeros((), device=pipeline.device_type)]
-    for group in groups:
-        if gradients := [p.grad for p in group if p.grad is not None]:
-            norm = norm_in_float32(gradients)
+    for group, found in zip(groups, norms, strict=True):
+        if found:
+            norm: Tensor = torch.linalg.vector_norm(torch.stack(found))
             square = (norm.full_tensor() if isinstance(norm, DTensor) else norm) ** 2
             if ranks is not None and any(group is each for each in own):
                 dist.all_reduce(square, group=ranks.get_group())
@@ -270,9 +299,4 @@ def clip(
     total = torch.stack(squares).sum()
     if pipeline.size() > 1:
         dist.all_reduce(total, group=pipeline.get_group())
-    norm = total.sqrt() / loss_scale
-    if (gradients := gradients_of(groups)) and (max_norm is not None or loss_scale != 1):
-        limit = torch.inf if max_norm is None else max_norm
-        factor = (limit / (norm + 1e-6)).clamp(max=1.0)  # as clip_grads_with_norm_ scales
-        torch._foreach_mul_(gradients, factor / loss_scale)
-    return norm
+    return total.sqrt()

@@ -243,7 +243,9 @@ def tied_gathers(run: Run) -> int:
 
 
 def head_gradient(run: Run) -> float:
-    """Return the gradient of head and last norm that a rank keeps."""
+    """Return the gradient of head and last norm that a rank keeps: none if backward has updated them."""
+    if run.engine.update_in_backward:
+        return 0.0
     return WIDTHS[run.engine.parameters] * trained_in_head(run) / shard_ranks(run)
 
 

@@ -214,6 +214,8 @@ ILLEGAL = (
     "engine.gradients=bfloat16",
     "engine.overlap_communication=false",
     "engine.expert_dispatcher=deepep",
+    "engine.update_in_backward=true",
+    "engine.update_in_backward=true parallelism=single job.micro_batch_size=2",
     f"{NEMO} model=qwen3_30b_a3b parallelism=ddp engine.expert_dispatcher=deepep job.precision=bfloat16",
     f"{NEMO} engine.gradients=float16",
     "parallelism=pp_fsdp parallelism.sharding=FULL_SHARD parallelism.schedule=ZBVZeroBubble engine.compile=true "
