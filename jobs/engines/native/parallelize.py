@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,7 +71,7 @@ def device_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
     A group of one rank costs a split of the whole world by NCCL, or sockets and threads of gloo. Nothing communicates
     along an axis of one rank, but for FSDP and DDP, so the others get torch's backend without any communication.
     """
-    alone = {axis.name: FAKE for axis in (PP, EP, CP, TP) if layout.degree(axis) == 1}
+    alone: dict[Any, Any] = {axis.name: FAKE for axis in (PP, EP, CP, TP) if layout.degree(axis) == 1}
     return init_device_mesh(device.type, layout.shape, mesh_dim_names=AXIS_NAMES, backend_override=alone)
 
 

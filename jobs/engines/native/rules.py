@@ -251,36 +251,46 @@ def update_finds_whole_gradients(run: Run) -> str | None:
     job, p = run.job, run.parallelism
     if not run.engine.update_in_backward:
         return None
-    each = data_degree(run) * job.micro_batch_size
-    whys = {
-        f"parallelism.pipeline={p.pipeline} completes gradients at the end of a step. Set parallelism.pipeline=1": (
-            p.pipeline > 1
-        ),
-        f"the gradients of {run.global_batch_size // each} micro-batches add up. Set scaling.global_batch_size="
-        f"{each}": run.global_batch_size > each,
-        f"job.clip_norm={job.clip_norm} needs the norm of all gradients. Set job.clip_norm=null": (
-            job.clip_norm is not None
-        ),
-        "job.precision=float16 skips an update whose gradients overflow. Set job.precision=bfloat16": (
-            job.precision is Precision.float16
-        ),
-        f"parallelism={p.name} has DDP reduce gradients later. Set parallelism="
-        f"{'fsdp_no_shard' if run.ranks > 1 else 'single'}": uses_ddp(run),
-        f"parallelism.expert={p.expert} divides the gradients of experts after backward. Set parallelism.expert=1": (
-            p.expert > 1
-        ),
-        "job.ema_decay averages all weights at a time. Set job.ema_decay=null": job.ema_decay is not None,
-        f"job.optimizer_class={job.optimizer_class} may need all weights at a time. Set job.optimizer_class=null": (
-            job.optimizer_class is not None
-        ),
-        f"job.optimizer={job.optimizer.name} gathers matrices. Set job.optimizer=adamw": (
-            job.optimizer not in UPDATED_ALONE
-        ),
-    }
-    if (why := next((why for why, wrong in whys.items() if wrong), None)) is None:
+    each, own = data_degree(run) * job.micro_batch_size, job.optimizer_class
+    found = [
+        (why, remedy)
+        for why, remedy, wrong in (
+            ("a pipeline completes gradients at the end of a step", "parallelism.pipeline=1", p.pipeline > 1),
+            (
+                f"a step has {run.global_batch_size // each} micro-batches, whose gradients add up",
+                f"scaling.global_batch_size={each}",
+                run.global_batch_size > each,
+            ),
+            ("job.clip_norm needs the norm of all gradients", "job.clip_norm=null", job.clip_norm is not None),
+            (
+                "float16 skips an update whose gradients overflow",
+                "job.precision=bfloat16",
+                job.precision is Precision.float16,
+            ),
+            (
+                f"parallelism={p.name} has DDP reduce gradients later",
+                f"parallelism={'fsdp_no_shard' if run.ranks > 1 else 'single'}",
+                uses_ddp(run),
+            ),
+            ("EP divides the gradients of experts after backward", "parallelism.expert=1", p.expert > 1),
+            ("job.ema_decay averages all weights at a time", "job.ema_decay=null", job.ema_decay is not None),
+            (f"{own} may need all weights at a time", "job.optimizer_class=null", own is not None),
+            (
+                f"job.optimizer={job.optimizer.name} gathers matrices",
+                "job.optimizer=adamw",
+                job.optimizer not in UPDATED_ALONE,
+            ),
+        )
+        if wrong
+    ]
+    if not found:
         return None
+    whys = "; ".join(why for why, _ in found)
+    remedies = " ".join(remedy for _, remedy in found)
     asked, off = "engine.update_in_backward=true", "engine.update_in_backward=false"
-    return f"{asked} updates a weight by its own gradient as soon as that is there, and {why}, or {off}."
+    return (
+        f"{asked} updates a weight by its own gradient as soon as that is there, but {whys}. Set {remedies}, or {off}."
+    )
 
 
 def average_is_of_all_weights(run: Run) -> str | None:

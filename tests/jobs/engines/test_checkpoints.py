@@ -208,11 +208,10 @@ def save_after_a_failure(where: Path, number: int) -> None:
                 save_sharded(state, directory, keeps_plans=True)
             continue
         save_sharded(state, directory, keeps_plans=True)
-        empty = {"model": {"sharded": distribute_tensor(torch.zeros(10, 4), mesh, [Shard(0)])}}
-        other = f"of rank {1 - number}"
-        read_into(found := empty | {other: torch.zeros(10, 4)}, directory)
-        assert torch.equal(found["model"]["sharded"].full_tensor(), values)
-        assert torch.equal(found[other], values)
+        sharded, of_other = distribute_tensor(torch.zeros(10, 4), mesh, [Shard(0)]), torch.zeros(10, 4)
+        read_into({"model": {"sharded": sharded}, f"of rank {1 - number}": of_other}, directory)
+        assert torch.equal(sharded.full_tensor(), values)
+        assert torch.equal(of_other, values)
         kept = SavePlanner._cached_all_plans
         assert bool(kept) == (number == 0), "the first rank keeps what all of them write"
 

@@ -96,7 +96,7 @@ def grid_rank(directory: Path, number: int, world: int, start: str) -> None:
         seen.update({axis: dist.get_backend(mesh.get_group(axis)) for axis in AXIS_NAMES})
         return mesh
 
-    trainer.device_mesh = noted
+    trainer.device_mesh = noted  # type: ignore[attr-defined]  # imported there
     try:
         rank(directory, number, world, start)
     finally:

@@ -41,7 +41,7 @@ def test_weights_and_norms_are_those_of_an_update_after_backward_and_one_gradien
     for parameter in models[1].parameters():
         parameter.register_hook(counted)
     for _ in range(5):
-        x = torch.randn(16, 32, dtype=plain[0].weight.dtype)
+        x = torch.randn(16, 32, dtype=next(plain.parameters()).dtype)
         for model in models:
             model(x).square().sum().backward()
         norms = norms_in_float32([each.grad for each in models[0].parameters() if each.grad is not None])
