@@ -506,7 +506,8 @@ class Engine:
     `job.optimizer=adamw_stochastic` sums micro-batches in it."""
     overlap_communication: bool = True
     """Send at the same time as computing: for TP, between pipeline stages, and for gradients and weights of replicas
-    (nemo). False only to measure what that gains, or where Transformer Engine's buffers for TP do not start."""
+    (nemo); for TP of compiled layers (native). False only to measure what that gains, or where Transformer Engine's
+    buffers for TP do not start."""
     expert_dispatcher: ExpertDispatcher = ExpertDispatcher.all_to_all
     """The way of tokens to the experts of other ranks (nemo)."""
     tf32: bool = True

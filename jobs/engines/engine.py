@@ -38,8 +38,8 @@ reaches 0.35 of the peak of H100, and forward and backward pass of FlashAttentio
 class Overlap(NamedTuple):
     """Communication that an engine starts early enough to run at the same time as computation, besides FSDP's."""
 
-    tensor: bool = False
-    """Products are cut into pieces, each computed while another one is sent."""
+    tensor: float = 0.0
+    """Share of the products that are cut into pieces, each computed while another one is sent."""
     context: bool = False
     """Keys and values of the next rank travel during the attention to those at hand."""
     gradients: bool = False

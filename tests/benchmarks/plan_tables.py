@@ -612,6 +612,7 @@ def titan(rows: list[Row]) -> Iterator[Measurement]:
             float8="float8" in row["precision"],
             recipe=Float8Recipe.rowwise if "rowwise" in row["precision"] else None,
             compiled="compile" in told,
+            overlapped="async" in told,
         )
         if made is None or shard * tp * pp * cp > ranks:
             continue

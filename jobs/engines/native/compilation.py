@@ -37,6 +37,7 @@ def overlaps_tp(run: Run, device: torch.device) -> bool:
     """
     return (
         run.engine.compile
+        and run.engine.overlap_communication
         and run.parallelism.tensor > 1
         and sequence_parallel(run)
         and device.type == "cuda"

@@ -6,7 +6,16 @@ import re
 
 from jobs.engines.native.optimizers.adamw_8bit import block_of, weights_of
 from jobs.engines.native.optimizers.own import OF_JOB
-from jobs.layout import data_degree, degree_of, degree_product, frees_weights, has_gpus, uses_ddp, uses_fsdp
+from jobs.layout import (
+    data_degree,
+    degree_of,
+    degree_product,
+    frees_weights,
+    has_gpus,
+    sequence_parallel,
+    uses_ddp,
+    uses_fsdp,
+)
 from jobs.parallelism import DP_SHARD, MODEL_AXES, SHARD_GROUP_AXES, Schedule, Sharding, Strategy
 from jobs.plan.cost import parameters, trained_parameters
 from jobs.plan.pipeline_stages import layer_counts
@@ -293,6 +302,17 @@ def update_finds_whole_gradients(run: Run) -> str | None:
     )
 
 
+def overlap_has_products(run: Run) -> str | None:
+    """Refuse a switch that switches nothing: only compiled products under TP overlap by choice."""
+    engine = run.engine
+    if engine.overlap_communication or (engine.compile and sequence_parallel(run)):
+        return None
+    return (
+        "engine.overlap_communication=false has an effect on compiled products under sequence-parallel TP only, with "
+        "engine=native. Set engine.overlap_communication=true, or parallelism=tp engine.compile=true."
+    )
+
+
 def average_is_of_all_weights(run: Run) -> str | None:
     """Refuse an average of adapters or virtual tokens, which an export adds to the weights as they are."""
     if run.job.ema_decay is None or run.job.trains_all_weights:
@@ -566,6 +586,7 @@ RULES: tuple[Rule, ...] = (
     gradients_have_digits,
     optimizer_fits,
     update_finds_whole_gradients,
+    overlap_has_products,
     average_is_of_all_weights,
     z_loss_is_in_chunks,
     packed_rows_are_whole,

@@ -133,7 +133,7 @@ class NeMo(Engine):
         on, job = run.engine.overlap_communication, run.job
         buffered = sequence_parallel(run) and job.precision is Precision.bfloat16 and job.lora is None
         return Overlap(
-            tensor=on and buffered,
+            tensor=float(on and buffered),
             # Transformer Engine's ring has no switch.
             context=True,
             gradients=on,

@@ -295,7 +295,7 @@ def overlaps(run: Run) -> nemo_run.Config:
     tuned = f"userbuffers_bf16_{kind}_{shape}_mbs{job.micro_batch_size}_seqlen{job.sequence_length}"
     return nemo_run.Config(
         MegatronCommOverlapCallback,
-        tp_comm_overlap=ENGINE.overlap(run).tensor,
+        tp_comm_overlap=ENGINE.overlap(run).tensor > 0,
         tp_comm_overlap_cfg=getattr(userbuffers, tuned, None),
     )
 

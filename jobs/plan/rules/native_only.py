@@ -12,7 +12,6 @@ from jobs.schema import Engine, Job, Run
 
 NEMO_ONLY = {
     "engine.distributed_optimizer": "false",
-    "engine.overlap_communication": "true",
     "engine.expert_dispatcher": "all_to_all",
 }
 """Keys that only engine=nemo reads, with the only values that they may have elsewhere."""
@@ -21,6 +20,7 @@ OF_SEVERAL = {
     "engine.float8": NATIVE_AND_NEMO,
     "engine.float8_recipe": NATIVE_AND_NEMO,
     "engine.gradients": NATIVE_AND_NEMO,
+    "engine.overlap_communication": NATIVE_AND_NEMO,
     "job.expert_balance_loss": NATIVE_AND_NEMO,
     "job.loss_band.reference": "native, nemo and deepspeed",
     "parallelism.expert": NATIVE_AND_NEMO,

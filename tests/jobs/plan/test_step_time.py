@@ -233,6 +233,11 @@ def test_traffic_hides_behind_computation_where_the_engine_sends_early_and_slows
     # Adapters: Transformer Engine's buffers are off (jobs/engines/nemo/recipe.py).
     lora = terms(*nemo, "job=finetune_lora", "data=docstrings")
     assert lora.tensor_parallel == pytest.approx(shown.tensor_parallel, rel=0.01)
+    # Products that torch compiles and cuts hide a part of it, and no others.
+    native = ("parallelism=tp", "parallelism.tensor=8", "engine.compile=true")
+    cut, whole = (terms(*native, f"engine.overlap_communication={on}") for on in ("true", "false"))
+    assert 0.3 * whole.tensor_parallel < cut.tensor_parallel < 0.95 * whole.tensor_parallel
+    assert terms(*native, "engine.compile=false").tensor_parallel == whole.tensor_parallel
     # A step is never shorter than what is sent.
     slow = ("parallelism=ddp", "nodes=4", "cluster.network_gb_per_s=0.1")
     assert terms(*slow).data_parallel > 0.9 * sent_s(*slow)
