@@ -531,6 +531,9 @@ class Engine:
     """Ranks that read the weights of `job.init_from` (native)."""
     prefetch_batches: NoneOrMore = 0
     """Batches that a thread of each rank prepares ahead of their step; 0: each is prepared in its step (native)."""
+    sums_in_products: bool = False
+    """Add a micro-batch's gradients of matrices to their sums in the products that compute them (native): on one GPU,
+    for several micro-batches in a step."""
     update_in_backward: bool = False
     """Update each weight as soon as backward has its gradient, and free that (native): for one micro-batch in a step,
     without clipping."""

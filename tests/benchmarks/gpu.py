@@ -233,17 +233,19 @@ def choices(precision: str) -> Callable[[Bench], list[Figure]]:
 def techniques(bench: Bench) -> list[Figure]:
     """Return speed and memory of one choice at a time.
 
-    Products of float32, optimizers on float32 weights, updates in backward, and adapters.
+    Products of float32, optimizers on float32 weights, updates in backward, sums in products, and adapters.
     """
     fixed = ("experiment=one_gpu", "engine.activation_checkpointing=none", "engine.compile=false")
     adapters = ("job=finetune_lora", "job.epochs=null", "job.precision=bfloat16", "job.lora.dropout=0,0.1")
     update = ("job.precision=bfloat16", "engine.activation_checkpointing=full", "scaling.global_batch_size=4",
               "job.clip_norm=null", "engine.update_in_backward=false,true")  # fmt: skip
+    sums = ("job.precision=bfloat16", "engine.parameters=bfloat16", "engine.sums_in_products=false,true")
     found: list[Figure] = []
     for name, varied in (
         ("tf32", ("job.precision=float32", "engine.tf32=false,true")),
         ("optimizer", ("job.precision=bfloat16", "job.optimizer=adamw,muon")),
         ("update", update),
+        ("sums", sums),
         ("adapters", adapters),
     ):
         less = SMALL if bench.rehearsal else ()

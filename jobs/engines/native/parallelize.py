@@ -41,6 +41,7 @@ from jobs.engines.native.model import Decoder, empty_model, layers, tie_embeddin
 from jobs.engines.native.pipeline import Pipeline, PipelineStageModule, pipeline_split
 from jobs.engines.native.states import sums_in_float32
 from jobs.engines.native.step import ForwardBackward, OneAfterAnother
+from jobs.engines.native.summed_products import sum_in_products
 from jobs.engines.native.tensor_parallel import apply_tp
 from jobs.engines.native.weights import TYPES, first_weights
 from jobs.layout import Layout, sequence_parallel, uses_ddp, uses_fsdp
@@ -162,6 +163,8 @@ def sharded_on_meta(
     tie_embeddings(gpt, tied=run.model.tie_embeddings)
     if run.engine.float8:
         multiply_in_float8(gpt, device, run)
+    if run.engine.sums_in_products:
+        sum_in_products(gpt)
     kernels = usable(run.engine.kernels, device)
     if kernels is Kernels.liger:
         fuse(gpt, run.engine.liger_kernels)

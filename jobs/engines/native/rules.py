@@ -302,6 +302,46 @@ def update_finds_whole_gradients(run: Run) -> str | None:
     )
 
 
+def sums_have_products(run: Run) -> str | None:
+    """Refuse sums in products where a gradient is reduced, sharded, compiled or adapted, or of another type.
+
+    PyTorch's product into float32 of narrower operands exists on GPUs only, and has not been tried.
+    """
+    job, p, engine = run.job, run.parallelism, run.engine
+    if not engine.sums_in_products:
+        return None
+    wide = job.optimizer is OptimizerKind.adamw_stochastic and engine.gradients is Precision.float32
+    found = [
+        (why, remedy)
+        for why, remedy, wrong in (
+            (f"parallelism={p.name} has others sum gradients", "parallelism=single", p.strategy is not Strategy.single),
+            (
+                "a step has one micro-batch",
+                f"scaling.global_batch_size={2 * job.micro_batch_size}",
+                run.global_batch_size <= job.micro_batch_size * data_degree(run),
+            ),
+            ("compiled products are torch's", "engine.compile=false", engine.compile),
+            ("float8 has products of its own", "engine.float8=false", engine.float8),
+            (
+                f"job.precision={job.precision.name} casts weights of engine.parameters={engine.parameters.name}",
+                f"engine.parameters={job.precision.name}",
+                job.precision is not engine.parameters,
+            ),
+            ("its sums are in float32", "engine.gradients=bfloat16", wide),
+            (f"job={job.name} trains others next to the weights", "job=finetune_full", not job.trains_all_weights),
+        )
+        if wrong
+    ]
+    if not found:
+        return None
+    whys = "; ".join(why for why, _ in found)
+    remedies = " ".join(remedy for _, remedy in found)
+    return (
+        f"engine.sums_in_products=true adds gradients of several micro-batches in the products of one GPU, but {whys}. "
+        f"Set {remedies}, or engine.sums_in_products=false."
+    )
+
+
 def overlap_has_products(run: Run) -> str | None:
     """Refuse a switch that switches nothing: only compiled products under TP overlap by choice."""
     engine = run.engine
@@ -587,6 +627,7 @@ RULES: tuple[Rule, ...] = (
     optimizer_fits,
     update_finds_whole_gradients,
     overlap_has_products,
+    sums_have_products,
     average_is_of_all_weights,
     z_loss_is_in_chunks,
     packed_rows_are_whole,

@@ -215,6 +215,8 @@ ILLEGAL = (
     "engine.overlap_communication=false",
     "engine.expert_dispatcher=deepep",
     "engine.update_in_backward=true",
+    "engine.sums_in_products=true engine.compile=true",
+    "engine.sums_in_products=true parallelism=single job.precision=bfloat16",
     "engine.update_in_backward=true parallelism=single job.micro_batch_size=2",
     f"{NEMO} model=qwen3_30b_a3b parallelism=ddp engine.expert_dispatcher=deepep job.precision=bfloat16",
     f"{NEMO} engine.gradients=float16",
