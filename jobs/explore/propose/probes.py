@@ -85,7 +85,7 @@ def propose(order: Sequence[RankedLayout]) -> Proposal:
     distances: Array | None = None
     if known.runs:
         distances = np.min([np.linalg.norm(slopes - run, axis=1) for run in known.runs], axis=0)
-    to_usable = np.linalg.norm(slopes[:, None] - slopes[usable], axis=2)
+    to_usable = np.stack([np.linalg.norm(slopes - slopes[place], axis=1) for place in usable], axis=1)
 
     def deviations_of(variance: Array, distance: Array | None) -> Array:
         """Return the deviations of predictions, as Fit.interval has them: a row for each layout."""
