@@ -15,7 +15,7 @@ import functools
 import math
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -160,7 +160,11 @@ def figure(row: Mapping[str, str], documents: Mapping[str, Document]) -> Publish
 
 def experiment_of(run: RunResult) -> str | None:
     """Return the experiment file that the run was composed from; None if there is none."""
-    overrides = [str(each) for each in as_list(run.provenance.get("overrides"))]
+    return experiment_in(str(each) for each in as_list(run.provenance.get("overrides")))
+
+
+def experiment_in(overrides: Iterable[str]) -> str | None:
+    """Return the experiment file that overrides name; None if they name none."""
     named = [each.removeprefix(EXPERIMENT) for each in overrides if each.startswith(EXPERIMENT)]
     return named[-1] if named else None
 

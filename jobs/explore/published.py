@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from analysis.compare.published import Published, conflicts, experiment_of, gpu_family, of_another_machine, published
+from analysis.compare.published import Published, conflicts, experiment_in, gpu_family, of_another_machine, published
 from analysis.formatting import significant
 from analysis.parsers import log_metrics as a
 from analysis.run import RunResult
@@ -38,13 +38,16 @@ def published_notes(points: Sequence[Point]) -> list[str]:
 
 def published_times(point: Point) -> Iterator[PublishedTime]:
     """Yield the published times of a run, each with its prediction."""
-    found, planned = speed(point.run), as_result(point)
-    if found is None or planned.rehearses or experiment_of(planned) is None:
+    experiment, found = experiment_in(point.overrides), speed(point.run)
+    if experiment is None or found is None or point.run.rehearsal is not None:
         return
-    for figure in published():
-        # A figure of no file of conf/experiment is one of equal settings.
-        steps = steps_of(figure, point.run) if figure.experiment in {"", experiment_of(planned)} else None
-        if steps and not list(conflicts(planned, figure)) and not of_another_machine(planned, figure):
+    # A figure of no file of conf/experiment is one of equal settings.
+    named = [figure for figure in published() if figure.experiment in {"", experiment}]
+    if not (of_steps := [(figure, steps) for figure in named if (steps := steps_of(figure, point.run))]):
+        return
+    planned = as_result(point)
+    for figure, steps in of_steps:
+        if not list(conflicts(planned, figure)) and not of_another_machine(planned, figure):
             yield compared(figure, found.step_time_s.scaled(steps), steps, found, point.run)
 
 
