@@ -314,7 +314,11 @@ def sums_have_products(run: Run) -> str | None:
     found = [
         (why, remedy)
         for why, remedy, wrong in (
-            (f"parallelism={p.name} has others sum gradients", "parallelism=single", p.strategy is not Strategy.single),
+            (
+                f"parallelism={p.name} shares gradients or the model among ranks",
+                "parallelism=single",
+                p.strategy is not Strategy.single or p.tensor * p.pipeline > 1,
+            ),
             (
                 "a step has one micro-batch",
                 f"scaling.global_batch_size={2 * job.micro_batch_size}",

@@ -217,6 +217,7 @@ ILLEGAL = (
     "engine.update_in_backward=true",
     "engine.sums_in_products=true engine.compile=true",
     "engine.sums_in_products=true parallelism=single job.precision=bfloat16",
+    "engine.sums_in_products=true parallelism=pp parallelism.strategy=single",
     "engine.update_in_backward=true parallelism=single job.micro_batch_size=2",
     f"{NEMO} model=qwen3_30b_a3b parallelism=ddp engine.expert_dispatcher=deepep job.precision=bfloat16",
     f"{NEMO} engine.gradients=float16",
