@@ -1,7 +1,7 @@
 """Weights updated during backward, each as soon as its gradient is complete, which is freed at once.
 
-One gradient exists at a time, with FSDP those of one unit (engine.update_in_backward). What is kept of each is its norm.
-The norm of all is known only at the end, so nothing can be clipped.
+One gradient exists at a time, with FSDP those of one unit (engine.update_in_backward). What is kept of each is its
+norm. The norm of all is known only at the end, so nothing can be clipped.
 """
 
 from __future__ import annotations
