@@ -17,13 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.parallel import loss_parallel
-from torch.testing._internal.distributed import fake_pg  # noqa: F401 (its import registers FAKE)
 
 from jobs import metrics as m
 from jobs.engines.native.activation_checkpointing import recompute_all, recompute_cheap
@@ -50,9 +48,6 @@ from jobs.parallelism import AXIS_NAMES, CP, EP, PP, TP
 from jobs.plan.pipeline_stages import checkpointed_layers
 from jobs.schema import ActivationCheckpointing, Kernels, Precision, Run
 
-FAKE = "fake"
-"""torch's backend without communication, which `fake_pg` registers."""
-
 
 @dataclass(frozen=True)
 class ParallelModel:
@@ -69,11 +64,9 @@ class ParallelModel:
 def device_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
     """Return the rank grid as torch's device mesh, with the axes of jobs.layout; creates one process group per axis.
 
-    A group of one rank costs a split of the whole world by NCCL, or sockets and threads of gloo. Nothing communicates
-    along an axis of one rank, but for FSDP and DDP, so the others get torch's backend without any communication.
+    Those of one rank too: with a backend of their own torch would make the groups of a bound GPU one by one.
     """
-    alone: dict[Any, Any] = {axis.name: FAKE for axis in (PP, EP, CP, TP) if layout.degree(axis) == 1}
-    return init_device_mesh(device.type, layout.shape, mesh_dim_names=AXIS_NAMES, backend_override=alone)
+    return init_device_mesh(device.type, layout.shape, mesh_dim_names=AXIS_NAMES)
 
 
 def trained_model(run: Run) -> Decoder:

@@ -11,14 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
 
-from jobs.engines.native import parallelize, trainer
 from jobs.engines.native.traffic import Traffic, size_bytes
-from jobs.layout import Layout
-from jobs.parallelism import AXIS_NAMES
 from jobs.plan.cost import parameters
 from jobs.rundir import load_run
 from tests.support.real_run import events, losses, make_run, printed, rank, train
@@ -84,33 +78,3 @@ def test_weights_kept_after_forward_are_gathered_once_a_step_and_gradients_reduc
         moved, found = sent("parallelism=fsdp_grad_op", "ranks_per_node=2", f"parallelism.reduce_each={reduce_each}")
         assert (moved["all_gather"], moved["reduce_scatter"]) == (once, times * once), reduce_each
         assert found == pytest.approx(expected, rel=1e-5)
-
-
-def grid_rank(directory: Path, number: int, world: int, start: str) -> None:
-    """One rank, which writes the backend of each axis once training has ended."""
-    seen: dict[str, str] = {}
-    made = parallelize.device_mesh
-
-    def noted(layout: Layout, device: torch.device) -> DeviceMesh:
-        mesh = made(layout, device)
-        seen.update({axis: dist.get_backend(mesh.get_group(axis)) for axis in AXIS_NAMES})
-        return mesh
-
-    trainer.device_mesh = noted  # type: ignore[attr-defined]  # imported there
-    try:
-        rank(directory, number, world, start)
-    finally:
-        (directory / f"axes{number}.json").write_text(json.dumps(seen))
-
-
-@pytest.mark.slow
-def test_axes_of_one_rank_have_no_sockets_but_for_those_of_replicas_and_shards(tmp_path: Path) -> None:
-    run = make_run(tmp_path, "parallelism=tp_fsdp", "ranks_per_node=4", "job.micro_batch_size=1", "job.steps=3")
-    assert set(train(run, of_rank=grid_rank)) == {0}, printed(run)
-    for file in run.path.glob("axes*.json"):
-        assert json.loads(file.read_text()) == {
-            "pp": "fake", "dp_replicate": "gloo", "dp_shard": "gloo", "ep": "fake", "cp": "fake", "tp": "gloo",
-        }  # fmt: skip
-    whole = make_run(tmp_path / "one", "job.steps=3")
-    assert set(train(whole)) == {0}
-    assert losses(run) == pytest.approx(losses(whole), abs=1e-5)
